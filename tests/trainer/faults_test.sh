@@ -103,6 +103,12 @@ starts --load nan --no-check-for-nan-in-loss-and-grad --exit-interval 3
 exits 0
 says "warning: iteration 1 and others like it are skipped: decoder.layers.2.mlp.linear_fc1.weight: has NaN"
 prints "number of nan iterations:"
+for stage in 0 1; do
+    nan_in model.layers.$((2 * stage + 1)).mlp.up_proj.weight 10
+    starts --load nan --pp 2
+    exits 10
+    says "decoder.layers.$((2 * stage + 1)).mlp.linear_fc1.weight: has NaN or infinity (seen in layers.$((2 * stage + 1)).fc1"
+done
 
 it "a loss that explodes is exit code 10, the checkpoint before it stays"
 starts --lr 1e30 --clip-grad 0 --save-interval 1 --weight-decay 0 --start-weight-decay 0 --end-weight-decay 0

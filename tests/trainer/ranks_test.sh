@@ -61,7 +61,8 @@ alone qwen3
 for layout in "--pp 2 --decoder-first-pipeline-num-layers 1" "--pp 3 --dp 2" \
     "--pp 2 --tp 2 --sequence-parallel --pipeline-model-parallel-layout Et|ttL" \
     "--pp 2 --pipeline-model-parallel-layout E|t|tt|L --recompute-granularity selective" \
-    "--pp 2 --pipeline-model-parallel-layout E|t|tt|L --pipeline-schedule one-by-one"; do
+    "--pp 2 --pipeline-model-parallel-layout E|t|tt|L --pipeline-schedule one-by-one" \
+    "--pp 3 --pipeline-model-parallel-layout Ett||tL --pipeline-schedule one-by-one"; do
     # shellcheck disable=SC2086 # words
     is_one_rank qwen3 $layout
 done

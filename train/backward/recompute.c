@@ -31,7 +31,16 @@ static void drop_modules(struct rewrite *w, const struct call *c, unsigned modul
     if (c->op == OP_ACTIVATION && modules & RECOMPUTE_ACTIVATIONS) drop_output(w, c, 0);
 }
 
-/* Whether the layer is computed again; *begins: it is the first of its group. */
+/* Of the program, which may be a pipeline stage. */
+static int first_layer(const struct rewrite *w, size_t forward_calls)
+{
+    size_t k = 0;
+    while (k < forward_calls && w->before[k].layer < 0)
+        k++;
+    return k < forward_calls ? w->before[k].layer : 0;
+}
+
+/* Whether layer `layer` of the program is computed again; *begins: it is the first of its group. */
 static bool is_in_group(const struct recompute_options *o, int layer, bool *begins)
 {
     *begins = o->method == RECOMPUTE_BLOCK || (uint64_t)layer % o->num_layers == 0;
@@ -40,12 +49,13 @@ static bool is_in_group(const struct recompute_options *o, int layer, bool *begi
 
 static void drop_layers(struct rewrite *w, size_t forward_calls, const struct recompute_options *o)
 {
+    const int first = first_layer(w, forward_calls);
     int last = -1; /* the layer of the call before */
     for (size_t k = 0; k < forward_calls; k++) {
         const struct call *c = &w->before[k];
         bool begins, is_first = c->layer != last;
         last = c->layer;
-        if (!is_in_group(o, c->layer, &begins)) continue;
+        if (!is_in_group(o, c->layer < 0 ? -1 : c->layer - first, &begins)) continue;
         for (unsigned i = 0; i < MAX_OUTPUTS; i++)
             if (!(is_first && begins && c->op == OP_ADD_NORM && i == 0)) drop_output(w, c, i);
     }

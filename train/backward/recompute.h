@@ -22,7 +22,7 @@
 enum recompute_granularity { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 enum recompute_method {
     RECOMPUTE_UNIFORM, /* all layers, in groups of num_layers */
-    RECOMPUTE_BLOCK    /* the first num_layers layers, each by itself */
+    RECOMPUTE_BLOCK    /* the first num_layers layers of a program, each by itself */
 };
 /* Bits */
 enum recompute_modules {

@@ -8,6 +8,7 @@
 
 #include "common/checked.h"
 #include "common/count.h"
+#include "common/ranks.h"
 #include "common/text.h"
 #include "common/threads.h"
 #include "train/cli/train_finish.h"
@@ -414,19 +415,24 @@ static void check_pipeline(struct train_finish *x)
 {
     const struct train_options *o = x->o;
     const struct layout_options *l = &o->layout;
-    const bool is_interleaved = l->virtual_stages > 1 || l->layers_per_virtual_stage > 0;
-    if (l->pp <= 1 && is_interleaved)
-        train_problem(x, "%s without --pipeline-model-parallel-size above 1",
-                      l->virtual_stages > 1 ? "--num-virtual-stages-per-pipeline-rank"
-                                            : "--num-layers-per-virtual-pipeline-stage");
-    if (o->microbatch_group_size && o->microbatch_group_size < l->pp)
+    const struct {
+        const char *name;
+        bool is_given;
+    } of_pipelines[] = {
+        {"--num-virtual-stages-per-pipeline-rank", l->virtual_stages > 1},
+        {"--num-layers-per-virtual-pipeline-stage", l->layers_per_virtual_stage > 0},
+        {"--microbatch-group-size-per-virtual-pipeline-stage", o->microbatch_group_size > 0},
+        {"--pipeline-schedule", o->pipeline_schedule != NULL}};
+    for (size_t i = 0; i < COUNT(of_pipelines); i++)
+        if (l->pp <= 1 && of_pipelines[i].is_given)
+            train_problem(x, "%s without --pipeline-model-parallel-size above 1",
+                          of_pipelines[i].name);
+    if (l->pp > 1 && o->microbatch_group_size &&
+        (o->microbatch_group_size < l->pp || o->microbatch_group_size > MAX_RANKS_OF_A_JOB))
         train_problem(x,
                       "--microbatch-group-size-per-virtual-pipeline-stage %" PRIu64
-                      " is below --pipeline-model-parallel-size %" PRIu64,
-                      o->microbatch_group_size, l->pp);
-    if (l->pp > 1 && o->step_batch_size_schedule && is_interleaved)
-        train_problem(x, "--step-batch-size-schedule with several chunks on a pipeline rank: give "
-                         "a constant --global-batch-size");
+                      " is not from %" PRIu64 ", the --pipeline-model-parallel-size, to %d",
+                      o->microbatch_group_size, l->pp, MAX_RANKS_OF_A_JOB);
 }
 
 static void check_layout(struct train_finish *x)

@@ -342,8 +342,10 @@ static void layouts_are_checked_as_far_as_the_line_goes(void **state)
             "--num-layers-per-virtual-pipeline-stage without --pipeline-model-parallel-size above "
             "1");
     refused(GOOD "--pp 4 --vpp 2 --microbatch-group-size-per-virtual-pipeline-stage 2",
-            "--microbatch-group-size-per-virtual-pipeline-stage 2 is below "
-            "--pipeline-model-parallel-size 4");
+            "--microbatch-group-size-per-virtual-pipeline-stage 2 is not from 4, the "
+            "--pipeline-model-parallel-size, to 65536");
+    refused(GOOD "--pipeline-schedule one-by-one",
+            "--pipeline-schedule without --pipeline-model-parallel-size above 1");
     refused(GOOD "--cp-comm-type a2a", "--cp-comm-type a2a: it can be p2p or all_gather");
     refused(GOOD "--use-megatron-fsdp",
             "--use-megatron-fsdp: fully sharded data parallelism is not implemented");

@@ -155,7 +155,9 @@ static unsigned follow_waits(struct local *l, unsigned ring[MAX_RANKS], uint32_t
 }
 
 /* Whether each rank is still in the wait that follow_waits saw. Then all of them waited at one
- * time, between the two looks, and none can ever raise another's gate. */
+ * time, between the two looks, and none can ever raise another's gate. Others can raise the gate of
+ * messages, but they end no exchange: that takes the recorded rank, too, and what its own side of
+ * it could move has moved before it waits. */
 static bool ring_is_stuck(struct local *l, const unsigned *ring, const uint32_t *numbers,
                           unsigned n)
 {

@@ -3,8 +3,8 @@
  *
  * 1. All that is shared is one mapping made before the fork, at the same address in all.
  * 2. A gate is a count that others raise and one rank waits for.
- * 3. A waiting rank waits for one gate and one other rank, and records both in the mapping. Ranks
- *    that wait for one another in a ring are a deadlock, and each of them finds it.
+ * 3. A waiting rank waits for one gate, needs one other rank, and records both in the mapping.
+ * Ranks that wait for one another in a ring are a deadlock, and each of them finds it.
  * 4. A waiting rank checks every tenth of a second for a failure, a death, a deadlock and SIGINT.
  * 5. A thread of each rank, the watch, checks as often while the rank works: it ends long work
  *    (work_stop of common/threads.h) once the job has failed.

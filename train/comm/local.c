@@ -338,8 +338,8 @@ static enum status move_pieces(const struct comm_group *g, struct moving *all, u
     for (unsigned i = 0; i < count; i++) {
         struct moving *x = &all[i];
         bool moved = true;
-        for (unsigned k = 0; k < i && moved; k++)
-            moved = all[k].done || all[k].channel != x->channel;
+        for (unsigned k = 0; k < i && moved; k++) /* a rank may send to itself */
+            moved = all[k].done || all[k].channel != x->channel || all[k].m->sends != x->m->sends;
         while (moved && !x->done) {
             if (x->m->sends)
                 moved = send_piece(g, x);
@@ -444,13 +444,15 @@ static enum status close_job(struct comm *c, enum status st, struct error *err)
     _exit((int)st);
 }
 
-/* Slots, and the channels that fill up: all ranks send their results to rank 0. */
+/* Slots, and the channels that fill up: all ranks send their results to rank 0, and pipeline stages
+ * to the one behind and the one before. */
 static struct comm_memory memory(const struct comm *c)
 {
     const uint64_t slot = 2 * HALF_BYTES, channel = sizeof(struct channel);
     if (c->size == 1) return (struct comm_memory){0, 0};
-    return (struct comm_memory){.all = c->size * slot + (c->rank ? 1 : c->size - 1) * channel,
-                                .own = slot + (c->rank ? channel : 0)};
+    return (struct comm_memory){.all = c->size * slot + (c->rank ? 1 : c->size - 1) * channel +
+                                       4 * channel,
+                                .own = slot + (c->rank ? channel : 0) + 2 * channel};
 }
 
 static const struct comm_backend local = {

@@ -13,7 +13,8 @@
  *
  * A program may have two *parts*, forward and backward, between which the first part runs for other
  * inputs: what the second part reads of the first is then saved. Inputs and saved values of one run
- * lie in a *slot*: a program has as many slots as runs can be between their two parts. */
+ * lie in a *slot*: there are as many slots as runs can be between their two parts, and more of
+ * inputs where these come earlier. */
 #ifndef FERRY_TRAIN_ENGINE_PROGRAM_H
 #define FERRY_TRAIN_ENGINE_PROGRAM_H
 

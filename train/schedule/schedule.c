@@ -313,30 +313,28 @@ struct schedule_depth schedule_depth(const struct schedule *s, unsigned rank, un
 {
     const struct schedule_rank *r = &s->ranks[rank];
     struct schedule_depth most = {0, 0};
-    uint64_t came = 0, begun = 0, ended = 0;
+    /* gone: ended, and what it has made is sent, which may be its input, of a chunk without layers
+     */
+    uint64_t came = 0, begun = 0, ended = 0, gone = 0;
     for (size_t k = 0; k < r->count; k++) {
         const struct schedule_action *a = &r->actions[k];
         came += inputs_before(r, k, chunk);
         begun += a->chunk == chunk && !a->is_backward;
         most.computed = max_u64(most.computed, begun - ended);
-        most.with_inputs = max_u64(most.with_inputs, max_u64(came, begun) - ended);
+        most.with_inputs = max_u64(most.with_inputs, max_u64(came, begun) - gone);
+        gone = ended;
         ended += a->chunk == chunk && (a->is_backward || s->shape.forward_only);
     }
     return most;
 }
 
 /* Behind a few groups of micro-batches a schedule repeats itself, up to its last group. */
-enum status schedule_depth_of(const struct schedule_shape *shape, unsigned rank, unsigned chunk,
-                              struct schedule_depth *out, struct error *err)
+struct schedule_shape schedule_shortened(const struct schedule_shape *shape)
 {
-    struct schedule s;
     struct schedule_shape few = *shape;
     const uint64_t group = shape->group ? shape->group : shape->ranks, enough = 4 * group;
     if (few.micro_batches > enough + group) few.micro_batches = enough + few.micro_batches % group;
-    const enum status st = schedule_make(&s, &few, err);
-    if (!st) *out = schedule_depth(&s, rank, chunk);
-    schedule_release(&s);
-    return st;
+    return few;
 }
 
 uint64_t schedule_window(const struct schedule *s, unsigned rank)

@@ -84,15 +84,14 @@ MUST_CHECK enum status schedule_make(struct schedule *s, const struct schedule_s
 void schedule_release(struct schedule *s);
 
 /* The most micro-batches of a chunk that have begun their forward part and not ended their backward
- * part (of forward_only: their forward part); with those whose input has come already. */
+ * part (of forward_only: their forward part); with those whose input has come already, or whose
+ * output is being sent. */
 struct schedule_depth {
     uint64_t computed, with_inputs;
 };
 struct schedule_depth schedule_depth(const struct schedule *s, unsigned rank, unsigned chunk);
-/* The same of a shape; with many micro-batches it takes no longer. */
-MUST_CHECK enum status schedule_depth_of(const struct schedule_shape *shape, unsigned rank,
-                                         unsigned chunk, struct schedule_depth *out,
-                                         struct error *err);
+/* A shape with few micro-batches whose chunks are as deep. */
+struct schedule_shape schedule_shortened(const struct schedule_shape *shape);
 /* The most micro-batches at a time that have begun on a rank and have a forward part to come. */
 uint64_t schedule_window(const struct schedule *s, unsigned rank);
 /* The share of the time that ranks wait: 0 to 1. */

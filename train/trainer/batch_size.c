@@ -61,6 +61,14 @@ uint64_t batch_size_last(const struct batch_size *b)
     return b->steps[b->num_steps - 1].global_batch_size;
 }
 
+uint64_t batch_size_most(const struct batch_size *b)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < b->num_steps; i++)
+        most = max_u64(most, b->steps[i].global_batch_size);
+    return most;
+}
+
 enum status batch_size_check(const struct batch_size *b, uint64_t consumed_samples,
                              uint64_t end_samples, uint64_t micro_batch_size, uint64_t dp_size,
                              struct error *err)

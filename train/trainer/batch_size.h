@@ -25,8 +25,9 @@ void batch_size_schedule(struct batch_size *b, const struct batch_size_step *ste
 
 /* The samples of the iteration that begins at consumed_samples. */
 uint64_t batch_size_at(const struct batch_size *b, uint64_t consumed_samples);
-/* The last batch size of the schedule: Megatron's global_batch_size. */
+/* The last batch size of the schedule: Megatron's global_batch_size; and the largest of all. */
 uint64_t batch_size_last(const struct batch_size *b);
+uint64_t batch_size_most(const struct batch_size *b);
 
 /* Whether a run that begins at consumed_samples and ends at end_samples can keep to it: ERR_USAGE
  * if micro_batch_size * dp_size does not divide a batch size that is still to come, or one is

@@ -81,10 +81,9 @@ enum { STEP_LOGIT_BYTES = 1 << 30 };
  * without dropout, for evaluations. */
 enum { MICRO_FIRST, MICRO_LATER, MICRO_EVALUATES, MICRO_PROGRAMS = 4 };
 
-/* Of the inputs of a micro-batch: they may have come before the forward part begins. */
+/* Of the inputs of a micro-batch. */
 struct step_slot {
-    bool has_tables[MICRO_PROGRAMS]; /* constant inputs are filled for the programs of this kind: ..
-                                      */
+    bool has_tables, of_evaluation; /* constant inputs are filled; for programs of that kind */
 };
 
 /* A part of the model that a rank computes. */
@@ -111,6 +110,8 @@ struct step {
     struct program update;
     struct run update_run;
     struct run last_run; /* of the last micro-batch; no program: there was none */
+    const struct stage_ends *last_ends;
+    size_t last_forward_calls;
     uint64_t numel;      /* elements of a region of gradients, with gaps between parameters */
     uint64_t num_params; /* without them */
     struct param_range ranges[STEP_MAX_RANGES]; /* of all parameters, in their order */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "common/count.h"
 #include "common/memory.h"
 #include "train/model/inputs.h"
 #include "train/trainer/step_internal.h"
@@ -41,15 +42,18 @@ enum status step_schedule(const struct step *s, struct schedule *out, struct err
 static enum status plan_slots(struct step *s, uint64_t micro_batches, bool evaluates,
                               struct error *err)
 {
-    const struct schedule_shape shape = shape_of(s, max_u64(micro_batches, 1), evaluates);
-    for (unsigned c = 0; c < s->num_chunks; c++) {
+    struct schedule plan;
+    const struct schedule_shape all = shape_of(s, max_u64(micro_batches, 1), evaluates),
+                                shape = schedule_shortened(&all);
+    const enum status st = schedule_make(&plan, &shape, err);
+    for (unsigned c = 0; c < s->num_chunks && !st; c++) {
         struct step_chunk *x = &s->chunks[c];
-        struct schedule_depth depth;
-        TRY(schedule_depth_of(&shape, s->model->groups.place.pp, c, &depth, err));
+        const struct schedule_depth depth = schedule_depth(&plan, s->model->groups.place.pp, c);
         if (!evaluates) x->num_slots = (unsigned)max_u64(depth.computed, s->options.num_slots);
         x->num_inputs = (unsigned)max_u64(max_u64(depth.with_inputs, x->num_slots), x->num_inputs);
     }
-    return OK;
+    schedule_release(&plan);
+    return st;
 }
 
 enum status step_plan_slots(struct step *s, struct error *err)
@@ -101,7 +105,6 @@ static enum status fill_slot(struct step *s, const struct run *r, struct step_sl
                              const struct micro_batch *b, struct error *err)
 {
     struct model *m = s->model;
-    const unsigned kind = b->evaluates ? MICRO_EVALUATES : 0;
     struct input_data x = {.config = &m->config,
                            .wide = m->options.elem == ELEM_F64,
                            .loss_scale = b->loss_scale,
@@ -109,9 +112,9 @@ static enum status fill_slot(struct step *s, const struct run *r, struct step_sl
     struct arena scratch;
     arena_init(&scratch);
     input_data_make(&x, &scratch, &b->batch, &m->groups, 0, false);
-    const enum status st = set_inputs(s, r, &x, slot->has_tables[kind], err);
-    memset(slot, 0, sizeof *slot);
-    slot->has_tables[kind] = !st;
+    const bool has_tables = slot->has_tables && slot->of_evaluation == b->evaluates;
+    const enum status st = set_inputs(s, r, &x, has_tables, err);
+    *slot = (struct step_slot){!st, b->evaluates};
     arena_release(&scratch);
     return st;
 }
@@ -125,6 +128,8 @@ enum status step_forward(struct step *s, unsigned chunk, uint64_t number,
     const struct run r = run_of(s, chunk, number, program_of(b->first, b->evaluates));
     TRY(fill_slot(s, &r, &c->slots[number % c->num_inputs], b, err));
     s->last_run = r;
+    s->last_ends = &c->micro[program_of(b->first, b->evaluates)].ends;
+    s->last_forward_calls = b->evaluates ? r.program->num_calls : c->forward_calls;
     return run_queue(&r, 0, b->evaluates ? r.program->num_calls : c->forward_calls, err);
 }
 
@@ -135,12 +140,39 @@ enum status step_backward(struct step *s, unsigned chunk, uint64_t number, bool 
     return run_queue(&r, s->chunks[chunk].forward_calls, r.program->num_calls, err);
 }
 
-enum status step_find_nan(struct step *s, struct error *err)
+/* Whether any rank of this stage has numbers that are not finite from another stage. */
+static enum status stage_has_nan(const struct step *s, value_id id, bool *has, struct error *err)
+{
+    static const enum group_kind stage[] = {GROUP_TP, GROUP_CP, GROUP_DP};
+    bool finite = true;
+    *has = false;
+    if (s->model->groups.sizes.pp == 1) return OK;
+    if (id != NO_VALUE) TRY(run_is_finite(&s->last_run, id, &finite, err));
+    *has = !finite;
+    for (size_t i = 0; i < COUNT(stage); i++)
+        TRY(comm_any(&s->model->groups.of[stage[i]], has, err));
+    return OK;
+}
+
+/* Calls [first, end) again. A stage that got what is not finite leaves it to the one that made it,
+ * whose failure ends its wait. */
+static enum status find_nan(const struct step *s, value_id from, size_t first, size_t end,
+                            struct error *err)
 {
     struct run r = s->last_run;
-    if (!r.program) return OK;
+    bool is_of_another;
+    TRY(stage_has_nan(s, from, &is_of_another, err));
+    if (is_of_another) return comm_barrier(&s->model->groups.of[GROUP_WORLD], err);
     r.check_numbers = true;
-    return run_queue(&r, 0, r.program->num_calls, err);
+    return run_queue(&r, first, end, err);
+}
+
+enum status step_find_nan(struct step *s, struct error *err)
+{
+    if (!s->last_run.program) return OK;
+    const size_t middle = s->last_forward_calls, end = s->last_run.program->num_calls;
+    TRY(find_nan(s, s->last_ends->in, 0, middle, err));
+    return middle < end ? find_nan(s, s->last_ends->out_gradient, middle, end, err) : OK;
 }
 
 /* ---- the schedule ---- */

@@ -78,7 +78,7 @@ static enum status make_step(struct trainer *t, struct error *err)
         .schedule = text_equal(o->pipeline_schedule, schedule_name(SCHEDULE_ONE_BY_ONE))
                         ? SCHEDULE_ONE_BY_ONE
                         : SCHEDULE_1F1B,
-        .micro_batches = batch_size_last(&t->batch) / (o->micro_batch_size * trainer_dp(t)),
+        .micro_batches = batch_size_most(&t->batch) / (o->micro_batch_size * trainer_dp(t)),
         .eval_micro_batches = o->eval_global_batch_size / (o->micro_batch_size * trainer_dp(t)),
         .group = (unsigned)o->microbatch_group_size,
         .optimizer = strcmp(o->optimizer, "sgd") == 0 ? OPTIMIZER_SGD : OPTIMIZER_ADAM,
@@ -96,6 +96,11 @@ static enum status make_step(struct trainer *t, struct error *err)
         return fail(err, ERR_UNSUPPORTED,
                     "--seq-length %" PRIu64 ": the model has learned %" PRIu64 " positions",
                     o->seq_length, learned);
+    if (t->model.layout.pp > 1 && t->model.layout.vpp > 1 && t->batch.num_steps > 1)
+        return fail(err, ERR_USAGE,
+                    "--step-batch-size-schedule with %" PRIu64
+                    " chunks on a pipeline rank: give a constant --global-batch-size",
+                    t->model.layout.vpp);
     t->flops = flops_of_model(&t->model.config,
                               t->vocab_rows ? t->vocab_rows : t->model.config.vocab_size);
     return step_make(&t->step, &t->model, &s, err);

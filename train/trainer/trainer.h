@@ -1,8 +1,8 @@
 /* trainer.h - a training run: it loads, makes steps, evaluates, logs and saves.
  *
  * The rules are Megatron-LM's (megatron/training/training.py). Of several ranks (TP, SP, PP,
- * DP, EP, ETP) each has its part of the model and of each global batch; rank 0 alone prints and logs, and
- * all of them write a checkpoint. */
+ * DP, EP, ETP) each has its part of the model and of each global batch; rank 0 alone prints and
+ * logs, and all of them write a checkpoint. */
 #ifndef FERRY_TRAIN_TRAINER_TRAINER_H
 #define FERRY_TRAIN_TRAINER_TRAINER_H
 

@@ -254,6 +254,9 @@ enum status trainer_batch(struct trainer *t, struct batches *b, uint64_t number,
                           const struct kept_batch **out, struct error *err)
 {
     struct kept_batch *k = &t->kept[number % t->num_kept];
+    if (number > b->taken || number + t->num_kept < b->taken)
+        return fail(err, ERR_OURS, "micro-batch %" PRIu64 " of %" PRIu64 " that were read", number,
+                    b->taken);
     *out = k;
     return number < b->taken ? OK : take_batch(t, b, k, err);
 }
