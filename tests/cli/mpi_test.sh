@@ -19,6 +19,13 @@ it "messages over MPI come in order"
 run_test 3 messages 60
 exits 0
 
+it "messages over MPI that are too large to be sent ahead cross one another"
+for size in 2 3; do
+    run_test $size large 60
+    exits 0
+    prints "all is well"
+done
+
 it "a rank that fails ends the job over MPI, with its message and exit code"
 run_test 4 failure 20
 exits 10

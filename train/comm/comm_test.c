@@ -359,6 +359,50 @@ static void messages_come_in_order(void **state)
     assert_ok(run_job(4, many_messages, &err));
 }
 
+static enum status check_bytes(const uint8_t *got, unsigned from, unsigned to, size_t bytes,
+                               struct error *err)
+{
+    uint8_t *want = malloc(bytes);
+    fill_bytes(want, from, to, bytes);
+    const bool same = memcmp(got, want, bytes) == 0;
+    free(want);
+    if (same) return OK;
+    return fail(err, ERR_OURS, "a message of %zu bytes from rank %u has other bytes", bytes, from);
+}
+
+/* To both neighbours and from them at once. Of two ranks both neighbours are one: there the order
+ * says which message is which. */
+static enum status large_messages(struct comm *c, struct error *err)
+{
+    enum { LARGE = COMM_SENT_AHEAD + 4097 };
+    const unsigned n = c->size, next = (c->rank + 1) % n, before = (c->rank + n - 1) % n;
+    struct comm_group g;
+    TRY(open_world(&g, c, err));
+    uint8_t *buffers = calloc(4, LARGE), few[3] = {0};
+    uint8_t *forth = buffers, *back = forth + LARGE, *in = back + LARGE, *other = in + LARGE;
+    const struct comm_message messages[] = {
+        {true, next, forth, LARGE}, {true, next, forth, sizeof few},  {true, before, back, LARGE},
+        {false, before, in, LARGE}, {false, before, few, sizeof few}, {false, next, other, LARGE}};
+    fill_bytes(forth, c->rank, next, LARGE);
+    fill_bytes(back, c->rank, before, LARGE);
+    enum status st = c->backend->exchange(&g, messages, COUNT(messages), err);
+    if (!st) st = check_bytes(in, before, c->rank, LARGE, err);
+    if (!st) st = check_bytes(few, before, c->rank, sizeof few, err);
+    if (!st) st = check_bytes(other, next, c->rank, LARGE, err);
+    comm_group_close(&g);
+    free(buffers);
+    return st;
+}
+
+static void large_messages_cross(void **state)
+{
+    (void)state;
+    for (unsigned size = 2; size <= 3; size++) {
+        struct error err;
+        assert_ok(run_job(size, large_messages, &err));
+    }
+}
+
 static enum status max_with_nan(struct comm *c, struct error *err)
 {
     struct comm_group g;
@@ -806,18 +850,21 @@ static enum status disagree_on_exchange(struct comm *c, struct error *err)
     return call_oddly(c, err);
 }
 
+// clang-format off
 static const struct {
     const char *name;
     body_fn *body;
 } mpi_bodies[] = {
     {"calls", random_calls},
     {"messages", many_messages},
+    {"large", large_messages},
     {"failure", fail_as_rank_1},
     {"death", kill_rank_1},
     {"interrupt", interrupt_rank_1},
     {"disagreement", disagree},
     {"exchange", disagree_on_exchange},
 };
+// clang-format on
 
 static int run_under_mpi(const char *name)
 {
@@ -841,6 +888,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_call_of_any_size_does_what_it_says),
         cmocka_unit_test(messages_come_in_order),
+        cmocka_unit_test(large_messages_cross),
         cmocka_unit_test(the_maximum_with_a_nan_is_nan),
         cmocka_unit_test(a_group_has_each_rank_once_and_its_own),
         cmocka_unit_test(more_ranks_than_there_can_be_are_refused),
