@@ -2,8 +2,8 @@
 half-way, and ferry what pretrain() saved. What is left of the run must be as in the whole run of the program that
 saved it: learning rate, weight decay, loss scale and skipped steps exactly, losses and norms within LIMITS.
 
-It takes a checkout of Megatron-LM, whose ranks run on the CPU (megatron_lm_train.py). Ferry runs on as many ranks, or,
-since it has no pipeline stages, on one."""
+It takes a checkout of Megatron-LM, whose ranks run on the CPU (megatron_lm_train.py). Ferry runs on as many ranks, in
+the same layout."""
 
 import json
 import shlex
@@ -19,9 +19,11 @@ from megatron_files import require
 CASES = """
 fp32                  torch_dist  --tp 1
 fp32                  torch_dist  --tp 2 --pp 2
+fp32                  torch_dist  --pp 2 --vpp 2
 fp32                  torch_dist  --dp 2
 fp32                  torch_dist  --tp 2 --dp 2
 fp32                  torch       --tp 2 --dp 2
+fp32                  torch       --tp 2 --pp 2 --vpp 2
 fp32                  torch       --tp 1
 fp32-plain-optimizer  torch       --tp 1
 bf16                  torch_dist  --tp 1
@@ -30,6 +32,7 @@ fp16-overflow         torch_dist  --tp 1
 moe                   torch_dist  --tp 1
 moe-ep2               torch_dist  --dp 2 --ep 2
 gpt2                  torch_dist  --tp 2
+gpt2                  torch_dist  --pp 2 --dp 2
 """
 # Relative errors of losses and norms of parameters, and of gradient norms.
 LIMITS = {"fp32": (1e-5, 1e-5), "bf16": (1e-3, 1e-2), "fp16": (1e-3, 1e-2)}
@@ -61,6 +64,10 @@ class Case:
         changes["ckpt_format"] = self.format
         for name in ("tensor", "pipeline", "expert"):
             changes[f"{name}_model_parallel_size"] = getattr(layout, name[0] + "p")
+        if layout.vpp > 1:
+            changes["num_layers_per_virtual_pipeline_stage"] = int(options["--num-layers"][0]) // (
+                layout.pp * layout.vpp
+            )
         options.update({"--" + name.replace("_", "-"): [x] for name, x in changes.items()})
         return [x for name, values in options.items() if values != [None] for x in (name, *values)]
 
@@ -97,9 +104,8 @@ class Training:
         return folder
 
     def run_ferry(self, case, folder, log, load, **changes):
-        layout = case.layout if case.layout.pp == 1 else layout_parser.parse_args([])
-        changes["data_parallel_size"] = layout.dp
-        line = case.command_line(layout, load=load, log_jsonl=log, **changes)
+        changes["data_parallel_size"] = case.layout.dp
+        line = case.command_line(case.layout, load=load, log_jsonl=log, **changes)
         run_program(self.ferry, "train", "--threads", 1, *line, cwd=folder)
 
     def run_megatron_lm(self, case, folder, log, *first, **changes):
