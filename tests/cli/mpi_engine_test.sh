@@ -158,7 +158,7 @@ exits 2
 says "unknown option --top-p0"
 each_rank 2 verify model0 modelRANK --forward
 exits 2
-says_once "rank 1 has another command line or folder than rank 0"
+says_once "rank 1 has another command line than rank 0 (here: model0)"
 each_rank 2 verify model0 modelRANK
 [ "$code" -ne 0 ] || is_wrong "rank 1 compares other models, exit code 0"
 for command in "bench --seq 8" "generate --prompt-ids 5" \

@@ -438,6 +438,44 @@ if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     ferry=$real
     matches steps one.jsonl some.jsonl 1e-10 1e-10
     same_checkpoints one some --atol 1e-10
+    # differ OPTIONS OPTIONS: of two ranks
+    differ() {
+        # shellcheck disable=SC2086 # words
+        run_program timeout 60 mpirun -np 1 "$real" $small $1 : -np 1 "$real" $small $2
+        exits 2
+        prints_nothing
+        is_not_there some
+    }
+    small="train --load $hf/llama3.2 --mock-data --seq-length 16 --micro-batch-size 1 --train-iters 3 --threads 1 --save some"
+    it "ranks of mpirun that were told different things are refused, with what differs"
+    rm -rf some
+    differ "--lr 1e-3" "--lr 2e-3"
+    says "ferry train: rank 1 has another command line than rank 0 (here: --lr 1e-3)"
+    differ "--lr 1e-3 --train-iters 4" "--lr 1e-3 --train-iters 5"
+    says "ferry train: rank 1 has another command line than rank 0 (here: --train-iters 4)"
+    differ "--lr 1e-3" "--lr 1e-3 --bf16"
+    says "ferry train: rank 1 has another command line than rank 0 (here: its end)"
+    differ "--lr 1e-3 --pp 1" "--lr 1e-3 --pp 2"
+    says "ferry train: rank 1 has another command line than rank 0 (here: --pp 1)"
+    differ "--lr 1e-3" "--min-lr 1e-3"
+    says "--lr is missing"
+    echo 'lr: 1e-3' >recipe0
+    echo 'lr: 2e-3' >recipe1
+    # shellcheck disable=SC2016,SC2086 # for the inner shell; words
+    run_program timeout 60 mpirun -np 2 sh -c 'exec "$@" 3<recipe$OMPI_COMM_WORLD_RANK' - "$real" $small \
+        --config /proc/self/fd/3
+    exits 2
+    says "ferry train: rank 1 has another --config /proc/self/fd/3 than rank 0 (here: --lr=1e-3)"
+    is_not_there some
+
+    it "ranks that MPI does not know of each other are told what to do"
+    for rank in 0 1; do
+        RANK=$rank WORLD_SIZE=2 begins llama3.2 --save some
+        refused 2 "this is rank $rank of 2, and MPI that it is rank 0 of 1"
+        says "unset RANK and WORLD_SIZE"
+        is_not_there some
+    done
+
     it "another number of ranks of mpirun than the layout's is refused"
     ferry=$PWD/mpi-ferry ranks=3
     begins llama3.2 --tp 2

@@ -1,8 +1,6 @@
 /* engine_open.c - loads libferry_engine.so; joins and leaves a job around a command's work. */
 #include <dlfcn.h>
-#include <limits.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,7 +10,6 @@
 #include "common/host_memory.h"
 #include "common/ranks.h"
 #include "common/result.h"
-#include "common/sha256.h"
 #include "common/threads.h"
 #include "common/version.h"
 #include "train/loop/engine.h"
@@ -97,26 +94,6 @@ enum status engine_run(engine_work *work, void *context, struct error *err)
     if (rank) result_silence();
     if (!st) st = work(context, e, rank == 0, err);
     return e->leave(st, err);
-}
-
-/* A digest of the command line and the working folder. */
-static void digest_words(char text[SHA256_TEXT])
-{
-    struct sha256 *s = sha256_start();
-    FILE *f = fopen("/proc/self/cmdline", "re");
-    char part[PATH_MAX];
-    for (size_t n; f && (n = fread(part, 1, sizeof part, f)) > 0;)
-        sha256_add(s, part, n);
-    if (f) fclose(f);
-    if (getcwd(part, sizeof part)) sha256_add(s, part, strlen(part));
-    sha256_finish(s, text);
-}
-
-enum status engine_agree_on_words(const struct engine *e, struct error *err)
-{
-    char words[SHA256_TEXT];
-    digest_words(words);
-    return e->agree(words, sizeof words, "command line or folder", err);
 }
 
 enum status engine_is_alone(bool *works, struct error *err)

@@ -133,12 +133,24 @@ static void take_summary(void *context, const struct train_summary *s)
     result_set(o);
 }
 
+/* A rank may find another file under the same name. */
+static enum status agree_on_recipe(const struct engine *engine, const struct arg_config *c,
+                                   struct error *err)
+{
+    char what[200];
+    if (!c->path) return OK;
+    snprintf(what, sizeof what, "--config %s", c->path);
+    return engine_agree_on(engine, (const char *const *)c->words, c->num_words, what, err);
+}
+
 static enum status train(void *context, const struct engine *engine, bool is_rank_0,
                          struct error *err)
 {
-    const struct train_request q = request_of(context);
+    const struct train_options *o = context;
+    const struct train_request q = request_of(o);
     (void)is_rank_0;
     TRY(engine_agree_on_words(engine, err));
+    TRY(agree_on_recipe(engine, &o->config, err));
     return engine->train(&q, take_summary, context, err);
 }
 

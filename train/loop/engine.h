@@ -138,6 +138,10 @@ MUST_CHECK enum status engine_is_alone(bool *works, struct error *err);
 /* ERR_USAGE if a rank of a job was started with another command line, or in another folder, than
  * rank 0. */
 MUST_CHECK enum status engine_agree_on_words(const struct engine *e, struct error *err);
+/* The same of other words: `what` names them, "command line". The message of a rank has its
+ * first that differs. */
+MUST_CHECK enum status engine_agree_on(const struct engine *e, const char *const *words,
+                                       size_t num_words, const char *what, struct error *err);
 
 /* The name of that table in the library, and of the version that both must have. */
 #define ENGINE_SYMBOL "ferry_engine"
