@@ -146,6 +146,40 @@ grep -q "states of random number generators" "$stderr" && is_wrong "states of ra
 matches bits straight.jsonl log.jsonl
 same_checkpoints straight saved
 
+# begins_twenty NAME OPTION...: on two stages, of two tensor and two data parallel ranks each
+begins_twenty() {
+    name=$1
+    shift
+    begins qwen3 --dtype f32 --tp 2 --pp 2 --dp 2 --decoder-first-pipeline-num-layers 1 --use-distributed-optimizer \
+        --ddp-bucket-size 3000 --train-iters 20 --save-interval 10 --save "$name" --log-jsonl "$name.jsonl" "$@"
+}
+
+# killed_after_ten: a rank of that run, unless the run is faster
+killed_after_ten() {
+    rm -rf killed killed.jsonl
+    (begins_twenty killed && exit "$code") &
+    shell=$!
+    until [ -e killed/iter_0000010 ] || ! kill -0 $shell; do sleep 0.02; done
+    pgrep -P "$(pgrep -P $shell)" | tail -n 1 | xargs kill -KILL
+    wait $shell
+    code=$?
+}
+
+it "pipeline stages that are killed after ten of twenty steps go on bit for bit"
+rm -rf straight straight.jsonl
+begins_twenty straight
+exits 0
+code=0
+for _ in 1 2 3 4 5; do
+    [ $code -eq 9 ] || killed_after_ten 2>/dev/null
+done
+exits 9
+begins_twenty killed
+exits 0
+says "the run goes on from killed/iter_0000010"
+matches bits straight.jsonl killed.jsonl
+same_checkpoints straight killed
+
 # is_same_sharded MODEL OPTION...: with sharded states a run gives the same bits; a checkpoint of either goes on as
 # either. Buckets are small, so that there are several.
 is_same_sharded() {
@@ -326,20 +360,39 @@ begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --dry-run --time
 refused 2 "--timeline is an empty name"
 [ ! -e other.svg ] || is_wrong "other.svg is there"
 
-# starts_long NAME OPTION...: until it has printed three iterations; its process is $run
+# starts_long NAME OPTION...: a run without end, of llama3.2; its process is $run. With $slow, which is FERRY_SLOW of
+# faults/inject.c, it reads slowly.
+slow=''
 starts_long() {
     name=$1
     shift
     rm -rf "$name"
-    "$ferry" train --threads 1 --load "$hf/llama3.2" --mock-data --seq-length 16 --micro-batch-size 1 \
-        --global-batch-size 8 --train-iters 1000000 --lr 1e-3 --lr-decay-style constant --dtype f64 --log-interval 1 \
-        --tp 2 --dp 2 --save "$name" "$@" >"$stdout" 2>"$stderr" </dev/null &
-    run=$! ran="train --save $name"
+    : >"$stdout" # which the process does too late for who looks at once
+    env ${slow:+"LD_PRELOAD=$inject" "FERRY_SLOW=$slow"} "$ferry" train --threads 1 --load "$hf/llama3.2" --mock-data --seq-length 16 --micro-batch-size 1 \
+        --global-batch-size 8 --train-iters 1000000 --lr 1e-3 --lr-decay-style constant --weight-decay 0.1 --dtype f64 \
+        --log-interval 1 --save "$name" "$@" >"$stdout" 2>"$stderr" </dev/null &
+    run=$! ran="train --save $name $*"
+}
+
+# waits_for COMMAND...: until it succeeds, or for a minute
+waits_for() {
     tries=0
-    until [ "$(grep -c iteration "$stdout")" -ge 3 ] || [ $tries -eq 600 ]; do
-        sleep 0.1
+    until "$@" || [ $tries -eq 1200 ]; do
+        sleep 0.05
         tries=$((tries + 1))
     done
+}
+
+has_iterations() { # NUMBER
+    [ "$(grep -c iteration "$stdout")" -ge "$1" ]
+}
+
+has_ranks() {
+    [ -n "$(pgrep -P "$run")" ]
+}
+
+now_ms() {
+    date +%s%3N
 }
 
 ended() {
@@ -347,36 +400,96 @@ ended() {
     code=$?
 }
 
-it "a signal to rank 0 ends all after the same iteration, which is saved"
-starts_long stopped
-kill -TERM $run
-ended
-exits 130
-says "which is saved"
-last=$(cat stopped/latest_checkpointed_iteration.txt)
-tail -n 1 "$stdout" | grep -q "iteration *$last/" || is_wrong "saved $last, and printed $(tail -n 1 "$stdout")"
-nothing_partial_in .
+# One rank, at a moment that is drawn. Not rank 0, which speaks for all.
+loses_a_rank() {
+    sleep "0.$(shuf -n 1 -i 0-3)$(shuf -n 1 -i 0-9)"
+    others=$(pgrep -P $run)
+    began=$(now_ms)
+    # shellcheck disable=SC2086 # words
+    kill -KILL "$(shuf -n 1 -e $others)"
+    ended
+    took=$(($(now_ms) - began))
+    exits 9
+    says "has died: signal 9"
+    [ "$(grep -c "^ferry" "$stderr")" -eq 1 ] || is_wrong "$ran: not one message: $(cat "$stderr")"
+    [ "$took" -lt 10000 ] || is_wrong "$ran: it ended after $took ms"
+    for process in $others; do
+        ! kill -0 "$process" 2>/dev/null || is_wrong "$ran: ranks are left"
+    done
+}
 
-it "a rank that is killed ends all of them, and the last checkpoint is whole"
-starts_long killed --save-interval 1
-kill -KILL "$(pgrep -P $run | tail -n 1)"
-ended
-exits 9
-says "has died: signal 9"
-run inspect killed
-exits 0
-[ -z "$(pgrep -f "save killed")" ] || is_wrong "ranks are left"
+# The last checkpoint is whole, and the run goes on from it: goes_on NAME OPTION...
+goes_on() {
+    name=$1
+    shift
+    run inspect "$name"
+    exits 0
+    last=$(cat "$name/latest_checkpointed_iteration.txt")
+    begins llama3.2 --save "$name" --train-iters 1000000 --exit-interval 2 "$@"
+    exits 0
+    grep -q "iteration *$((last + 1))/" "$stdout" || is_wrong "$ran: after $last it printed $(cat "$stdout")"
+    nothing_partial_in .
+}
+
+for layout in "--tp 2 --dp 2" "--pp 3"; do
+    it "a signal to rank 0 ends all after the same iteration, which is saved: $layout"
+    # shellcheck disable=SC2086 # words
+    starts_long stopped $layout
+    waits_for has_iterations 3
+    kill -TERM $run
+    ended
+    exits 130
+    says "which is saved"
+    last=$(cat stopped/latest_checkpointed_iteration.txt)
+    tail -n 1 "$stdout" | grep -q "iteration *$last/" || is_wrong "saved $last, and printed $(tail -n 1 "$stdout")"
+    nothing_partial_in .
+
+    it "a rank that is killed while all train ends them: $layout"
+    # shellcheck disable=SC2086 # words
+    starts_long killed $layout
+    waits_for has_iterations 3
+    loses_a_rank
+    is_not_there killed/latest_checkpointed_iteration.txt
+
+    it "a rank that is killed while all save ends them, and the last checkpoint is whole: $layout"
+    for sharded in "" "--dp 2 --use-distributed-optimizer"; do
+        # shellcheck disable=SC2086 # words
+        starts_long killed --save-interval 1 $layout $sharded
+        waits_for has_iterations 3
+        loses_a_rank
+        # shellcheck disable=SC2086 # words
+        goes_on killed $layout $sharded
+    done
+
+    it "a rank that is killed while all load ends them: $layout"
+    if can_inject; then
+        slow=1000:500
+        # shellcheck disable=SC2086 # words
+        starts_long killed $layout
+        slow=''
+        waits_for has_ranks
+        loses_a_rank
+        has_iterations 1 && is_wrong "it had loaded before"
+        is_not_there killed/latest_checkpointed_iteration.txt
+    else
+        skip "nothing makes reads slow here"
+    fi
+done
 
 it "a full disk while ranks save is said once, and the run goes on"
 if can_inject; then
-    rm -rf full
-    fault=pwrite:ENOSPC:1
-    begins llama3.2 --tp 2 --save-interval 2 --save full
-    fault=''
-    says "warning: iteration 2 is not saved"
-    [ "$(grep -c "iteration 2 is not saved" "$stderr")" -eq 1 ] || is_wrong "said by several ranks: $(cat "$stderr")"
-    same_checkpoints one full --no-optim --atol 1e-10
-    nothing_partial_in .
+    for layout in "--tp 2" "--pp 3" "--pp 3 --dp 2 --use-distributed-optimizer"; do
+        rm -rf full
+        fault=pwrite:ENOSPC:1
+        # shellcheck disable=SC2086 # words
+        begins llama3.2 $layout --save-interval 2 --save full
+        fault=''
+        exits 0
+        says "warning: iteration 2 is not saved"
+        [ "$(grep -c "iteration 2 is not saved" "$stderr")" -eq 1 ] || is_wrong "said by several ranks: $(cat "$stderr")"
+        same_checkpoints one full --no-optim --atol 1e-10
+        nothing_partial_in .
+    done
 else
     skip "no inject.so"
 fi
@@ -438,6 +551,19 @@ if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     ferry=$real
     matches steps one.jsonl some.jsonl 1e-10 1e-10
     same_checkpoints one some --atol 1e-10
+    it "ranks of mpirun are pipeline stages, interleaved, with sharded states"
+    alone qwen3 --use-distributed-optimizer
+    ferry=$PWD/mpi-ferry
+    rm -rf some some.jsonl
+    begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --use-distributed-optimizer --ddp-bucket-size 3000 \
+        --save some --log-jsonl some.jsonl
+    exits 0
+    ferry=$real
+    matches steps one.jsonl some.jsonl 1e-10 1e-10
+    grep validation "$stdout" | cmp -s - one.validation || is_wrong "another validation loss"
+    same_checkpoints one some --atol 1e-10
+    nothing_partial_in .
+
     # differ OPTIONS OPTIONS: of two ranks
     differ() {
         # shellcheck disable=SC2086 # words
