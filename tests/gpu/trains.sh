@@ -38,5 +38,10 @@ check_training() {
     check "training, on four ranks" trains_alike llama3.2 1e-5 --tp 2 --dp 2 --sequence-parallel
     check "training, on four ranks that shard states" trains_alike llama3.2 1e-5 --tp 2 --dp 2 \
         --use-distributed-optimizer --ddp-bucket-size 3000
+    check "training, on two pipeline stages" trains_alike qwen3 1e-5 --pp 2 --decoder-first-pipeline-num-layers 1 \
+        --micro-batch-size 1
+    check "training, on stages of two chunks that shard states" trains_alike qwen3 1e-5 --pp 2 --dp 2 \
+        --pipeline-model-parallel-layout "E|t|tt|L" --micro-batch-size 1 --global-batch-size 8 \
+        --use-distributed-optimizer --ddp-bucket-size 3000
     check "training, of experts on two ranks" trains_alike mixtral 1e-5 --ep 2 --moe-aux-loss-coeff 0.01
 }
