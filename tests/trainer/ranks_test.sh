@@ -395,7 +395,13 @@ now_ms() {
     date +%s%3N
 }
 
+is_over() {
+    ! grep -q "^State:.[^Z]" "/proc/$run/status" 2>/dev/null
+}
+
 ended() {
+    waits_for is_over
+    is_over || kill -KILL $run
     wait $run
     code=$?
 }
