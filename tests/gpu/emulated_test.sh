@@ -198,6 +198,9 @@ check "models and layouts, by NCCL" engine_test forward_test
 check "training, on four ranks with a GPU each" trains_alike llama3.2 1e-5 --tp 2 --dp 2 --sequence-parallel
 check "training, on four ranks that shard states, with a GPU each" trains_alike llama3.2 1e-5 --tp 2 --dp 2 \
     --use-distributed-optimizer --ddp-bucket-size 3000
+check "training, on stages of two chunks with a GPU each" trains_alike qwen3 1e-5 --pp 2 --dp 2 \
+    --pipeline-model-parallel-layout "E|t|tt|L" --micro-batch-size 1 --global-batch-size 8 \
+    --use-distributed-optimizer --ddp-bucket-size 3000
 check "training, of experts on two ranks with a GPU each" trains_alike mixtral 1e-5 --ep 2 --moe-aux-loss-coeff 0.01
 check "a step of decoding is one graph" graphs_are 1
 check "in fp16, too" graphs_are 1 --dtype fp16
