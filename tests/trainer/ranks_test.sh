@@ -437,7 +437,7 @@ goes_on() {
     nothing_partial_in .
 }
 
-for layout in "--tp 2 --dp 2" "--pp 3"; do
+for layout in "--tp 2 --dp 2" "--pp 3 --dp 2 --use-distributed-optimizer"; do
     it "a signal to rank 0 ends all after the same iteration, which is saved: $layout"
     # shellcheck disable=SC2086 # words
     starts_long stopped $layout
@@ -450,37 +450,33 @@ for layout in "--tp 2 --dp 2" "--pp 3"; do
     tail -n 1 "$stdout" | grep -q "iteration *$last/" || is_wrong "saved $last, and printed $(tail -n 1 "$stdout")"
     nothing_partial_in .
 
-    it "a rank that is killed while all train ends them: $layout"
+    it "a rank that is killed while all save ends them, and the last checkpoint is whole: $layout"
     # shellcheck disable=SC2086 # words
-    starts_long killed $layout
+    starts_long killed --save-interval 1 $layout
     waits_for has_iterations 3
     loses_a_rank
-    is_not_there killed/latest_checkpointed_iteration.txt
-
-    it "a rank that is killed while all save ends them, and the last checkpoint is whole: $layout"
-    for sharded in "" "--dp 2 --use-distributed-optimizer"; do
-        # shellcheck disable=SC2086 # words
-        starts_long killed --save-interval 1 $layout $sharded
-        waits_for has_iterations 3
-        loses_a_rank
-        # shellcheck disable=SC2086 # words
-        goes_on killed $layout $sharded
-    done
-
-    it "a rank that is killed while all load ends them: $layout"
-    if can_inject; then
-        slow=1000:500
-        # shellcheck disable=SC2086 # words
-        starts_long killed $layout
-        slow=''
-        waits_for has_ranks
-        loses_a_rank
-        has_iterations 1 && is_wrong "it had loaded before"
-        is_not_there killed/latest_checkpointed_iteration.txt
-    else
-        skip "nothing makes reads slow here"
-    fi
+    # shellcheck disable=SC2086 # words
+    goes_on killed $layout
 done
+
+it "a rank that is killed while all train ends them"
+starts_long killed --pp 3
+waits_for has_iterations 3
+loses_a_rank
+is_not_there killed
+
+it "a rank that is killed while all load ends them"
+if can_inject; then
+    slow=1000:500
+    starts_long killed --pp 3
+    slow=''
+    waits_for has_ranks
+    loses_a_rank
+    ! has_iterations 1 || is_wrong "it had loaded before"
+    is_not_there killed
+else
+    skip "nothing makes reads slow here"
+fi
 
 it "a full disk while ranks save is said once, and the run goes on"
 if can_inject; then
