@@ -596,6 +596,20 @@ if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     says "ferry train: rank 1 has another --config /proc/self/fd/3 than rank 0 (here: --lr=1e-3)"
     is_not_there some
 
+    it "ranks of mpirun that find another model under the same name are refused"
+    cp -r "$hf/llama3.2" model0
+    cp -r "$hf/llama3.2" model1
+    chmod -R u+w model1
+    sed -i 's/"rope_theta": [0-9.]*/"rope_theta": 123.0/' model1/config.json
+    # shellcheck disable=SC2016 # for the inner shell
+    run_program timeout 60 mpirun -np 2 sh -c 'exec "$@" 3<model$OMPI_COMM_WORLD_RANK' - "$real" train \
+        --load /proc/self/fd/3 --mock-data --seq-length 16 --micro-batch-size 1 --train-iters 3 --lr 1e-3 --threads 1 \
+        --save some
+    exits 2
+    says "ferry train: rank 1 has another model than rank 0: they do not see the same files"
+    prints_nothing
+    is_not_there some
+
     it "ranks that MPI does not know of each other are told what to do"
     for rank in 0 1; do
         RANK=$rank WORLD_SIZE=2 begins llama3.2 --save some

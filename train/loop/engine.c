@@ -15,6 +15,7 @@
 #include "common/version.h"
 #include "train/loop/job_fingerprint.h"
 #include "train/loop/subprocess.h"
+#include "train/model/fingerprint.h"
 #include "train/model/unused.h"
 
 /* ---- ranks ---- */

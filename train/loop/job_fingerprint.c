@@ -1,9 +1,8 @@
 #include "train/loop/job_fingerprint.h"
 
 #include <inttypes.h>
-#include <string.h>
 
-#include "convert/target.h"
+#include "train/model/fingerprint.h"
 
 static void add_numbers(struct sha256 *s, const uint64_t *numbers, size_t count)
 {
@@ -14,51 +13,11 @@ static void add_numbers(struct sha256 *s, const uint64_t *numbers, size_t count)
     add_numbers(s, (const uint64_t[]){__VA_ARGS__},                                                \
                 sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t))
 
-/* With its end, so that two texts are not one longer one. */
-static void add_text(struct sha256 *s, const char *text)
-{
-    sha256_add(s, text ? text : "", text ? strlen(text) + 1 : 1);
-}
-
-/* ---- the model ---- */
-
-static void add_field(struct sha256 *s, const void *of, const struct field *f)
-{
-    const struct scalar x = field_get(f, of);
-    if (x.kind == FIELD_TEXT)
-        add_text(s, x.text);
-    else
-        sha256_add(s, &x.number, sizeof x.number);
-}
-
-static void add_config(struct sha256 *s, const struct model_config *c)
-{
-    for (size_t i = 0; i < num_model_fields; i++)
-        add_field(s, c, &model_fields[i].field);
-    for (uint64_t l = 0; l < c->num_layers; l++)
-        ADD(s, model_layer_is_moe(c, l), model_layer_slides(c, l));
-}
-
-void fingerprint_model(const struct checkpoint *c, char text[SHA256_TEXT])
-{
-    struct sha256 *s = sha256_start();
-    add_config(s, &c->config);
-    for (size_t i = 0; i < c->catalog.num_tensors; i++) {
-        const struct tensor *t = &c->catalog.tensors[i];
-        if (!is_parameter(t)) continue;
-        add_text(s, t->name);
-        add_numbers(s, t->shape, t->num_dims);
-    }
-    sha256_finish(s, text);
-}
-
-/* ---- requests ---- */
-
 static void add_options(struct sha256 *s, const struct engine_model *m)
 {
     const struct model_options *o = &m->options;
     for (size_t i = 0; i < NUM_LAYOUT_FIELDS; i++)
-        add_field(s, &o->layout, &layout_fields[i]);
+        fingerprint_field(s, &o->layout, &layout_fields[i]);
     ADD(s, o->sequence_parallel, o->cp_kind, o->elem, o->collectives, m->on_gpu);
 }
 

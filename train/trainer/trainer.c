@@ -173,6 +173,7 @@ static enum status run(struct trainer *t, struct error *err)
     struct checkpoint_loaded loaded;
     TRY(trainer_set_up(t, NULL, err));
     TRY(trainer_open_model(t, err));
+    TRY(trainer_agree_on_model(t, err));
     share_cpus(t);
     TRY(trainer_open_destinations(t, err));
     TRY(trainer_find_constants(t, err));

@@ -170,6 +170,9 @@ bool trainer_saves_layout(const struct trainer *t);
 /* Whether any rank says so; the first before the model is open. */
 MUST_CHECK enum status trainer_any_rank(struct trainer *t, bool *any, struct error *err);
 MUST_CHECK enum status trainer_any(struct trainer *t, bool *any, struct error *err);
+/* ERR_USAGE if a rank has another model than rank 0, by its config and the shapes of its
+ * parameters. Once the model is open. */
+MUST_CHECK enum status trainer_agree_on_model(struct trainer *t, struct error *err);
 /* ERR_USAGE if a rank found another checkpoint than rank 0, as one that sees other files does. */
 MUST_CHECK enum status trainer_agree_on_start(struct trainer *t, struct error *err);
 /* The parameters of every rank, as a checkpoint needs them: t->ranks. Once the step is made. */

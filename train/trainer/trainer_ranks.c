@@ -1,8 +1,10 @@
 /* trainer_ranks.c - what the ranks of a run do together. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/memory.h"
+#include "train/model/fingerprint.h"
 #include "train/trainer/trainer_internal.h"
 
 /* Those of the layout, before a model is open. */
@@ -66,6 +68,25 @@ enum status trainer_any(struct trainer *t, bool *any, struct error *err)
 {
     struct comm_group *g = &t->model.groups.of[GROUP_WORLD];
     return g->size == 1 ? OK : comm_any(g, any, err);
+}
+
+/* Of ranks that were forked all have the one that was opened before. */
+enum status trainer_agree_on_model(struct trainer *t, struct error *err)
+{
+    struct comm_group *g = &t->model.groups.of[GROUP_WORLD];
+    char own[SHA256_TEXT];
+    if (!t->job || g->size == 1) return OK;
+    fingerprint_model(t->origin, own);
+    char(*all)[SHA256_TEXT] = must_calloc(g->size, sizeof *all);
+    unsigned i = 0;
+    enum status st = g->comm->backend->all_gather(g, own, all, sizeof own, err);
+    while (!st && i < g->size && memcmp(all[i], all[0], sizeof own) == 0)
+        i++;
+    if (!st && i < g->size)
+        st = fail(err, ERR_USAGE,
+                  "rank %u has another model than rank 0: they do not see the same files", i);
+    free(all);
+    return st;
 }
 
 /* What all ranks must begin with. */

@@ -1,0 +1,16 @@
+/* fingerprint.h - a digest of a model, which ranks of a job must have in common: ranks with
+ * different programs would wait for one another for ever, or mix up their sums. */
+#ifndef FERRY_TRAIN_MODEL_FINGERPRINT_H
+#define FERRY_TRAIN_MODEL_FINGERPRINT_H
+
+#include "ckpt/checkpoint.h"
+#include "ckpt/field.h"
+#include "common/sha256.h"
+
+/* Of a model's config and the names and shapes of its parameters, not of their elements. */
+void fingerprint_model(const struct checkpoint *c, char text[SHA256_TEXT]);
+
+/* Adds one field of a struct. */
+void fingerprint_field(struct sha256 *s, const void *of, const struct field *f);
+
+#endif
