@@ -19,7 +19,7 @@
  * T is the number of tokens (all sequences one behind the other), h the hidden size.
  *
  * Tested groundwork that no builder uses yet: OP_SIGMOID_SCALE; sinks and softcap of attention;
- * sigmoid, correction, groups, normalize and scaling of route; shift of norms. */
+ * groups of route; shift of norms. */
 #ifndef FERRY_KERNELS_OP_LIST_H
 #define FERRY_KERNELS_OP_LIST_H
 
@@ -188,6 +188,10 @@
     X(OP_COUNT_EXPERTS, count_experts, route, \
       "experts:int[T,k] counts_sum:int[S,E]? -> counts:int[S,E]=counts_sum", \
       NULL, NULL, 0, 0, PLAIN, PLAIN) \
+    /* new[e] = bias[e] + rate * sign(mean of all counts - counts[e]): Megatron-Core's \
+     * get_updated_expert_bias (moe_utils.py) */ \
+    X(OP_UPDATE_EXPERT_BIAS, update_expert_bias, expert_bias, \
+      "counts:int[1,E] bias:real[E] -> new:real[E]=bias", NULL, NULL, 0, 1, PLAIN, PLAIN) \
     /* loss = balance * sum over t and e of counts[s][e] * p[t][e], s being the sequence of t as \
      * in count_experts. p[t]: softmax(logits[t]); where routers score by sigmoid, these scores \
      * divided by their sum (+ 1e-20). Megatron-Core's aux_loss (moe_utils.py: \
@@ -371,6 +375,9 @@ union op_params {
         double z;       /* of z_loss, times its coefficient; 0: there is none */
         uint64_t first_token, sequence_length; /* of count_experts and balance_loss */
     } route;
+    struct {
+        double rate;
+    } expert_bias;
     struct {
         uint64_t senders_per_block, rows_per_block;
     } sort_received;

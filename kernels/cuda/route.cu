@@ -450,6 +450,33 @@ template <typename E> enum status op_count_experts(OP_ARGUMENTS)
                   dim3((unsigned)out[0].shape[0] * a.num_experts), 256, 0, a);
 }
 
+/* ---- the bias that keeps experts equally busy ---- */
+
+/* One block. */
+template <typename R>
+__global__ void move_bias(const int32_t *counts, const R *bias, R *to, unsigned num_experts, R rate)
+{
+    __shared__ unsigned long long sum;
+    if (threadIdx.x == 0) sum = 0;
+    __syncthreads();
+    for (unsigned e = threadIdx.x; e < num_experts; e += blockDim.x)
+        atomicAdd(&sum, (unsigned long long)counts[e]);
+    __syncthreads();
+    for (unsigned e = threadIdx.x; e < num_experts; e += blockDim.x) {
+        const long long missing = (long long)sum - (long long)counts[e] * num_experts;
+        to[e] = bias[e] + R((missing > 0) - (missing < 0)) * rate;
+    }
+}
+
+template <typename E> enum status op_update_expert_bias(OP_ARGUMENTS)
+{
+    typedef real_of<E> real;
+    (void)workspace;
+    return launch("update_expert_bias", err, move_bias<real>, dim3(1), 256, 0,
+                  data_of<int32_t>(in[0]), data_of<real>(in[1]), data_of<real>(out[0]),
+                  (unsigned)in[1].shape[0], (real)p->expert_bias.rate);
+}
+
 /* ---- the losses of routers ---- */
 
 enum { LOSS_WARPS = 8, LOSS_TOKENS = 64 }; /* of a block */
@@ -549,6 +576,7 @@ template <typename E> size_t op_z_loss_workspace(WORKSPACE_ARGUMENTS)
 FOR_ALL_TYPES(op_route)
 FOR_ALL_TYPES(op_route_backward)
 FOR_ALL_TYPES(op_count_experts)
+FOR_ALL_TYPES(op_update_expert_bias)
 FOR_ALL_TYPES(op_balance_loss)
 FOR_ALL_TYPES(op_z_loss)
 WORKSPACE_FOR_ALL_TYPES(op_balance_loss_workspace)

@@ -308,6 +308,17 @@ void make_count_experts(struct trial *t)
     if (coin()) make_like(t, &t->in[1], &t->out[0]);
 }
 
+void make_update_expert_bias(struct trial *t)
+{
+    const uint64_t experts = size_up_to(40, 600);
+    t->params.expert_bias.rate = random_double();
+    MAKE(t->in[0], INT, 1, experts);
+    for (uint64_t e = 0; e < experts; e++)
+        ((int32_t *)t->in[0].data)[e] = (int32_t)random_between(0, 3);
+    MAKE(t->in[1], REAL, experts);
+    make_like(t, &t->out[0], &t->in[1]);
+}
+
 void make_unpermute_backward(struct trial *t)
 {
     const uint64_t num_tokens = tokens(), k = random_between(1, 4), h = size_up_to(300, 3000);

@@ -334,6 +334,22 @@ void NAME(count_experts)(const union op_params *p, const struct operand *in,
     }
 }
 
+void NAME(update_expert_bias)(const union op_params *p, const struct operand *in,
+                              const struct operand *out)
+{
+    const int32_t *counts = in[0].data;
+    const real *bias = in[1].data, rate = (real)p->expert_bias.rate;
+    real *to = out[0].data;
+    const int64_t num_experts = (int64_t)in[1].shape[0];
+    int64_t sum = 0;
+    for (int64_t e = 0; e < num_experts; e++)
+        sum += counts[e];
+    for (int64_t e = 0; e < num_experts; e++) {
+        const int64_t missing = sum - counts[e] * num_experts;
+        to[e] = bias[e] + (real)((missing > 0) - (missing < 0)) * rate;
+    }
+}
+
 /* Of one token; scores: room for num_experts. counts: those of its sequence. */
 typedef real token_loss_function(const union op_params *p, const real *logits,
                                  const int32_t *counts, size_t num_experts, real *scores);

@@ -379,6 +379,20 @@ OP_TEST(tokens_of_experts_are_counted_by_sequence, 20)
         assert_true(test_get(t, &counts, i) == test_get(t, &want, i));
 }
 
+/* Three experts have the mean. */
+OP_TEST(bias_of_experts_moves_towards_the_mean, 10)
+{
+    static const double all[] = {3, 5, 0, 3, 4, 3}, signs[] = {0, -1, 1, 0, -1, 0};
+    const union op_params p = {.expert_bias = {.rate = 0.125}};
+    const struct operand in[] = {INTS(1, 6), REALS(6)};
+    struct operand new = REALS(6);
+    for (size_t e = 0; e < 6; e++)
+        test_set(t, &in[0], e, all[e]);
+    test_op(t, OP_UPDATE_EXPERT_BIAS, &p, in, &new);
+    for (size_t e = 0; e < 6; e++)
+        test_near(t, &new, e, test_get(t, &in[1], e) + 0.125 * signs[e], 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +404,7 @@ int main(void)
         cmocka_unit_test(z_is_lost_over_all_tokens),
         cmocka_unit_test(z_of_large_logits),
         cmocka_unit_test(tokens_of_experts_are_counted_by_sequence),
+        cmocka_unit_test(bias_of_experts_moves_towards_the_mean),
     };
     return cmocka_run_group_tests_name("route", tests, NULL, NULL);
 }
