@@ -204,6 +204,15 @@ exits 0
 validated
 same_run_as straight
 
+it "a model of the line goes on, though the config.json of --load cannot say it"
+enter other-model
+for part in "--exit-interval 7" ""; do
+    # shellcheck disable=SC2086 # words
+    trains_as moe --load "$models/mixtral" --save out --moe-router-pre-softmax $part
+    exits 0
+done
+says "the run goes on from out/iter_0000007"
+
 it "recomputed activations are the same, bit for bit"
 for options in "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1" \
     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 3" \

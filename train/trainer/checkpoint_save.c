@@ -16,6 +16,7 @@
 #include "common/text.h"
 #include "convert/cli/contents.h"
 #include "convert/map/params.h"
+#include "convert/megatron/config_difference.h"
 #include "convert/megatron/megatron_args.h"
 #include "convert/record.h"
 #include "convert/states.h"
@@ -149,6 +150,20 @@ static enum status hold_tensors(struct holding *h, struct error *err)
     return OK;
 }
 
+/* A model of the line may compute what the origin's config.json does not say: that is then none of
+ * its own, and whoever reads the checkpoint would believe it. */
+static void leave_other_model(struct checkpoint *c, const struct train_state *s)
+{
+    const struct checkpoint from = {.config = s->origin->config,
+                                    .config_origin = s->origin->config_origin},
+                            to = {.config = *s->config, .config_origin = CONFIG_OF_ARGS};
+    struct config_difference *all;
+    if (!config_differences(&from, &to, &c->arena, &all) || all[0].effect != EFFECT_COMPUTES)
+        return;
+    c->family = c->hf_folder = NULL;
+    c->config_origin = CONFIG_OF_ARGS;
+}
+
 static enum status hold(struct checkpoint *c, const struct train_state *s, bool optimizer,
                         struct error *err)
 {
@@ -163,6 +178,7 @@ static enum status hold(struct checkpoint *c, const struct train_state *s, bool 
     c->unknown = from->unknown;
     c->family = from->family;
     c->hf_folder = s->hf_folder ? s->hf_folder : from->hf_folder;
+    leave_other_model(c, s);
     c->transformer_engine_names = !s->local_spec;
     c->training = (struct training_state){
         .iteration = (int64_t)s->training->iteration,

@@ -213,7 +213,8 @@ static enum status check_same(struct trainer *t, const struct checkpoint *own,
                 t->o->save, start, d.field, d.values[0], d.values[1], start);
 }
 
-/* A --load that was removed since the run began is none; only its headers are read. */
+/* A --load that was removed since the run began is none; only its headers are read. A line with a
+ * model trains that, whatever --load says of its own. */
 static enum status check_load(struct trainer *t, struct error *err)
 {
     const struct train_options *o = t->o;
@@ -230,7 +231,7 @@ static enum status check_load(struct trainer *t, struct error *err)
     }
     if (st) return st;
     st = opened_open(&start, f.path, &source, t->q->model_map, false, true, err);
-    if (!st)
+    if (!st && !o->has_model)
         st = check_same(t, t->origin, &start.checkpoint,
                         arena_printf(&t->arena, "--load %s", o->load), err);
     opened_close(&start);
