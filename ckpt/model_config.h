@@ -57,6 +57,9 @@
     X(UINT, moe_router_topk,                     MODEL,      UNKNOWN, c->num_experts > 0)                                                          \
     X(UINT, moe_ffn_hidden_size,                 MODEL,      UNKNOWN, c->num_experts > 0)                                                          \
     X(BOOL, moe_router_pre_softmax,              MODEL,      VALUE,   c->num_experts > 0)                                                          \
+    X(TEXT, moe_router_score_function,           MODEL,      VALUE,   c->num_experts > 0) /* sigmoid; NULL: softmax */                               \
+    X(BOOL, moe_router_enable_expert_bias,       MODEL,      VALUE,   c->num_experts > 0)                                                          \
+    X(REAL, moe_router_topk_scaling_factor,      MODEL,      VALUE,   c->num_experts > 0) /* of the weights of experts; 0: 1 */                     \
     X(REAL, moe_aux_loss_coeff,                  TRAINING,   VALUE,   true)
 // clang-format on
 

@@ -22,10 +22,18 @@ bool is_parameter(const struct tensor *x)
     return !name_is_optimizer(x->name) && !name_is_padding(x->name);
 }
 
+/* Megatron keeps buffers in their own dtype, whatever its parameters have. */
+static bool is_buffer(const struct checkpoint *c, const struct tensor *x)
+{
+    struct param p;
+    return c && c->params && param_find(c->params, x->name, &p) && p.spec->buffer;
+}
+
 enum dtype target_dtype(const struct target *t, const struct tensor *x)
 {
     if (name_is_optimizer(x->name))
         return t->widens_states && dtype_bytes(x->dtype) < dtype_bytes(DT_F32) ? DT_F32 : x->dtype;
+    if (is_buffer(t->source, x)) return x->dtype;
     return t->options.casts && dtype_is_float(x->dtype) ? t->options.dtype : x->dtype;
 }
 

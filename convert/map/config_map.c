@@ -211,6 +211,37 @@ static enum status whole_to(const struct config_context *x, const void *from, st
     return OK;
 }
 
+/* ---- what is 0 or NULL for us ---- */
+
+static const char default_score_function[] = "softmax";
+
+static enum status score_function_from(const struct config_context *x, void *to, struct error *err)
+{
+    TRY(config_copy_from(x, to, err));
+    const char *text = config_scalar(x, to).text;
+    if (text && strcmp(text, default_score_function) == 0)
+        field_set(x->row->field, to, (struct scalar){.kind = FIELD_TEXT});
+    return OK;
+}
+
+static enum status score_function_to(const struct config_context *x, const void *from,
+                                     struct error *err)
+{
+    (void)err;
+    const char *text = config_scalar(x, from).text;
+    json_put(x->tree, x->row->key, cJSON_CreateString(text ? text : default_score_function));
+    return OK;
+}
+
+static enum status factor_from(const struct config_context *x, void *to, struct error *err)
+{
+    TRY(config_copy_from(x, to, err));
+    const double real = config_scalar(x, to).real;
+    if (!(real < 1) && !(real > 1))
+        field_set(x->row->field, to, (struct scalar){.kind = FIELD_REAL});
+    return OK;
+}
+
 /* ---- names of Python's: {"_target_": "torch.bfloat16", "_call_": false}, or the text alone ----
  */
 
@@ -368,6 +399,8 @@ static const struct config_how config_hows[] = {
     {"holds",      .has = ROW_KEY | ROW_HOLDS, .from_file = nothing_from, .to_file = holds_to},
     {"not",        .has = ROW_FIELD | ROW_KEY, .may = ROW_DEFAULT | ROW_NULL, .only_kind = true, .kind = FIELD_BOOL, .from_file = not_from, .to_file = not_to},
     {"whole",      .has = ROW_FIELD | ROW_KEY, .only_kind = true, .kind = FIELD_REAL, .from_file = config_copy_from, .to_file = whole_to},
+    {"score-function", .has = ROW_FIELD | ROW_KEY, .may = ROW_DEFAULT | ROW_NULL, .only_kind = true, .kind = FIELD_TEXT, .from_file = score_function_from, .to_file = score_function_to},
+    {"factor",     .has = ROW_FIELD | ROW_KEY, .may = ROW_DEFAULT | ROW_NULL, .only_kind = true, .kind = FIELD_REAL, .from_file = factor_from, .to_file = config_copy_to},
     {"reference",  .has = ROW_FIELD | ROW_KEY, .only_kind = true, .kind = FIELD_TEXT, .from_file = reference_from, .to_file = reference_to},
     {"activation", .has = ROW_FIELD | ROW_KEY, .may = ROW_DEFAULT | ROW_NULL, .only_kind = true, .kind = FIELD_TEXT, .from_file = activation_from, .to_file = activation_to},
     {"function",   .has = ROW_FIELD | ROW_KEY, .only_kind = true, .kind = FIELD_TEXT, .from_file = function_from, .to_file = function_to},

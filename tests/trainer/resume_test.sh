@@ -204,6 +204,24 @@ exits 0
 validated
 same_run_as straight
 
+it "experts are balanced by a bias that goes on, in whatever dtype and format"
+for options in "--ckpt-format torch_dist" "--bf16 --ckpt-format torch" \
+    "--tensor-model-parallel-size 2 --expert-model-parallel-size 2 --sequence-parallel --dp 1 --ckpt-format torch_dist"; do
+    enter bias
+    rm -rf whole whole.jsonl parts parts.jsonl
+    options="$options --moe-router-score-function sigmoid --moe-router-enable-expert-bias --moe-router-bias-update-rate 0.01"
+    # shellcheck disable=SC2086 # words
+    trains_as moe --load "$models/mixtral" --save whole --log-jsonl whole.jsonl $options
+    exits 0
+    # shellcheck disable=SC2086 # words
+    for part in "--exit-interval 7" ""; do
+        trains_as moe --load "$models/mixtral" --save parts --log-jsonl parts.jsonl $options $part
+        exits 0
+    done
+    matches bits whole.jsonl parts.jsonl
+    same_checkpoints whole parts
+done
+
 it "a model of the line goes on, though the config.json of --load cannot say it"
 enter other-model
 for part in "--exit-interval 7" ""; do

@@ -181,6 +181,7 @@ static void check_ranges(struct train_finish *x)
                   {"--init-method-std", o->init_method_std},
                   {"--moe-aux-loss-coeff", o->moe_aux_loss_coeff},
                   {"--moe-z-loss-coeff", o->moe_z_loss_coeff},
+                  {"--moe-router-bias-update-rate", o->moe_router_bias_update_rate},
                   {"--exit-duration-in-mins", o->exit_duration_in_mins}};
     for (size_t i = 0; i < COUNT(below_1); i++)
         if (!(below_1[i].value >= 0 && below_1[i].value < 1))
@@ -370,6 +371,9 @@ static void check_mlp(struct train_finish *x)
     if (l->num_experts && l->moe_router_topk > l->num_experts)
         train_problem(x, "--moe-router-topk %" PRIu64 " is above --num-experts %" PRIu64,
                       l->moe_router_topk, l->num_experts);
+    if (l->moe_router_enable_expert_bias && !text_equal(l->moe_router_score_function, "sigmoid"))
+        train_problem(x, "--moe-router-enable-expert-bias needs --moe-router-score-function "
+                         "sigmoid");
 }
 
 static void check_vocabulary(struct train_finish *x)

@@ -142,6 +142,8 @@ static void recompute_data_and_model_that_contradict_themselves(void **state)
     refused(MODEL "--swiglu --squared-relu",
             "more than one activation of --swiglu, --squared-relu, --quick-geglu, --openai-gelu");
     refused(MODEL "--num-experts 1", "--moe-router-topk 2 is above --num-experts 1");
+    refused(MODEL "--num-experts 4 --moe-router-enable-expert-bias",
+            "--moe-router-enable-expert-bias needs --moe-router-score-function sigmoid");
     refused(MODEL "--num-experts 4 --moe-layer-freq [1]*3",
             "--moe-layer-freq: a list of 3 layers, but --num-layers is 4");
     refused(MODEL "--num-layers 100000000000",

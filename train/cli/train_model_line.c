@@ -102,6 +102,10 @@ static void add_experts(struct train_finish *x, cJSON *args)
     json_add_u64(args, "moe_ffn_hidden_size", or_else(l->moe_ffn_hidden_size, ffn_of(l)));
     json_add_u64(args, "moe_router_topk", l->moe_router_topk);
     cJSON_AddBoolToObject(args, "moe_router_pre_softmax", l->moe_router_pre_softmax);
+    json_add_text(args, "moe_router_score_function", l->moe_router_score_function);
+    cJSON_AddBoolToObject(args, "moe_router_enable_expert_bias", l->moe_router_enable_expert_bias);
+    if (l->moe_router_topk_scaling_factor != 0)
+        json_add_number(args, "moe_router_topk_scaling_factor", l->moe_router_topk_scaling_factor);
     add_layers(x, args, "moe_layer_freq", "--moe-layer-freq",
                l->moe_layer_freq ? l->moe_layer_freq : "1");
 }

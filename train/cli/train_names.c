@@ -36,8 +36,8 @@
     X("--init-model-with-meta-device --data-parallel-random-init", NULL, "all ranks begin with the same weights") \
     X("--moe-shared-expert-intermediate-size", "VALUE", "shared experts are not implemented") \
     X("--moe-shared-expert-gate", NULL, "shared experts are not implemented") \
-    X("--moe-router-enable-expert-bias --moe-router-force-load-balancing --moe-enable-routing-replay", NULL, "this kind of routing is not implemented") \
-    X("--moe-router-num-groups --moe-router-group-topk --moe-router-topk-scaling-factor --moe-router-force-biased --moe-input-jitter-eps", "VALUE", "this kind of routing is not implemented") \
+    X("--moe-router-force-load-balancing --moe-enable-routing-replay", NULL, "this kind of routing is not implemented") \
+    X("--moe-router-num-groups --moe-router-group-topk --moe-router-force-biased --moe-input-jitter-eps", "VALUE", "this kind of routing is not implemented") \
     X("--moe-expert-capacity-factor --moe-expert-rank-capacity-factor", "VALUE", "experts take all tokens that are routed to them: none is dropped") \
     X("--moe-apply-probs-on-input", NULL, "weights of experts are applied to their outputs") \
     X("--moe-latent-size", "VALUE", "experts in a latent space are not implemented") \
@@ -84,7 +84,6 @@
     X("--mtp-num-layers", "N", "0", "multi-token prediction is not implemented") \
     X("--softmax-type", "NAME", "vanilla", "only the plain softmax is implemented") \
     X("--glu-linear-offset", "X", "0", "gated units have no offset") \
-    X("--moe-router-score-function", "NAME", "softmax", "routers score by softmax") \
     X("--rope-type", "NAME", "rope", "YaRN is not implemented for a model on the line") \
     X("--main-grads-dtype", "DTYPE", "fp32", "gradients of the optimizer are in float32") \
     X("--main-params-dtype", "DTYPE", "fp32", "masters are in float32") \
@@ -305,7 +304,7 @@ const struct arg train_other_args[] = {
         "--moe-hybridep-num-sms --moe-hybridep-num-sms-preprocessing "
         "--moe-mlp-glu-interleave-size --moe-paged-stash-buffer-size-factor-cpu "
         "--moe-paged-stash-buffer-size-factor-cuda --moe-paged-stash-page-size "
-        "--moe-router-bias-update-rate --moe-router-quantile-balancing-ema "
+        "--moe-router-quantile-balancing-ema "
         "--moe-routing-trace-max-training-iters --moe-routing-trace-path "
         "--moe-shared-expert-glu-interleave-size --moe-token-dispatcher-type "
         "--moe-token-drop-policy --moe-upcycling-granularity --mscale --mscale-all-dim "

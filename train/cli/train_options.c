@@ -70,6 +70,10 @@ static const struct arg expert_args[] = {
     UINT("--moe-ffn-hidden-size", line.moe_ffn_hidden_size, "hidden size of an expert; default: --ffn-hidden-size"),
     UINT("--moe-router-topk", line.moe_router_topk, "experts of a token; default 2"),
     FLAG("--moe-router-pre-softmax", line.moe_router_pre_softmax, "softmax over all experts, before the choice"),
+    CHOICE("--moe-router-score-function", line.moe_router_score_function, "softmax|sigmoid", "scores of experts; of sigmoid those of the chosen experts are divided by their sum; default softmax"),
+    FLAG("--moe-router-enable-expert-bias", line.moe_router_enable_expert_bias, "experts are chosen by their score and a bias, which each step moves up where an expert has fewer tokens than the mean, and down where it has more; with sigmoid"),
+    REAL("--moe-router-bias-update-rate", moe_router_bias_update_rate, "what a step moves the bias by; default 0.001"),
+    REAL("--moe-router-topk-scaling-factor", line.moe_router_topk_scaling_factor, "the weights of experts are multiplied by it; default 1"),
     WORDS("--moe-router-load-balancing-type", moe_router_load_balancing_types, "NAME...", "experts are balanced within a micro-batch (aux_loss), each sequence (seq_aux_loss) or not at all (none); default aux_loss"),
     WORDS("--moe-aux-loss-coeff", moe_aux_loss_coeffs, "X...", "coefficient of the load balancing loss; default 0"),
     REAL("--moe-z-loss-coeff", moe_z_loss_coeff, "coefficient of the z-loss of the router; default: none"),
@@ -261,7 +265,8 @@ static const struct model_line default_line = {.position_embedding_type = "learn
                                                .bias_gelu_fusion = true,
                                                .add_bias_linear = true,
                                                .num_query_groups = 1,
-                                               .moe_router_topk = 2};
+                                               .moe_router_topk = 2,
+                                               .moe_router_score_function = "softmax"};
 
 static const struct train_options default_options = {
     .hidden_dropout = NAN,
@@ -300,6 +305,7 @@ static const struct train_options default_options = {
     .log_interval = 100,
     .tensorboard_log_interval = 1,
     .moe_z_loss_coeff = NAN,
+    .moe_router_bias_update_rate = 0.001,
     .memory_per_rank = NAN,
 };
 

@@ -48,7 +48,7 @@ static void every_golden_command_is_taken(void **state)
         assert_string_equal(x->o.device, "cpu");
         line_free(x);
     }
-    assert_int_equal(n, 25);
+    assert_int_equal(n, 27);
     free(row);
     fclose(f);
 }
@@ -177,12 +177,21 @@ static void models_of_other_families(void **state)
     assert_int_equal(x->o.model.moe_router_topk, 2);
     assert_int_equal(x->o.model.moe_ffn_hidden_size, 24);
     assert_false(x->o.model.moe_router_pre_softmax);
+    assert_null(x->o.model.moe_router_score_function);
+    assert_false(x->o.model.moe_router_enable_expert_bias);
+    near(x->o.model.moe_router_topk_scaling_factor, 0);
     near(x->o.model.moe_aux_loss_coeff, 0.01);
     near(x->o.moe_aux_loss_coeff, 0.01);
     assert_string_equal(x->o.moe_router_dtype, "fp32");
     assert_int_equal(x->o.layout.ep, 2);
     assert_int_equal(x->o.layout.etp, 1);
     near(x->o.model.rotary_base, 1e6);
+    line_free(x);
+    x = golden("moe-bias");
+    assert_string_equal(x->o.model.moe_router_score_function, "sigmoid");
+    assert_true(x->o.model.moe_router_enable_expert_bias);
+    near(x->o.model.moe_router_topk_scaling_factor, 2.5);
+    near(x->o.moe_router_bias_update_rate, 0.01);
     line_free(x);
 }
 
@@ -339,8 +348,8 @@ static void what_cannot_be_done_is_refused_with_its_reason(void **state)
     refused(GOOD "--save-dir x", "--save-dir: it is --save");
     refused(GOOD "--load_dir=x", "--load_dir: it is --load");
     refused(GOOD "--optimizer muon", "--optimizer muon: it can be adam (AdamW) or sgd");
-    refused(GOOD "--moe-router-score-function sigmoid",
-            "--moe-router-score-function sigmoid: routers score by softmax");
+    refused(GOOD "--moe-router-num-groups 2",
+            "--moe-router-num-groups: this kind of routing is not implemented");
     refused(GOOD "--position-embedding-type yarn",
             "--position-embedding-type: \"yarn\" is not one of learned_absolute|rope|none");
     refused(

@@ -27,11 +27,17 @@ static bool has_shape(const struct tensor *t, const struct param_spec *spec)
            memcmp(t->shape, spec->shape, t->num_dims * sizeof *t->shape) == 0;
 }
 
+bool bind_may_lack(const struct checkpoint *c, const struct parameter *x)
+{
+    return x->spec->buffer && !c->config.moe_router_enable_expert_bias;
+}
+
 /* Tensor i of a parameter. Padding of the vocabulary is in no tensor: it stays 0. */
 static enum status bind_tensor(struct parameters *p, struct parameter *x,
                                const struct checkpoint *c, uint64_t i, struct error *err)
 {
     const struct tensor *t = catalog_find(&c->catalog, x->tensors[i]);
+    if (!t && bind_may_lack(c, x)) return OK;
     if (!t)
         return fail(err, ERR_UNSUPPORTED, "%s: the checkpoint has no such tensor", x->tensors[i]);
     if (!has_shape(t, x->spec))

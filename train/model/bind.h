@@ -4,9 +4,12 @@
 
 #include "train/model/parameters.h"
 
-/* Sets the parts of all parameters that have none yet. ERR_UNSUPPORTED if c has no such tensor, or
- * its shape is not that of the config. */
+/* Sets the parts of all parameters that have none yet. ERR_UNSUPPORTED if c has no such tensor,
+ * unless it may lack it, or its shape is not that of the config. */
 MUST_CHECK enum status parameters_bind(struct parameters *p, const struct checkpoint *c,
                                        struct error *err);
+
+/* Whether the model in c is none with this buffer, which then stays 0. */
+bool bind_may_lack(const struct checkpoint *c, const struct parameter *x);
 
 #endif

@@ -48,8 +48,14 @@ struct training_shape {
     /* Experts are balanced within each sequence of so many tokens (seq_aux_loss); 0: within the
      * micro-batch (aux_loss). */
     uint64_t balance_length;
+    /* Megatron-Core's moe_router_bias_update_rate, where routers have a bias; 0: it stays. */
+    double bias_update_rate;
     uint64_t head_rows; /* logits are made of so many tokens at once; 0: of all */
 };
+
+/* The state [1, num_experts] in which a step counts the tokens of this rank that each expert has:
+ * behind the name of the router's bias. */
+#define EXPERT_COUNTS ".counts"
 
 /* An output: how ranks share its rows and columns. */
 struct output {

@@ -115,7 +115,7 @@ bool builder_spec(struct builder *x, const char *name, const struct param_spec *
     return true;
 }
 
-value_id builder_parameter(struct builder *x, const char *name)
+static uint32_t add_parameter(struct builder *x, const char *name)
 {
     const char *full_name = builder_full_name(x, name);
     const struct param_spec *spec;
@@ -123,7 +123,17 @@ value_id builder_parameter(struct builder *x, const char *name)
     uint32_t number = 0;
     if (builder_spec(x, full_name, &spec, &cut))
         x->st = parameters_add(x->b->parameters, full_name, spec, &cut, &number, x->err);
-    return builder_held(x, VALUE_PARAMETER, number);
+    return number;
+}
+
+value_id builder_parameter(struct builder *x, const char *name)
+{
+    return builder_held(x, VALUE_PARAMETER, add_parameter(x, name));
+}
+
+value_id builder_buffer(struct builder *x, const char *name)
+{
+    return builder_held(x, VALUE_STATE, add_parameter(x, name));
 }
 
 value_id builder_optional(struct builder *x, bool there, const char *name)

@@ -54,6 +54,18 @@ static value_id count_experts(struct builder *x, value_id experts, const union o
     return builder_collective(x, OP_ALL_REDUCE, GROUP_TP, counts, "sum_counts");
 }
 
+/* The loss of balance counts the experts that would be chosen without the bias (moe_utils.py:
+ * compute_routing_scores_for_aux_loss). */
+static value_id choice_without_bias(struct builder *x, value_id logits, value_id experts,
+                                    const union op_params *p)
+{
+    value_id weights;
+    if (!x->c->moe_router_enable_expert_bias) return experts;
+    emit(x, OP_ROUTE, "route_without_bias", IN(logits, NO_VALUE), OUT(&weights, &experts),
+         .params = *p);
+    return experts;
+}
+
 /* The losses of this rank's tokens without their coefficients, added to those of other layers. */
 static void add_losses(struct builder *x, value_id logits, value_id experts,
                        const union op_params *with)
@@ -66,6 +78,7 @@ static void add_losses(struct builder *x, value_id logits, value_id experts,
     x->routers_begun = true;
     if (t->balance_coefficient > 0) {
         value_id sum = builder_sum(x, "balance_loss");
+        experts = choice_without_bias(x, logits, experts, &p);
         p.route.balance /= t->balance_coefficient;
         out->balance_sum = emit(x, OP_BALANCE_LOSS, "balance_loss",
                                 IN(logits, count_experts(x, experts, &p), adds ? sum : NO_VALUE),
@@ -79,24 +92,58 @@ static void add_losses(struct builder *x, value_id logits, value_id experts,
     }
 }
 
+/* Adds to the counts by which the update of the step moves the bias. */
+static void count_for_bias(struct builder *x, value_id experts)
+{
+    const struct training_shape *t = x->shape->train;
+    const uint64_t shape[] = {1, x->c->num_experts};
+    const union op_params p = {.route = {.topk = (uint32_t)x->c->moe_router_topk}};
+    if (!x->c->moe_router_enable_expert_bias || !t || t->bias_update_rate == 0) return;
+    const char *name =
+        builder_full_name(x, arena_printf(&x->p->arena, "mlp.router.expert_bias%s", EXPERT_COUNTS));
+    value_id counts = builder_held(
+        x, VALUE_STATE, parameters_add_state(x->b->parameters, name, OPERAND_INT, 2, shape));
+    emit(x, OP_COUNT_EXPERTS, "count_for_bias", IN(experts, t->accumulates ? counts : NO_VALUE),
+         .params = p, .into = {&counts}, .sizes = {{'S', 1}, {'E', shape[1]}});
+}
+
+/* As Megatron-Core's topk_routing_with_score_function (moe_utils.py) */
+static union op_params route_params(struct builder *x)
+{
+    const struct model_config *c = x->c;
+    const char *scores = c->moe_router_score_function;
+    const bool sigmoid = scores && strcmp(scores, "sigmoid") == 0;
+    if (!x->st && scores && !sigmoid)
+        x->st =
+            fail(x->err, ERR_UNSUPPORTED, "routers that score by %s: no op computes it", scores);
+    if (!x->st && !sigmoid && c->moe_router_enable_expert_bias)
+        x->st = fail(x->err, ERR_UNSUPPORTED, "a bias of experts whose router scores by softmax");
+    const double factor = c->moe_router_topk_scaling_factor;
+    return (union op_params){.route = {.topk = (uint32_t)c->moe_router_topk,
+                                       .num_groups = 1,
+                                       .topk_groups = 1,
+                                       .sigmoid = sigmoid,
+                                       .after_choice = !sigmoid && !c->moe_router_pre_softmax,
+                                       .normalize = sigmoid && c->moe_router_topk > 1,
+                                       .scaling = factor != 0 ? factor : 1}};
+}
+
 static struct routed route(struct builder *x, value_id in)
 {
     struct routed r;
-    value_id chosen;
+    value_id chosen, bias = NO_VALUE;
     uint64_t n = builder_rows_of(x, in), k = x->c->moe_router_topk, experts = x->c->num_experts;
-    union op_params p = {.route = {.topk = (uint32_t)k,
-                                   .num_groups = 1,
-                                   .topk_groups = 1,
-                                   .after_choice = !x->c->moe_router_pre_softmax,
-                                   .scaling = 1}};
+    union op_params p = route_params(x);
     add_loss_params(x, n, &p);
+    if (x->c->moe_router_enable_expert_bias) bias = builder_buffer(x, "mlp.router.expert_bias");
     value_id w = builder_parameter(x, "mlp.router.weight");
     value_id logits = builder_product(x, OPERAND_REAL, in, w, NO_VALUE, "router");
     builder_trace(x, logits, x->tp > 1, false, "router");
-    emit(x, OP_ROUTE, "route", IN(logits), OUT(&r.weights, &chosen), .params = p);
+    emit(x, OP_ROUTE, "route", IN(logits, bias), OUT(&r.weights, &chosen), .params = p);
     emit(x, OP_SORT_BY_EXPERT, "sort", IN(chosen), OUT(&r.rows, &r.counts),
          .sizes = {{'E', experts}});
     add_losses(x, logits, chosen, &p);
+    count_for_bias(x, chosen);
     r.tokens = emit(x, OP_PERMUTE, "permute", IN(in, r.rows), .sizes = {{'R', n * k}});
     return r;
 }

@@ -67,6 +67,7 @@ value_id builder_held(struct builder *x, enum value_class class, uint32_t number
  * if not `there`. */
 value_id builder_parameter(struct builder *x, const char *name);
 value_id builder_optional(struct builder *x, bool there, const char *name);
+value_id builder_buffer(struct builder *x, const char *name);
 /* The spec of a parameter by its full name, and this rank's part of it. */
 bool builder_spec(struct builder *x, const char *full_name, const struct param_spec **spec,
                   struct cut *cut);

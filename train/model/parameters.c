@@ -8,6 +8,16 @@
 #include "common/memory.h"
 #include "train/engine/memory_plan.h"
 
+bool parameter_is_trained(const struct parameter *x)
+{
+    return x->tensors && !x->spec->buffer;
+}
+
+enum dtype parameter_dtype(const struct parameters *p, const struct parameter *x)
+{
+    return x->type == OPERAND_ELEM || p->elem == ELEM_F64 ? elem_dtype(p->elem) : DT_F32;
+}
+
 unsigned parameter_copies(const struct parameter *x)
 {
     const bool is_expert = x->spec->group == PARAM_ETP, is_whole = x->spec->split < 0;
@@ -88,7 +98,8 @@ static enum status add(struct parameters *p, const char *name, const char *const
         return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", name, spec->num_dims);
     TRY(cut_tensor(p, name, spec, cut, &parts, err));
     memcpy(shape + is_stack, parts->shape, spec->num_dims * sizeof *shape);
-    struct parameter *x = place(p, name, OPERAND_ELEM, spec->num_dims + is_stack, shape);
+    const enum operand_type type = spec->buffer ? OPERAND_REAL : OPERAND_ELEM;
+    struct parameter *x = place(p, name, type, spec->num_dims + is_stack, shape);
     const char **copies = arena_array(&p->arena, count, sizeof *copies);
     for (uint64_t i = 0; i < count; i++)
         copies[i] = arena_copy_text(&p->arena, tensors[i]);
@@ -134,11 +145,12 @@ void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct para
     map_release(&p->names);
     p->names = (struct map){0};
     for (size_t i = 0; i < count; i++)
-        if (before[i].tensors) last = rank(&before[i]) > last ? rank(&before[i]) : last;
+        if (parameter_is_trained(&before[i]))
+            last = rank(&before[i]) > last ? rank(&before[i]) : last;
     for (unsigned r = 0; r <= last + 1; r++) {
         p->bytes = ceil_div_u64(p->bytes, unit) * unit;
         for (size_t i = 0; i < count; i++) {
-            if ((before[i].tensors ? rank(&before[i]) : last + 1) != r) continue;
+            if ((parameter_is_trained(&before[i]) ? rank(&before[i]) : last + 1) != r) continue;
             struct parameter *x = &p->items[p->count++];
             *x = before[i];
             take_room(p, x);
@@ -161,7 +173,7 @@ static struct load_target *list_targets(const struct parameters *p, size_t first
             *next++ = (struct load_target){
                 .tensor = p->items[i].parts[k].tensor,
                 .part = p->items[i].parts[k].part,
-                .dtype = elem_dtype(p->elem),
+                .dtype = parameter_dtype(p, &p->items[i]),
                 .memory = memory ? memory + (p->items[i].offset - p->items[first].offset) : NULL};
     return targets;
 }

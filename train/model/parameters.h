@@ -4,7 +4,8 @@
  * A parameter follows from config and layout: an array in the rank's memory, the logical tensor
  * that it is a shard of (or the tensors of all its experts, one after the other), and how that is
  * split. Later parameters_bind() (bind.h) finds its tensors in a checkpoint.
- */
+ *
+ * A buffer has tensors too, and programs take it for a state: it has no gradient. */
 #ifndef FERRY_TRAIN_MODEL_PARAMETERS_H
 #define FERRY_TRAIN_MODEL_PARAMETERS_H
 
@@ -29,7 +30,7 @@ struct parameter_part {
 
 struct parameter {
     const char *name;
-    enum operand_type type; /* of parameters ELEM */
+    enum operand_type type; /* of parameters ELEM, of buffers REAL */
     unsigned num_dims;
     uint64_t shape[OPERAND_DIMS];
     uint64_t numel, offset;     /* offset: bytes, in the region */
@@ -52,6 +53,11 @@ struct parameters {
     size_t num_bound; /* the first so many items are bound */
     uint64_t bytes;   /* of the region; of each parameter a multiple of MEMORY_ALIGNMENT */
 };
+
+/* Whether it is a parameter: no buffer, no state. */
+bool parameter_is_trained(const struct parameter *x);
+/* Of its elements in memory. */
+enum dtype parameter_dtype(const struct parameters *p, const struct parameter *x);
 
 /* Bits 1 << enum group_kind of the groups whose members all have the same elements of a parameter;
  * and whether a rank at this place counts of those that have the same: the first of each group.
@@ -80,9 +86,10 @@ uint32_t parameters_add_state(struct parameters *p, const char *name, enum opera
                               unsigned num_dims, const uint64_t *shape);
 
 /* Numbers and places all parameters anew: those of rank 0 first, then those of rank 1 .., in each
- * rank as they were added, and states behind them. Programs made before are void. Parameter i
- * begins at element offset / (bytes of ELEM) of its region, and at the same element of regions of
- * other types. Those of each rank begin at a multiple of `unit` bytes, as what is behind them. */
+ * rank as they were added, and buffers and states behind them. Programs made before are void.
+ * Parameter i begins at element offset / (bytes of ELEM) of its region, and at the same element of
+ * regions of other types. Those of each rank begin at a multiple of `unit` bytes, as what is behind
+ * them. */
 void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct parameter *x),
                         uint64_t unit);
 

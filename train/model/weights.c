@@ -16,6 +16,7 @@ struct weight_part {
     uint64_t tensor; /* number in the catalog */
     struct pair view;
     struct digest sums;
+    enum dtype dtype;
     unsigned rank;
 };
 
@@ -53,7 +54,7 @@ struct digesting {
 
 static struct operand array_of(const struct model *m, const struct parameter *x)
 {
-    return (struct operand){(char *)m->memory + x->offset, OPERAND_ELEM, 1, {x->numel}};
+    return (struct operand){(char *)m->memory + x->offset, x->type, 1, {x->numel}};
 }
 
 static uint64_t workspace_bytes(const struct digesting *d)
@@ -113,6 +114,7 @@ static struct weight_part *list_parts(const struct model *m, const struct digest
                 .tensor = (uint64_t)(p->items[i].parts[k].tensor - m->checkpoint->catalog.tensors),
                 .view = p->items[i].parts[k].part,
                 .sums = *sums++,
+                .dtype = parameter_dtype(p, &p->items[i]),
                 .rank = m->groups.of[GROUP_WORLD].index};
     return items;
 }
@@ -231,7 +233,7 @@ static enum status visit_tensors(const struct model *m, struct weight_parts *all
     for (size_t i = 0, end; i < all->count; i = end) {
         const struct tensor *t = &m->checkpoint->catalog.tensors[all->items[i].tensor];
         struct tensor_digest d = {.name = t->name,
-                                  .dtype = elem_dtype(m->options.elem),
+                                  .dtype = all->items[i].dtype,
                                   .num_dims = t->num_dims,
                                   .shape = t->shape};
         for (end = i; end < all->count && all->items[end].tensor == all->items[i].tensor;)

@@ -14,9 +14,14 @@
 
 /* ---- what a run holds ---- */
 
-void *held_at(const struct train_state *s, enum held_kind kind, uint64_t at)
+enum dtype held_dtype(const struct train_state *s, const struct held_tensor *t, enum held_kind kind)
 {
-    return (char *)s->data[kind] + at * dtype_bytes(s->dtype[kind]);
+    return kind == HELD_WEIGHT ? parameter_dtype(s->parameters, t->of) : s->dtype[kind];
+}
+
+void *held_at(const struct train_state *s, enum held_kind kind, enum dtype dtype, uint64_t at)
+{
+    return (char *)s->data[kind] + at * dtype_bytes(dtype);
 }
 
 static struct held_tensor tensor_of(const struct train_state *s, const struct parameter *x,
@@ -26,7 +31,7 @@ static struct held_tensor tensor_of(const struct train_state *s, const struct pa
         .of = x, .name = x->tensors[i], .own_numel = x->numel / x->num_tensors, .numel = 1};
     for (unsigned d = 0; d < x->spec->num_dims; d++)
         t.numel *= x->spec->shape[d];
-    t.first = x->offset / dtype_bytes(s->dtype[HELD_WEIGHT]) + i * t.own_numel;
+    t.first = x->offset / dtype_bytes(parameter_dtype(s->parameters, x)) + i * t.own_numel;
     if (x->spec->padded && s->padded_rows > x->spec->shape[0])
         t.padding_numel = (s->padded_rows - x->spec->shape[0]) * (t.numel / x->spec->shape[0]);
     return t;

@@ -8,7 +8,7 @@
 struct held_tensor {
     const struct parameter *of;
     const char *name;       /* logical */
-    uint64_t first;         /* element of the region where it begins */
+    uint64_t first;         /* element of the region where it begins, of its own dtype */
     uint64_t own_numel;     /* elements that this rank holds */
     uint64_t numel;         /* of the whole tensor, without padding */
     uint64_t padding_numel; /* of the rows of padding behind it, on all ranks together */
@@ -45,8 +45,11 @@ MUST_CHECK enum status held_each_part(const struct train_state *s, const struct 
                                       enum held_kind kind, uint64_t first, uint64_t count,
                                       held_part_visit *visit, void *context, struct error *err);
 
-/* The address of element `at` of a region. */
-void *held_at(const struct train_state *s, enum held_kind kind, uint64_t at);
+/* The dtype of a tensor in a region: buffers lie among weights, but are REAL. */
+enum dtype held_dtype(const struct train_state *s, const struct held_tensor *t,
+                      enum held_kind kind);
+/* The address of element `at` of a region, in elements of this dtype. */
+void *held_at(const struct train_state *s, enum held_kind kind, enum dtype dtype, uint64_t at);
 
 /* Whether an optimizer has states of the tensor: not of buffers. */
 bool held_is_trained(const struct held_tensor *t);

@@ -8,6 +8,7 @@
 #include "common/memory.h"
 #include "convert/states.h"
 #include "kernels/cpu/cast.h"
+#include "train/model/bind.h"
 #include "train/trainer/checkpoint_internal.h"
 
 struct loading {
@@ -28,6 +29,7 @@ struct adding {
     struct loading *l;
     const struct tensor *tensor;
     enum held_kind kind;
+    enum dtype dtype; /* there */
 };
 
 static enum status add_target(void *context, const struct held_part *part, struct error *err)
@@ -39,8 +41,8 @@ static enum status add_target(void *context, const struct held_part *part, struc
         l->capacity = 2 * l->capacity + 64;
         l->targets = must_realloc(l->targets, l->capacity * sizeof *l->targets);
     }
-    l->targets[l->num_targets++] = (struct load_target){x->tensor, part->pair, l->s->dtype[x->kind],
-                                                        held_at(l->s, x->kind, part->at)};
+    l->targets[l->num_targets++] = (struct load_target){x->tensor, part->pair, x->dtype,
+                                                        held_at(l->s, x->kind, x->dtype, part->at)};
     return OK;
 }
 
@@ -50,7 +52,7 @@ static enum status add_targets(struct loading *l, const struct held_tensor *t,
                                const struct tensor *from, enum held_kind kind, uint64_t first,
                                uint64_t count, struct error *err)
 {
-    struct adding x = {l, from, kind};
+    struct adding x = {l, from, kind, held_dtype(l->s, t, kind)};
     return held_each_part(l->s, t, kind, first, min_u64(count, from->numel), add_target, &x, err);
 }
 
@@ -90,10 +92,11 @@ static enum status add_weight(void *context, const struct held_tensor *t, struct
 {
     struct loading *l = context;
     const struct tensor *weight = find(l, t, NULL, false);
+    if (!weight && bind_may_lack(l->c, t->of)) return OK;
     if (!weight)
         return fail(err, ERR_UNSUPPORTED, "%s: the checkpoint has no tensor %s", l->c->path,
                     t->name);
-    const bool cast = weight->dtype != l->s->dtype[HELD_WEIGHT];
+    const bool cast = weight->dtype != held_dtype(l->s, t, HELD_WEIGHT);
     const struct tensor *master = l->has_states && cast ? find(l, t, master_state, false) : NULL;
     return master ? add_tensor(l, t, master, master_state, HELD_WEIGHT, err)
                   : add_tensor(l, t, weight, NULL, HELD_WEIGHT, err);
@@ -142,12 +145,14 @@ static enum status make_run(void *context, const struct held_run *r, struct erro
     const struct train_state *s = m->s;
     (void)err;
     if (s->data[HELD_MASTER])
-        (void)cast_elements(held_at(s, HELD_MASTER, r->at), s->dtype[HELD_MASTER],
-                            held_at(s, HELD_WEIGHT, m->t->first + r->first), s->dtype[HELD_WEIGHT],
-                            r->count);
+        (void)cast_elements(held_at(s, HELD_MASTER, s->dtype[HELD_MASTER], r->at),
+                            s->dtype[HELD_MASTER],
+                            held_at(s, HELD_WEIGHT, s->dtype[HELD_WEIGHT], m->t->first + r->first),
+                            s->dtype[HELD_WEIGHT], r->count);
     for (int k = HELD_EXP_AVG; k < NUM_HELD; k++)
         if (s->data[k])
-            memset(held_at(s, (enum held_kind)k, r->at), 0, r->count * dtype_bytes(s->dtype[k]));
+            memset(held_at(s, (enum held_kind)k, s->dtype[k], r->at), 0,
+                   r->count * dtype_bytes(s->dtype[k]));
     return OK;
 }
 
@@ -156,6 +161,7 @@ static enum status make_states(void *context, const struct held_tensor *t, struc
 {
     const struct loading *l = context;
     struct making m = {l->s, t};
+    if (!held_is_trained(t)) return OK;
     return held_each_run(l->s, t, HELD_MASTER, make_run, &m, err);
 }
 

@@ -39,6 +39,7 @@ struct holding {
 struct adding {
     const struct holding *h;
     enum held_kind from;
+    enum dtype dtype; /* there */
     struct tensor *tensor;
 };
 
@@ -47,8 +48,9 @@ static enum status add_piece(void *context, const struct held_part *part, struct
     const struct adding *x = context;
     const struct holding *h = x->h;
     const struct piece piece = {.origin = ORIGIN_MEMORY,
-                                .dtype = h->s->dtype[x->from],
-                                .memory = h->is_own ? held_at(h->s, x->from, part->at) : NULL,
+                                .dtype = x->dtype,
+                                .memory =
+                                    h->is_own ? held_at(h->s, x->from, x->dtype, part->at) : NULL,
                                 .holder = h->rank,
                                 .pair = part->pair};
     (void)err;
@@ -62,12 +64,11 @@ static enum status add_tensor(const struct holding *h, const struct held_tensor 
                               struct error *err)
 {
     const struct param_spec *spec = t->of->spec;
-    struct adding x = {.h = h, .from = from};
+    struct adding x = {.h = h, .from = from, .dtype = held_dtype(h->s, t, from)};
     uint64_t shape[MAX_AXES];
     memcpy(shape, spec->shape, spec->num_dims * sizeof *shape);
     if (padding) shape[0] = h->s->padded_rows - spec->shape[0];
-    TRY(catalog_add(&h->c->catalog, name, h->s->dtype[from], spec->num_dims, shape, &x.tensor,
-                    err));
+    TRY(catalog_add(&h->c->catalog, name, x.dtype, spec->num_dims, shape, &x.tensor, err));
     return held_each_part(h->s, t, from, padding ? t->numel : 0,
                           padding ? t->padding_numel : t->numel, add_piece, &x, err);
 }

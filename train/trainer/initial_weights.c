@@ -124,7 +124,7 @@ static enum status fill_tensor(const struct parameters *p, const struct paramete
                                const struct model_config *c, const struct initial_weights *w,
                                char *region, struct error *err)
 {
-    const enum dtype dtype = elem_dtype(p->elem);
+    const enum dtype dtype = parameter_dtype(p, x);
     struct filling f = {.seed = random_seed_of(w->seed, x->tensors[i]),
                         .numel = 1,
                         .padding = w->padding,

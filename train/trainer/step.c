@@ -57,7 +57,8 @@ static enum status build_forward(struct built *out, const struct step *s, unsign
     const uint64_t pp = m->layout.pp;
     struct training_shape training = s->options.training;
     training.accumulates = number % MICRO_EVALUATES == MICRO_LATER;
-    if (number >= MICRO_EVALUATES) training.hidden_dropout = training.attention_dropout = 0;
+    if (number >= MICRO_EVALUATES)
+        training.hidden_dropout = training.attention_dropout = training.bias_update_rate = 0;
     const struct build b = build_of(s, &training);
     if (!training.head_rows) training.head_rows = head_rows(s, &b);
     if (pp == 1) return builder_make(out, &b, 0, m->layout.vpp, err);
@@ -192,11 +193,12 @@ static enum status check_ranks(const struct step *s, struct error *err)
     const struct group_sizes *sizes = &s->model->groups.sizes;
     const struct batch *b = &s->options.shape;
     const struct training_shape *t = &s->options.training;
-    if ((t->balance_coefficient > 0 || t->z_coefficient > 0) &&
+    const bool moves_bias =
+        s->model->config.moe_router_enable_expert_bias && t->bias_update_rate != 0;
+    if ((t->balance_coefficient > 0 || t->z_coefficient > 0 || moves_bias) &&
         b->num_sequences * b->length % sizes->tp)
         return fail(err, ERR_UNSUPPORTED,
-                    "TP%u: the losses of routers would count what fills up a micro-batch of "
-                    "%" PRIu64 " tokens",
+                    "TP%u: routers would count what fills up a micro-batch of %" PRIu64 " tokens",
                     sizes->tp, b->num_sequences * b->length);
     return OK;
 }

@@ -260,6 +260,61 @@ static void an_update_of_nan_is_skipped(void **state)
     test_session_close(&s);
 }
 
+/* ---- the bias of experts ---- */
+
+enum { EXPERTS = 4, TOPK = 2 };
+#define BIAS "decoder.layers.1.mlp.router.expert_bias"
+
+static void have_biased_sigmoid_routers(struct model_config *c)
+{
+    assert_int_equal(c->num_experts, EXPERTS);
+    assert_int_equal(c->moe_router_topk, TOPK);
+    c->moe_router_score_function = "sigmoid";
+    c->moe_router_enable_expert_bias = true;
+}
+
+static void *held(const struct test_session *s, const char *name)
+{
+    size_t i;
+    assert_true(map_get(&s->model.parameters.names, name, &i));
+    return (char *)s->step.regions[VALUE_STATE] + s->model.parameters.items[i].offset;
+}
+
+/* Once a step, by the tokens of all its micro-batches, whether the optimizer skips it or not; of
+ * evaluations no token counts. */
+static void a_step_moves_the_bias_of_experts(void **state)
+{
+    struct step_options o = options_of(0);
+    struct test_session s;
+    (void)state;
+    o.training.bias_update_rate = 0.25;
+    o.recompute = (struct recompute_options){.granularity = RECOMPUTE_FULL, .num_layers = 1};
+    test_session_open(&s, "mixtral", ELEM_F64, &o, have_biased_sigmoid_routers);
+    const double *bias = held(&s, BIAS), whole = *(double *)held(&s, "output_layer.weight");
+    const int32_t *counts = held(&s, BIAS EXPERT_COUNTS);
+    for (uint64_t i = 1; i < 4; i++) {
+        double before[EXPERTS];
+        int32_t sum = 0;
+        memcpy(before, bias, sizeof before);
+        (void)evaluate(&s);
+        *(double *)held(&s, "output_layer.weight") = i == 1 ? (double)NAN : whole;
+        run_micro_batch(&s, 2 * i, true, false);
+        run_micro_batch(&s, 2 * i + 1, false, false);
+        assert_true(update(&s, i).skipped == (i == 1));
+        for (unsigned e = 0; e < EXPERTS; e++) {
+            const int32_t missing = 2 * SEQUENCES * LENGTH * TOPK / EXPERTS - counts[e];
+            const double moved = 0.25 * ((missing > 0) - (missing < 0));
+            assert_true(fabs(bias[e] - before[e] - moved) < 1e-12);
+            sum += counts[e];
+        }
+        assert_int_equal(sum, 2 * SEQUENCES * LENGTH * TOPK);
+        memcpy(before, bias, sizeof before);
+        (void)evaluate(&s);
+        assert_memory_equal(before, bias, sizeof before);
+    }
+    test_session_close(&s);
+}
+
 static void layouts_without_steps_are_refused(void **state)
 {
     static const struct {
@@ -298,6 +353,7 @@ int main(void)
         cmocka_unit_test(logits_of_some_tokens_at_a_time_give_the_same),
         cmocka_unit_test(logits_are_limited_in_memory),
         cmocka_unit_test(an_update_of_nan_is_skipped),
+        cmocka_unit_test(a_step_moves_the_bias_of_experts),
         cmocka_unit_test(layouts_without_steps_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -86,13 +86,50 @@ static void keep_weights(struct reference *r, const struct test_session *s)
         }
 }
 
-static void make_reference(struct reference *r, const char *model, const struct step_options *o)
+static bool is_buffer(const struct parameter *x)
 {
+    return x->spec && x->spec->buffer;
+}
+
+/* They are in no folder, and begin as 0. */
+static void keep_buffers(struct reference *r, const struct test_session *s)
+{
+    const struct parameters *p = &s->model.parameters;
+    for (size_t i = 0; i < p->count; i++) {
+        const struct parameter *x = &p->items[i];
+        bool moved = false;
+        if (!is_buffer(x)) continue;
+        struct trained *t = &r->tensors[r->count++];
+        assert_true(r->count < MAX_TENSORS);
+        *t = (struct trained){strdup(x->name), x->numel, calloc(x->numel, sizeof(double))};
+        for (uint64_t e = 0; e < x->numel; e++)
+            moved |= (t->values[e] = weight_of(s, x, e)) != 0;
+        assert_true(moved);
+    }
+}
+
+/* The model with the folder's weights. change: of its config, or NULL. */
+static enum status start_session(struct test_session *s, const struct model_options *options,
+                                 const struct step_options *o, test_change *change)
+{
+    struct model_options own = *options;
+    own.config = &s->config;
+    if (change) change(&s->config);
+    return test_session_start(s, &own, o, true);
+}
+
+static void make_reference(struct reference *r, const char *model, const struct step_options *o,
+                           test_change *change)
+{
+    const struct model_options one_rank = {.elem = ELEM_F64};
     struct test_session s;
     r->count = 0;
-    test_session_open(&s, model, ELEM_F64, o, NULL);
+    test_session_read(&s, model);
+    assert_ok(comm_local_open(&s.comm, 1, &err));
+    assert_ok(start_session(&s, &one_rank, o, change));
     assert_ok(run_steps(&s, r->results));
     keep_weights(r, &s);
+    keep_buffers(r, &s);
     test_session_close(&s);
     assert_true(r->results[0].loss != r->results[STEPS - 1].loss);
 }
@@ -156,30 +193,56 @@ static enum status compare_results(const struct test_session *s, const struct st
     return OK;
 }
 
+/* NULL: one rank has none. */
+static const struct trained *find_trained(const struct reference *r, const char *name)
+{
+    for (size_t k = 0; k < r->count; k++)
+        if (strcmp(r->tensors[k].name, name) == 0) return &r->tensors[k];
+    (void)!fail(&err, DIFFERENT, "%s: one rank has none", name);
+    return NULL;
+}
+
+/* Element `at` of the tensor is element `own` of the parameter. */
+static enum status compare_element(const struct trained *t, const struct test_session *s,
+                                   const struct parameter *x, uint64_t at, uint64_t own)
+{
+    const double got = weight_of(s, x, own), want = t->values[at];
+    if (fabs(got - want) <= tolerance) return OK;
+    return fail(&err, DIFFERENT, "rank %u: %s[%lu] is %.15g, not %.15g", s->comm.rank, t->name,
+                (unsigned long)at, got, want);
+}
+
 static enum status compare_part(const struct reference *r, const struct test_session *s,
                                 const struct parameter *x, const struct parameter_part *part)
 {
-    size_t k = 0;
+    const struct trained *t = find_trained(r, part->tensor->name);
     uint64_t a, b;
-    while (k < r->count && strcmp(r->tensors[k].name, part->tensor->name) != 0)
-        k++;
-    if (k == r->count) return fail(&err, DIFFERENT, "%s: one rank has none", part->tensor->name);
+    if (!t) return DIFFERENT;
     for (uint64_t e = 0; e < pair_count(&part->part); e++) {
         pair_element(&part->part, e, &a, &b);
-        const double got = weight_of(s, x, b), want = r->tensors[k].values[a];
-        if (!(fabs(got - want) <= tolerance))
-            return fail(&err, DIFFERENT, "rank %u: %s[%lu] is %.15g, not %.15g", s->comm.rank,
-                        part->tensor->name, (unsigned long)a, got, want);
+        TRY(compare_element(t, s, x, a, b));
     }
+    return OK;
+}
+
+static enum status compare_buffer(const struct reference *r, const struct test_session *s,
+                                  const struct parameter *x)
+{
+    const struct trained *t = find_trained(r, x->name);
+    if (!t) return DIFFERENT;
+    for (uint64_t e = 0; e < x->numel; e++)
+        TRY(compare_element(t, s, x, e, e));
     return OK;
 }
 
 static enum status compare_weights(const struct reference *r, const struct test_session *s)
 {
     const struct parameters *p = &s->model.parameters;
-    for (size_t i = 0; i < p->count; i++)
+    for (size_t i = 0; i < p->count; i++) {
+        if (is_buffer(&p->items[i])) TRY(compare_buffer(r, s, &p->items[i]));
         for (size_t k = 0; k < p->items[i].num_parts; k++)
             TRY(compare_part(r, s, &p->items[i], &p->items[i].parts[k]));
+    }
     return OK;
 }
 
@@ -260,14 +323,15 @@ static enum status train_sharded(struct test_session *s, const struct step_optio
 
 /* r: NULL where numbers are rounded. */
 static enum status train_ranks(const struct reference *r, const char *model,
-                               const struct step_options *o, const struct model_options *options)
+                               const struct step_options *o, const struct model_options *options,
+                               test_change *change)
 {
     const struct group_sizes sizes = model_group_sizes(options);
     struct unsharded u;
     struct test_session s;
     test_session_read(&s, model);
     assert_ok(comm_local_open(&s.comm, groups_world_size(&sizes), &err));
-    enum status st = test_session_start(&s, options, o, true);
+    enum status st = start_session(&s, options, o, change);
     if (!st) st = run_steps(&s, u.results);
     if (!st && r) st = compare_results(&s, u.results, r->results);
     if (!st && r) st = compare_weights(r, &s);
@@ -336,13 +400,14 @@ static const struct layout_case of_routers[] = {
     {.name = "tp2 sp etp2", .layout = {.tp = 2, .etp = 2}, .sequence_parallel = true},
     {.name = "tp2 ep2 etp1", .layout = {.tp = 2, .ep = 2, .etp = 1}},
     {.name = "tp2 sp ep2 etp1", .layout = {.tp = 2, .ep = 2, .etp = 1}, .sequence_parallel = true},
+    {.name = "pp2 ep2 dp2", .layout = {.pp = 2, .ep = 2, .dp = 2}},
 };
 
 static const struct training_shape no_router_losses = {.balance_coefficient = 0};
 
-/* routers: of the losses of routers alone. */
+/* routers: of the losses of routers and their bias alone. change: of the config, or NULL. */
 static void compare_layouts(const char *model, const struct layout_case *cases, size_t count,
-                            const struct training_shape *routers)
+                            const struct training_shape *routers, test_change *change)
 {
     static const struct recompute_options policies[] = {
         {.granularity = RECOMPUTE_NONE},
@@ -355,7 +420,7 @@ static void compare_layouts(const char *model, const struct layout_case *cases, 
     static struct reference r;
     o.training = *routers;
     o.training.hidden_dropout = o.training.attention_dropout = 0.1;
-    make_reference(&r, model, &o);
+    make_reference(&r, model, &o, change);
     for (size_t i = 0; i < count; i++) {
         const struct model_options options = {.elem = ELEM_F64,
                                               .layout = cases[i].layout,
@@ -363,7 +428,7 @@ static void compare_layouts(const char *model, const struct layout_case *cases, 
         o.recompute = policies[i % COUNT(policies)];
         o.training.head_rows = i % 2 ? 10 : 0;
         o.bucket_numel = i % 2 ? 0 : 3000; /* the smallest that go on behind a parameter */
-        const enum status st = train_ranks(&r, model, &o, &options);
+        const enum status st = train_ranks(&r, model, &o, &options, change);
         if (st) fail_msg("%s, %s: %s", model, cases[i].name, err.text);
     }
     release_reference(&r);
@@ -374,9 +439,9 @@ static void dense_models_train_alike_at_any_layout(void **state)
     static const char *const models[] = {"gpt2", "llama3.1", "qwen2.5", "qwen3", "mistral"};
     (void)state;
     for (size_t i = 0; i < COUNT(models); i++)
-        compare_layouts(models[i], dense, COUNT(dense), &no_router_losses);
-    compare_layouts("gpt2", of_four_groups, COUNT(of_four_groups), &no_router_losses);
-    compare_layouts("llama2", of_four_groups, COUNT(of_four_groups), &no_router_losses);
+        compare_layouts(models[i], dense, COUNT(dense), &no_router_losses, NULL);
+    compare_layouts("gpt2", of_four_groups, COUNT(of_four_groups), &no_router_losses, NULL);
+    compare_layouts("llama2", of_four_groups, COUNT(of_four_groups), &no_router_losses, NULL);
 }
 
 static void experts_train_alike_at_any_layout(void **state)
@@ -384,7 +449,7 @@ static void experts_train_alike_at_any_layout(void **state)
     static const char *const models[] = {"mixtral", "qwen3-moe"};
     (void)state;
     for (size_t i = 0; i < COUNT(models); i++)
-        compare_layouts(models[i], of_experts, COUNT(of_experts), &no_router_losses);
+        compare_layouts(models[i], of_experts, COUNT(of_experts), &no_router_losses, NULL);
 }
 
 static void losses_of_routers_are_alike_at_any_layout(void **state)
@@ -392,8 +457,26 @@ static void losses_of_routers_are_alike_at_any_layout(void **state)
     static const struct training_shape routers = {
         .balance_coefficient = 0.3, .balance_length = LENGTH, .z_coefficient = 0.1};
     (void)state;
-    compare_layouts("mixtral", of_routers, COUNT(of_routers), &routers);
-    compare_layouts("qwen3-moe", of_routers, COUNT(of_routers), &routers);
+    compare_layouts("mixtral", of_routers, COUNT(of_routers), &routers, NULL);
+    compare_layouts("qwen3-moe", of_routers, COUNT(of_routers), &routers, NULL);
+}
+
+static void have_biased_sigmoid_routers(struct model_config *c)
+{
+    c->moe_router_score_function = "sigmoid";
+    c->moe_router_enable_expert_bias = true;
+    c->moe_router_topk_scaling_factor = 2.5;
+}
+
+static void biases_of_experts_are_alike_at_any_layout(void **state)
+{
+    static const struct training_shape routers = {
+        .balance_coefficient = 0.3, .balance_length = LENGTH, .bias_update_rate = 0.05};
+    (void)state;
+    compare_layouts("mixtral", of_routers, COUNT(of_routers), &routers,
+                    have_biased_sigmoid_routers);
+    compare_layouts("qwen3-moe", of_routers, COUNT(of_routers), &routers,
+                    have_biased_sigmoid_routers);
 }
 
 /* Masters are sharded, too; plain SGD has none of the moments. */
@@ -418,7 +501,7 @@ static void rounded_parameters_train_alike_with_sharded_states(void **state)
         o.gradients_are_elem = cases[i].gradients_are_elem;
         o.optimizer = cases[i].optimizer;
         o.bucket_numel = i % 2 ? 0 : 3000;
-        if (train_ranks(NULL, cases[i].model, &o, &options))
+        if (train_ranks(NULL, cases[i].model, &o, &options, NULL))
             fail_msg("%s, case %zu: %s", cases[i].model, i, err.text);
     }
 }
@@ -433,6 +516,7 @@ int main(void)
         cmocka_unit_test(experts_train_alike_at_any_layout),
         cmocka_unit_test(rounded_parameters_train_alike_with_sharded_states),
         cmocka_unit_test(losses_of_routers_are_alike_at_any_layout),
+        cmocka_unit_test(biases_of_experts_are_alike_at_any_layout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

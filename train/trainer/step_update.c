@@ -65,7 +65,7 @@ void step_find_ranges(struct step *s)
     s->numel = s->num_params = s->num_ranges = 0;
     for (size_t i = 0; i < p->count; i++) {
         const struct parameter *x = &p->items[i];
-        if (!x->tensors) continue;
+        if (!parameter_is_trained(x)) continue;
         struct param_range *r = range_of(s, x);
         r->end = s->numel = ceil_div_u64(x->offset / elem + x->numel, unit) * unit;
         r->num_params += x->numel;
@@ -160,6 +160,17 @@ static value_id part_of(struct step *s, enum value_class class, const struct spa
     s->update.values[id].source = UINT32_MAX;
     s->update.values[id].offset =
         (is_state ? x->at : x->first) * (is_elem ? step_elem_bytes(s) : step_real_bytes(s));
+    return id;
+}
+
+/* A buffer or state of programs. */
+static value_id held(struct step *s, uint32_t number)
+{
+    const struct parameter *x = &s->model->parameters.items[number];
+    value_id id =
+        program_add_value(&s->update, VALUE_STATE, x->type, x->num_dims, x->shape, x->name);
+    s->update.values[id].source = number;
+    s->update.values[id].offset = x->offset;
     return id;
 }
 
@@ -281,6 +292,39 @@ static enum status gather_parameters(struct step *s, struct error *err)
     return OK;
 }
 
+/* ---- the bias of experts ---- */
+
+/* Of the buffer: by the tokens of all ranks, whether the optimizer skips the step or not
+ * (finalize_model_grads.py: _update_router_expert_bias). */
+static enum status update_bias(struct step *s, uint32_t buffer, uint32_t counted, struct error *err)
+{
+    static const enum group_kind others[] = {GROUP_TP, GROUP_DP, GROUP_CP};
+    value_id counts = held(s, counted), bias = held(s, buffer);
+    for (unsigned k = 0; k < sizeof others / sizeof *others; k++)
+        if (s->model->groups.of[others[k]].size > 1)
+            TRY(emit(
+                s, OP_ALL_REDUCE, "expert_counts",
+                (struct emission){IN(counts), .collective.group = others[k], .into = {&counts}},
+                err));
+    const union op_params p = {.expert_bias = {.rate = s->options.training.bias_update_rate}};
+    return emit(s, OP_UPDATE_EXPERT_BIAS, "expert_bias",
+                (struct emission){IN(counts, bias), .into = {&bias}, .params = p}, err);
+}
+
+/* Of all layers whose tokens are counted. */
+static enum status update_biases(struct step *s, struct error *err)
+{
+    const struct parameters *p = &s->model->parameters;
+    for (size_t i = 0; i < p->count; i++) {
+        const struct parameter *x = &p->items[i];
+        size_t counts;
+        if (!x->tensors || !x->spec->buffer) continue;
+        if (map_get(&p->names, arena_printf(&s->arena, "%s%s", x->name, EXPERT_COUNTS), &counts))
+            TRY(update_bias(s, (uint32_t)i, (uint32_t)counts, err));
+    }
+    return OK;
+}
+
 /* ---- the whole ---- */
 
 static enum status add_params_norm(struct step *s, struct error *err)
@@ -300,6 +344,7 @@ enum status step_make_update(struct step *s, struct error *err)
     program_init(&s->update, s->model->options.elem, &s->model->groups);
     s->control = add_input(s, NUM_CONTROLS, "control");
     s->first_sums = add_input(s, NUM_SUMS, "first_sums");
+    TRY(update_biases(s, err));
     TRY(sum_gradients(s, err));
     TRY(sum_squares(s, VALUE_GRADIENT, "gradient_norm", &sums, err));
     TRY(emit(s, OP_STEP_SCALARS, "scalars",

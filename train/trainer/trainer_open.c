@@ -624,7 +624,7 @@ enum status trainer_show_weights(struct trainer *t, bool trained, struct error *
     struct error ignored;
     enum status st = trainer_state_begin(t, &s, true, err);
     for (size_t i = 0; !st && i < t->model.parameters.count; i++)
-        if (t->model.parameters.items[i].tensors)
+        if (parameter_is_trained(&t->model.parameters.items[i]))
             st = show_parameter(t, &t->model.parameters.items[i], &s, trained, err);
     (void)!trainer_state_end(t, &s, false, &ignored);
     return st;

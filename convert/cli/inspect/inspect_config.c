@@ -33,9 +33,13 @@ static void experts_line(struct strbuf *out, const struct model_config *m)
     if (!m->num_experts) return;
     strbuf_printf(out, "experts    %" PRIu64, m->num_experts);
     add_layers(out, m, model_layer_is_moe);
-    strbuf_printf(out, ", top-%" PRIu64 " per token, ffn %" PRIu64 ", softmax %s top-k",
-                  m->moe_router_topk, m->moe_ffn_hidden_size,
-                  m->moe_router_pre_softmax ? "before" : "after");
+    strbuf_printf(out, ", top-%" PRIu64 " per token, ffn %" PRIu64 ", ", m->moe_router_topk,
+                  m->moe_ffn_hidden_size);
+    if (!m->moe_router_score_function)
+        strbuf_printf(out, "softmax %s top-k", m->moe_router_pre_softmax ? "before" : "after");
+    else
+        strbuf_printf(out, "scores by %s", m->moe_router_score_function);
+    if (m->moe_router_enable_expert_bias) strbuf_add_text(out, ", a bias of each");
     if (m->moe_aux_loss_coeff > 0) strbuf_printf(out, ", aux loss %.6g", m->moe_aux_loss_coeff);
     strbuf_add_char(out, '\n');
 }
