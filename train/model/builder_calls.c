@@ -146,7 +146,7 @@ value_id builder_optional(struct builder *x, bool there, const char *name)
 void builder_keep(struct builder *x, value_id id, bool wanted, struct output o, const char *name)
 {
     if (!wanted || x->st) return;
-    x->p->values[id].class = VALUE_OUTPUT;
+    if (x->p->values[id].class != VALUE_INPUT) x->p->values[id].class = VALUE_OUTPUT;
     o.value = id;
     o.name = arena_copy_text(&x->p->arena, name);
     if (!o.columns) o.columns = builder_columns_of(x, id) * (o.shard ? x->tp : 1);

@@ -309,21 +309,31 @@ static uint64_t inputs_before(const struct schedule_rank *r, size_t k, unsigned 
     return count;
 }
 
+/* Whether what action k makes is sent, which may be its input, of a chunk without layers. */
+static bool is_sent(const struct schedule_rank *r, size_t k)
+{
+    const struct schedule_action *a = &r->actions[k];
+    for (size_t i = schedule_first_message(r, k + 1); i < r->actions[k + 1].messages_before; i++) {
+        const struct schedule_message *m = &r->messages[i];
+        if (m->sends && m->chunk == a->chunk && m->micro_batch == a->micro_batch) return true;
+    }
+    return false;
+}
+
 struct schedule_depth schedule_depth(const struct schedule *s, unsigned rank, unsigned chunk)
 {
     const struct schedule_rank *r = &s->ranks[rank];
     struct schedule_depth most = {0, 0};
-    /* gone: ended, and what it has made is sent, which may be its input, of a chunk without layers
-     */
-    uint64_t came = 0, begun = 0, ended = 0, gone = 0;
+    uint64_t came = 0, begun = 0, ended = 0, sent = 0;
     for (size_t k = 0; k < r->count; k++) {
         const struct schedule_action *a = &r->actions[k];
         came += inputs_before(r, k, chunk);
         begun += a->chunk == chunk && !a->is_backward;
         most.computed = max_u64(most.computed, begun - ended);
-        most.with_inputs = max_u64(most.with_inputs, max_u64(came, begun) - gone);
-        gone = ended;
-        ended += a->chunk == chunk && (a->is_backward || s->shape.forward_only);
+        most.with_inputs = max_u64(most.with_inputs, max_u64(came, begun) - ended + sent);
+        const bool ends = a->chunk == chunk && (a->is_backward || s->shape.forward_only);
+        ended += ends;
+        sent = ends && is_sent(r, k);
     }
     return most;
 }

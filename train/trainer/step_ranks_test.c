@@ -496,6 +496,8 @@ static void rounded_parameters_train_alike_with_sharded_states(void **state)
     };
     struct step_options o = test_step_options(SEQUENCES, LENGTH);
     (void)state;
+    o.schedule = SCHEDULE_1F1B;
+    o.micro_batches = MICRO_BATCHES;
     for (size_t i = 0; i < COUNT(cases); i++) {
         const struct model_options options = {.elem = cases[i].elem, .layout = cases[i].layout};
         o.gradients_are_elem = cases[i].gradients_are_elem;
