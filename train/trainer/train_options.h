@@ -37,7 +37,7 @@ struct model_line {
     uint64_t moe_ffn_hidden_size, moe_router_topk;
     bool moe_router_pre_softmax, moe_router_enable_expert_bias;
     const char *moe_router_score_function;
-    double moe_router_topk_scaling_factor; /* 0: 1 */
+    double moe_router_topk_scaling_factor;           /* 0: 1 */
     const char *window_size, *window_attn_skip_freq; /* "128,0"; as moe_layer_freq */
 };
 
@@ -166,7 +166,7 @@ struct train_options {
     const char *moe_router_load_balancing_type;  /* aux_loss, seq_aux_loss, none */
     double moe_aux_loss_coeff, moe_z_loss_coeff; /* 0; NaN: none */
     double moe_router_bias_update_rate;
-    const char *moe_router_dtype;                /* fp32, fp64; NULL: that of the activations */
+    const char *moe_router_dtype; /* fp32, fp64; NULL: that of the activations */
 
     /* ---- this process ---- */
     const char *device; /* cpu, cuda; NULL: by distributed_backend, and what is there */
