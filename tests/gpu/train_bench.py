@@ -26,11 +26,15 @@ MODELS = {
     # options of ferry synth, micro-batch size, tokens
     "gpt2-124M": ("--model gpt2 --layers 12 --hidden 768 --heads 12 --ffn-hidden-size 3072 --vocab-size 50257 "
                   "--max-position-embeddings 1024", 16, 1024),
+    "gpt2-774M": ("--model gpt2 --layers 36 --hidden 1280 --heads 20 --ffn-hidden-size 5120 --vocab-size 50257 "
+                  "--max-position-embeddings 1024", 32, 1024),
     "llama3.2-1B": ("--model llama --layers 16 --hidden 2048 --heads 32 --kv-heads 8 --ffn-hidden-size 8192 "
                     "--vocab-size 128256 --max-position-embeddings 4096 --tied", 2, 4096),
 }
 SMALL = {
     "gpt2-124M": ("--model gpt2 --layers 2 --hidden 64 --heads 2 --ffn-hidden-size 128 --vocab-size 500 "
+                  "--max-position-embeddings 64", 2, 64),
+    "gpt2-774M": ("--model gpt2 --layers 3 --hidden 80 --heads 4 --ffn-hidden-size 160 --vocab-size 500 "
                   "--max-position-embeddings 64", 2, 64),
     "llama3.2-1B": ("--model llama --layers 2 --hidden 64 --heads 4 --kv-heads 2 --ffn-hidden-size 128 --vocab-size 500 "
                     "--max-position-embeddings 64 --tied", 2, 32),
