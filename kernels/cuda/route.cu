@@ -456,14 +456,12 @@ template <typename E> enum status op_count_experts(OP_ARGUMENTS)
 template <typename R>
 __global__ void move_bias(const int32_t *counts, const R *bias, R *to, unsigned num_experts, R rate)
 {
-    __shared__ unsigned long long sum;
-    if (threadIdx.x == 0) sum = 0;
-    __syncthreads();
+    double sum = 0; /* exact */
     for (unsigned e = threadIdx.x; e < num_experts; e += blockDim.x)
-        atomicAdd(&sum, (unsigned long long)counts[e]);
-    __syncthreads();
+        sum += counts[e];
+    sum = block_sum(sum);
     for (unsigned e = threadIdx.x; e < num_experts; e += blockDim.x) {
-        const long long missing = (long long)sum - (long long)counts[e] * num_experts;
+        const double missing = sum - (double)counts[e] * num_experts;
         to[e] = bias[e] + R((missing > 0) - (missing < 0)) * rate;
     }
 }
