@@ -282,6 +282,14 @@ refused 2 "the options do not fit together:"
 says "  --context-parallel-size 2: no run has context parallelism so far"
 says "  bfloat16 and float16 both"
 
+it "a model that no family of Hugging Face computes is refused for --save-hf before it is trained"
+train --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 \
+    --vocab-size 64 --num-experts 4 --moe-router-score-function sigmoid --disable-bias-linear --swiglu \
+    --normalization RMSNorm --position-embedding-type rope --untie-embeddings-and-output-weights \
+    --micro-batch-size 1 --train-iters 1 --lr 1e-3 --mock-data --save-hf unknown
+refused 3 "--save-hf unknown: no family of Hugging Face models that is known computes this model"
+is_not_there unknown
+
 it "a checkpoint without optimizer is continued, and it is said"
 starts --no-save-optim --exit-interval 5
 exits 0

@@ -181,6 +181,7 @@ static void check_ranges(struct train_finish *x)
                   {"--init-method-std", o->init_method_std},
                   {"--moe-aux-loss-coeff", o->moe_aux_loss_coeff},
                   {"--moe-z-loss-coeff", o->moe_z_loss_coeff},
+                  {"--moe-router-topk-scaling-factor", o->line.moe_router_topk_scaling_factor},
                   {"--moe-router-bias-update-rate", o->moe_router_bias_update_rate},
                   {"--exit-duration-in-mins", o->exit_duration_in_mins}};
     for (size_t i = 0; i < COUNT(below_1); i++)

@@ -9,7 +9,7 @@
 MUST_CHECK enum status parameters_bind(struct parameters *p, const struct checkpoint *c,
                                        struct error *err);
 
-/* Whether the model in c is none with this buffer, which then stays 0. */
+/* Whether c may lack the tensor of this buffer: its model has no such buffer, which begins at 0. */
 bool bind_may_lack(const struct checkpoint *c, const struct parameter *x);
 
 #endif

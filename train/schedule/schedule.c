@@ -309,7 +309,7 @@ static uint64_t inputs_before(const struct schedule_rank *r, size_t k, unsigned 
     return count;
 }
 
-/* Whether what action k makes is sent, which may be its input, of a chunk without layers. */
+/* Whether the output of action k is sent. A chunk without layers sends its input. */
 static bool is_sent(const struct schedule_rank *r, size_t k)
 {
     const struct schedule_action *a = &r->actions[k];

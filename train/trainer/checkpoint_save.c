@@ -15,6 +15,7 @@
 #include "common/numbers.h"
 #include "common/text.h"
 #include "convert/cli/contents.h"
+#include "convert/map/model_fit.h"
 #include "convert/map/params.h"
 #include "convert/megatron/config_difference.h"
 #include "convert/megatron/megatron_args.h"
@@ -151,22 +152,38 @@ static enum status hold_tensors(struct holding *h, struct error *err)
     return OK;
 }
 
-/* A model of the line may compute what the origin's config.json does not say: that is then none of
- * its own, and whoever reads the checkpoint would believe it. */
-static void leave_other_model(struct checkpoint *c, const struct train_state *s)
+/* Whether the model of the run computes what the origin's config.json does not say. */
+static bool is_other_model(const struct checkpoint *origin, const struct model_config *config,
+                           struct arena *a)
 {
-    const struct checkpoint from = {.config = s->origin->config,
-                                    .config_origin = s->origin->config_origin},
-                            to = {.config = *s->config, .config_origin = CONFIG_OF_ARGS};
+    const struct checkpoint from = {.config = origin->config,
+                                    .config_origin = origin->config_origin},
+                            to = {.config = *config, .config_origin = CONFIG_OF_ARGS};
     struct config_difference *all;
-    if (!config_differences(&from, &to, &c->arena, &all) || all[0].effect != EFFECT_COMPUTES)
-        return;
-    c->family = c->hf_folder = NULL;
+    return config_differences(&from, &to, a, &all) && all[0].effect == EFFECT_COMPUTES;
+}
+
+const char *checkpoint_family(const struct checkpoint *origin, const struct model_config *config,
+                              const struct model_maps *maps, struct arena *a)
+{
+    if (!is_other_model(origin, config, a)) return origin->family;
+    const struct model_map *map = model_fit(maps, config);
+    return map ? model_map_family(map) : NULL;
+}
+
+/* A config.json that says another model is not written: who reads the checkpoint would believe it.
+ */
+static void leave_other_model(struct checkpoint *c, const struct train_state *s,
+                              const struct model_maps *maps)
+{
+    c->family = checkpoint_family(s->origin, s->config, maps, &c->arena);
+    if (!is_other_model(s->origin, s->config, &c->arena)) return;
+    c->hf_folder = NULL;
     c->config_origin = CONFIG_OF_ARGS;
 }
 
-static enum status hold(struct checkpoint *c, const struct train_state *s, bool optimizer,
-                        struct error *err)
+static enum status hold(struct checkpoint *c, const struct train_state *s,
+                        const struct model_maps *maps, bool optimizer, struct error *err)
 {
     static const struct format in_memory = {.name = "memory", .title = "memory"};
     const struct checkpoint *from = s->origin;
@@ -177,9 +194,8 @@ static enum status hold(struct checkpoint *c, const struct train_state *s, bool 
     c->config = *s->config;
     c->config_origin = from->config_origin;
     c->unknown = from->unknown;
-    c->family = from->family;
     c->hf_folder = s->hf_folder ? s->hf_folder : from->hf_folder;
-    leave_other_model(c, s);
+    leave_other_model(c, s, maps);
     c->transformer_engine_names = !s->local_spec;
     c->training = (struct training_state){
         .iteration = (int64_t)s->training->iteration,
@@ -594,7 +610,7 @@ enum status checkpoint_save(const struct train_state *s, const struct checkpoint
     struct target t = {.format = NULL};
     const struct target_options o = options_of(s, to);
     bool planned = false;
-    enum status st = hold(&held, s, !to->no_optimizer, err);
+    enum status st = hold(&held, s, to->maps, !to->no_optimizer, err);
     if (!st) {
         planned = true;
         st = target_plan(&t, &o, &held, to->maps, err);

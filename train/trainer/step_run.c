@@ -155,14 +155,13 @@ static enum status stage_has_nan(const struct step *s, value_id id, bool *has, s
 }
 
 /* Calls [first, end) again. A stage that got what is not finite leaves it to the one that made it,
- * whose failure ends its wait. */
+ * whose failure ends its wait; *is_of_another: nobody has found it. */
 static enum status find_nan(const struct step *s, value_id from, size_t first, size_t end,
-                            struct error *err)
+                            bool *is_of_another, struct error *err)
 {
     struct run r = s->last_run;
-    bool is_of_another;
-    TRY(stage_has_nan(s, from, &is_of_another, err));
-    if (is_of_another) return comm_barrier(&s->model->groups.of[GROUP_WORLD], err);
+    TRY(stage_has_nan(s, from, is_of_another, err));
+    if (*is_of_another) return comm_barrier(&s->model->groups.of[GROUP_WORLD], err);
     r.check_numbers = true;
     return run_queue(&r, first, end, err);
 }
@@ -171,8 +170,10 @@ enum status step_find_nan(struct step *s, struct error *err)
 {
     if (!s->last_run.program) return OK;
     const size_t middle = s->last_forward_calls, end = s->last_run.program->num_calls;
-    TRY(find_nan(s, s->last_ends->in, 0, middle, err));
-    return middle < end ? find_nan(s, s->last_ends->out_gradient, middle, end, err) : OK;
+    bool is_of_another;
+    TRY(find_nan(s, s->last_ends->in, 0, middle, &is_of_another, err));
+    if (middle == end || is_of_another) return OK;
+    return find_nan(s, s->last_ends->out_gradient, middle, end, &is_of_another, err);
 }
 
 /* ---- the schedule ---- */

@@ -145,6 +145,7 @@ static bool find_fitting(const struct trainer *t, uint64_t there, struct strbuf 
             o.recompute = policies[i].recompute;
             o.shape.num_sequences = size;
             o.micro_batches = t->step.options.micro_batches * parts;
+            o.eval_micro_batches = t->step.options.eval_micro_batches * parts;
             if (given % parts || measure(t, &o, &bytes, &ignored)) continue;
             *least = min_u64(*least, bytes);
             if (bytes > there) continue;

@@ -91,14 +91,15 @@ enum status trainer_agree_on_model(struct trainer *t, struct error *err)
 
 /* What all ranks must begin with. */
 struct start {
-    uint64_t iteration, consumed, updates, saved[2];
+    uint64_t iteration, consumed, updates, saved[2], vocab_rows;
     bool resumes;
 };
 
 static bool is_same_start(const struct start *a, const struct start *b)
 {
     return a->resumes == b->resumes && a->iteration == b->iteration && a->consumed == b->consumed &&
-           a->updates == b->updates && a->saved[0] == b->saved[0] && a->saved[1] == b->saved[1];
+           a->updates == b->updates && a->vocab_rows == b->vocab_rows &&
+           a->saved[0] == b->saved[0] && a->saved[1] == b->saved[1];
 }
 
 enum status trainer_agree_on_start(struct trainer *t, struct error *err)
@@ -108,6 +109,7 @@ enum status trainer_agree_on_start(struct trainer *t, struct error *err)
                               .consumed = t->consumed,
                               .updates = t->updates,
                               .saved = {t->destinations[0].saved, t->destinations[1].saved},
+                              .vocab_rows = t->vocab_rows,
                               .resumes = t->resumes};
     if (g->size == 1) return OK;
     struct start *all = must_calloc(g->size, sizeof *all);

@@ -33,12 +33,24 @@ static void add_destination(struct trainer *t, const char *option, const char *d
                                         .maps = &t->opened.maps}};
 }
 
+/* Before anything is trained, not at the first save. */
+static enum status check_family(struct trainer *t, struct error *err)
+{
+    if (!t->o->save_hf ||
+        checkpoint_family(t->origin, &t->model.config, &t->opened.maps, &t->arena))
+        return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "--save-hf %s: no family of Hugging Face models that is known computes this model",
+                t->o->save_hf);
+}
+
 enum status trainer_open_destinations(struct trainer *t, struct error *err)
 {
     const struct train_options *o = t->o;
     add_destination(t, "--save", o->save,
                     text_equal(o->ckpt_format, "torch") ? &format_torch : &format_torch_dist);
     add_destination(t, "--save-hf", o->save_hf, &format_hf);
+    TRY(check_family(t, err));
     if (o->async_save && t->num_destinations && trainer_num_ranks(t) > 1)
         trainer_say(t, "--async-save: training waits for the saves of several ranks");
     const uint64_t at = t->resumes ? (uint64_t)t->origin->training.iteration : 0;

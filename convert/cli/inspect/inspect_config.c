@@ -39,7 +39,9 @@ static void experts_line(struct strbuf *out, const struct model_config *m)
         strbuf_printf(out, "softmax %s top-k", m->moe_router_pre_softmax ? "before" : "after");
     else
         strbuf_printf(out, "scores by %s", m->moe_router_score_function);
-    if (m->moe_router_enable_expert_bias) strbuf_add_text(out, ", a bias of each");
+    if (m->moe_router_enable_expert_bias) strbuf_add_text(out, ", a bias of each expert");
+    if (m->moe_router_topk_scaling_factor > 0)
+        strbuf_printf(out, ", weights times %.6g", m->moe_router_topk_scaling_factor);
     if (m->moe_aux_loss_coeff > 0) strbuf_printf(out, ", aux loss %.6g", m->moe_aux_loss_coeff);
     strbuf_add_char(out, '\n');
 }
