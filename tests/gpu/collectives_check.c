@@ -74,7 +74,9 @@ static enum status all_to_all(void)
 
 static enum status exchange(void)
 {
-    return library->exchange(group, 0, in, 0, out, COUNT * sizeof(float), &err);
+    const struct device_message messages[] = {{true, 0, in, COUNT * sizeof(float)},
+                                              {false, 0, out, COUNT * sizeof(float)}};
+    return library->exchange(group, messages, 2, &err);
 }
 
 static const struct {

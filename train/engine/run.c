@@ -254,7 +254,6 @@ static enum status record_all(const struct run *r, struct error *err)
 
 static enum status run_stretches(const struct run *r, struct error *err)
 {
-    if (!r->graphs->recorded) TRY(record_all(r, err));
     for (size_t i = 0; i < r->graphs->count; i++) {
         const struct stretch *s = &r->graphs->stretches[i];
         TRY(work_check(err));
@@ -268,9 +267,20 @@ static enum status run_stretches(const struct run *r, struct error *err)
 
 /* ---- the whole ---- */
 
+static bool runs_as_graphs(const struct run *r)
+{
+    return r->graphs && r->graphs->has_run && !r->seconds && !r->check_numbers;
+}
+
+enum status run_prepare(const struct run *r, struct error *err)
+{
+    return runs_as_graphs(r) && !r->graphs->recorded ? record_all(r, err) : OK;
+}
+
 enum status run_program(const struct run *r, struct error *err)
 {
-    bool as_graphs = r->graphs && r->graphs->has_run && !r->seconds && !r->check_numbers;
+    const bool as_graphs = runs_as_graphs(r);
+    TRY(run_prepare(r, err));
     if (as_graphs)
         TRY(run_stretches(r, err));
     else if (r->seconds)

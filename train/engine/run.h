@@ -21,6 +21,10 @@ struct run {
     struct graphs *graphs; /* run.c's; NULL: none */
 };
 
+/* Makes the graphs of the next run, if it is one with graphs: all ranks call it together.
+ * run_program() does so itself, unless ranks run their programs one after the other, as pipeline
+ * stages do. */
+MUST_CHECK enum status run_prepare(const struct run *r, struct error *err);
 /* With timers or checks of numbers the run is made without graphs. */
 MUST_CHECK enum status run_program(const struct run *r, struct error *err);
 

@@ -21,8 +21,10 @@ static enum status run_once(struct pass *p, double *seconds, double *whole, stru
     for (size_t i = 0, at = 0; i < p->num_chunks; i++) {
         p->runs[i].seconds = seconds ? seconds + at : NULL;
         at += p->chunks[i].program.num_calls;
-        TRY(pass_run_chunk(p, i, err));
     }
+    TRY(pass_prepare(p, err));
+    for (size_t i = 0; i < p->num_chunks; i++)
+        TRY(pass_run_chunk(p, i, err));
     *whole = seconds_now() - start;
     return OK;
 }

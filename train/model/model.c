@@ -350,6 +350,13 @@ static enum status move_stream(const struct pass *p, size_t chunk, value_id id, 
     return collectives_exchange(&m->collectives, GROUP_PP, &message, 1, err);
 }
 
+enum status pass_prepare(struct pass *p, struct error *err)
+{
+    for (size_t i = 0; i < p->num_chunks; i++)
+        TRY(run_prepare(&p->runs[i], err));
+    return OK;
+}
+
 enum status pass_run_chunk(struct pass *p, size_t i, struct error *err)
 {
     TRY(move_stream(p, i, p->chunks[i].ends.in, false, err));
@@ -359,10 +366,11 @@ enum status pass_run_chunk(struct pass *p, size_t i, struct error *err)
 
 static enum status run_chunks(struct pass *p, bool check_numbers, struct error *err)
 {
-    for (size_t i = 0; i < p->num_chunks; i++) {
+    for (size_t i = 0; i < p->num_chunks; i++)
         p->runs[i].check_numbers = check_numbers;
+    TRY(pass_prepare(p, err));
+    for (size_t i = 0; i < p->num_chunks; i++)
         TRY(pass_run_chunk(p, i, err));
-    }
     return OK;
 }
 

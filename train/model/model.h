@@ -97,6 +97,8 @@ MUST_CHECK enum status pass_allocate(struct pass *p, struct error *err);
 /* Sets the tokens of the next run. */
 MUST_CHECK enum status pass_set(struct pass *p, const struct batch *b, struct error *err);
 
+/* In front of the chunks of a run: all ranks call it. */
+MUST_CHECK enum status pass_prepare(struct pass *p, struct error *err);
 /* Chunk i alone, with what it has from the stage before and gives to the one behind. */
 MUST_CHECK enum status pass_run_chunk(struct pass *p, size_t i, struct error *err);
 
