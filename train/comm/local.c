@@ -444,15 +444,14 @@ static enum status close_job(struct comm *c, enum status st, struct error *err)
     _exit((int)st);
 }
 
-/* Slots, and the channels that fill up: all ranks send their results to rank 0, and pipeline stages
- * to the one behind and the one before. */
+/* Slots, and the channels that fill up: all ranks send their results to rank 0. What pipeline stages
+ * send to one another comes to that, as far as a channel holds it. */
 static struct comm_memory memory(const struct comm *c)
 {
     const uint64_t slot = 2 * HALF_BYTES, channel = sizeof(struct channel);
     if (c->size == 1) return (struct comm_memory){0, 0};
-    return (struct comm_memory){.all = c->size * slot + (c->rank ? 1 : c->size - 1) * channel +
-                                       4 * channel,
-                                .own = slot + (c->rank ? channel : 0) + 2 * channel};
+    return (struct comm_memory){.all = c->size * slot + (c->rank ? 1 : c->size - 1) * channel,
+                                .own = slot + (c->rank ? channel : 0)};
 }
 
 static const struct comm_backend local = {
