@@ -444,8 +444,8 @@ static enum status close_job(struct comm *c, enum status st, struct error *err)
     _exit((int)st);
 }
 
-/* Slots, and the channels that fill up: all ranks send their results to rank 0. What pipeline stages
- * send to one another comes to that, as far as a channel holds it. */
+/* Slots, and the channels that fill up: all ranks send their results to rank 0. What pipeline
+ * stages send to one another comes to that, as far as a channel holds it. */
 static struct comm_memory memory(const struct comm *c)
 {
     const uint64_t slot = 2 * HALF_BYTES, channel = sizeof(struct channel);
