@@ -1,6 +1,8 @@
 # tests.mk - tests, fuzzers, benchmarks and other checks; each prints a last line of sums
 
-UNIT_TESTS = $(patsubst %.c, $(BUILD)/%, train/trainer/layouts_test.c $(filter-out %/layouts_test.c, \
+# They take longest, and so begin early.
+LAYOUTS = train/trainer/layouts_test.c train/trainer/layouts_experts_test.c
+UNIT_TESTS = $(patsubst %.c, $(BUILD)/%, $(LAYOUTS) $(filter-out $(LAYOUTS), \
                $(foreach f, $(FOLDERS) $(ENGINE_FOLDERS) tests tests/golden, $(wildcard $(f)/*_test.c))))
 SHELL_TESTS = $(wildcard tests/gpu/*_test.sh) $(filter-out tests/gpu/%, $(wildcard tests/*/*_test.sh))
 FUZZERS = $(patsubst %.c, $(BUILD)/%, $(wildcard tests/fuzz/*_fuzz.c))
@@ -69,9 +71,10 @@ tests-built: all $(UNIT_TESTS) $(ENGINE_PROGRAMS)
 tests: tests-built $(EMULATED_CHECK) $(CUDNN_CHECK) $(SLOW_READS)
 	@sh tests/run.sh $(BUILD)/ferry $(SHELL_TESTS) $(UNIT_TESTS) # those that take longest first
 
-test-all: all $(BUILD)/train/loop/forward_test $(BUILD)/train/trainer/layouts_test ## the engine, forward and training, at every layout that fits eight ranks (half an hour)
+test-all: all $(BUILD)/train/loop/forward_test $(patsubst %.c, $(BUILD)/%, $(LAYOUTS)) ## the engine, forward and training, at every layout that fits eight ranks (half an hour)
 	FERRY_TEST_ALL=1 $(BUILD)/train/loop/forward_test
 	FERRY_TEST_ALL=1 $(BUILD)/train/trainer/layouts_test
+	FERRY_TEST_ALL=1 $(BUILD)/train/trainer/layouts_experts_test
 
 # Nothing of it needs a GPU's code.
 asan: ## the same under address and undefined-behaviour sanitizers
@@ -127,14 +130,14 @@ aarch64: deps-aarch64 ## program, engine and unit tests for aarch64, by a cross 
 
 # What takes under a minute under an emulator that is 10 to 20 times as slow as a CPU; so not the gradients of whole
 # models, and not all layouts. publish_test needs to know when a process was started, which the emulator answers wrongly.
-NOT_EMULATED = %/publish_test %/layouts_test %/backward_test %/recompute_test %/attention_backward_test
+NOT_EMULATED = %/publish_test %/layouts_test %/layouts_experts_test %/backward_test %/recompute_test %/attention_backward_test
 AARCH64_TESTS = tests/aarch64.sh $(foreach t, convert verify digest inspect, tests/cli/$(t)_test.sh) \
                 $(patsubst $(BUILD)/%, $(AARCH64)/%, $(filter-out $(NOT_EMULATED), $(UNIT_TESTS)))
 
 aarch64-test: $(BUILD)/ferry $(BUILD)/libferry_engine.so aarch64 ## runs that under an emulator, and compares what it writes and computes with this CPU's
 	@printf '#!/bin/sh\nexec %s "$$(dirname "$$0")/ferry" "$$@"\n' '$(EMULATOR)' > $(AARCH64)/ferry.emulated
 	@chmod +x $(AARCH64)/ferry.emulated
-	@FERRY_NATIVE=$(abspath $(BUILD)/ferry) FERRY_EMULATOR="$(EMULATOR)" FERRY_TEST_CASES=10 OMP_NUM_THREADS=1 \
+	@FERRY_NATIVE=$(abspath $(BUILD)/ferry) FERRY_EMULATOR="$(EMULATOR)" FERRY_TEST_CASES=10 FERRY_TEST_FEWEST=1 OMP_NUM_THREADS=1 \
 	    sh tests/run.sh $(AARCH64)/ferry.emulated $(AARCH64_TESTS)
 
 # ---- beside other programs ----
