@@ -205,7 +205,8 @@ enum status recompute(struct program *p, const struct recompute_options *o, size
     struct rewrite w = {.p = p,
                         .num_before = p->num_calls,
                         .num_values = p->num_values,
-                        .before = arena_copy(&scratch, p->calls, p->num_calls * sizeof(struct call)),
+                        .before =
+                            arena_copy(&scratch, p->calls, p->num_calls * sizeof(struct call)),
                         .dropped = arena_array(&scratch, p->num_values + 1, sizeof(bool)),
                         .again = arena_array(&scratch, p->num_values + 1, sizeof(value_id)),
                         .maker = arena_array(&scratch, p->num_values + 1, sizeof(uint32_t))};

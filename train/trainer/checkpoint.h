@@ -132,8 +132,8 @@ struct checkpoint_target {
 MUST_CHECK enum status checkpoint_save(const struct train_state *s,
                                        const struct checkpoint_target *to, struct error *err);
 
-/* The family of Hugging Face models that a run's model is of: the origin's, unless the line has made
- * another model of it. NULL: of none that is known. Uses arena a. */
+/* The family of Hugging Face models that a run's model is of: the origin's, unless the line has
+ * made another model of it. NULL: of none that is known. Uses arena a. */
 const char *checkpoint_family(const struct checkpoint *origin, const struct model_config *config,
                               const struct model_maps *maps, struct arena *a);
 
