@@ -347,13 +347,8 @@ const char *layout_text(const struct layout *l, struct arena *a)
 
 uint64_t layout_stage_ranks(const struct layout *l)
 {
-    uint64_t a = l->tp, b = l->ep * l->etp;
-    while (b) {
-        uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return l->tp / a * (l->ep * l->etp);
+    const uint64_t experts = l->ep * l->etp;
+    return l->tp / gcd_u64(l->tp, experts) * experts;
 }
 
 bool layout_has_rank(const struct layout *l, uint64_t tp, uint64_t ep)

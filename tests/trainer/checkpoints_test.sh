@@ -171,3 +171,17 @@ for format in torch_dist torch; do
     begins fp32-plain-optimizer llama --ckpt-format $format --distributed-backend nccl --device cpu
     case $(adam_in out) in *foreach*) is_wrong "it is PyTorch's Adam without gloo" ;; esac
 done
+
+# biases FOLDER - the digests of what balances experts
+biases() {
+    "$ferry" digest "$1" 2>/dev/null | grep expert_bias
+}
+
+it "the bias of experts is converted to any layout and format as it is, in float32 beside weights in bfloat16"
+"$ferry" convert -q "$runs/moe-bias/final" split --to torch --tp 2 --ep 2 --pp 2 || is_wrong "not split"
+"$ferry" convert -q split cast --to torch_dist --torch-dtype bfloat16 || is_wrong "not cast"
+"$ferry" convert -q cast dealt --to torch --pp 2 --ep 4 || is_wrong "not dealt"
+[ "$(biases "$runs/moe-bias/final" | wc -l)" -eq 4 ] || is_wrong "biases: $(biases "$runs/moe-bias/final")"
+for folder in split cast dealt; do
+    [ "$(biases $folder)" = "$(biases "$runs/moe-bias/final")" ] || is_wrong "$folder: $(biases $folder)"
+done

@@ -66,13 +66,7 @@ static uint64_t at_least_one(uint64_t n)
 static uint64_t least_dp(const struct layout_options *l, uint64_t tp_cp)
 {
     const uint64_t etp = l->etp ? l->etp : at_least_one(l->tp), experts = etp * at_least_one(l->ep);
-    uint64_t a = experts, b = tp_cp; /* to their greatest common divisor */
-    while (b) {
-        const uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return experts / a;
+    return experts / gcd_u64(experts, tp_cp);
 }
 
 /* dp is what a launcher's ranks leave for it, as in Megatron-LM; alone, --dp or the fewest. */

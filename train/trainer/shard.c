@@ -13,13 +13,7 @@ unsigned shard_group(const struct param_range *r)
 uint64_t shard_unit(const struct groups *g)
 {
     const uint64_t dp = g->of[GROUP_DP].size, edp = g->of[GROUP_EDP].size;
-    uint64_t a = dp, b = edp;
-    while (b) {
-        const uint64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return dp / a * edp;
+    return dp / gcd_u64(dp, edp) * edp;
 }
 
 /* Members of the group that shares a range, and this rank's place among them. */
