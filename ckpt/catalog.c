@@ -233,6 +233,11 @@ enum status catalog_own_stored(struct catalog *c, const char *name, const char *
     return catalog_add_own_part(c, own, stored, &whole, err);
 }
 
+void own_set_logical(struct catalog *c, const struct own_tensor *own, const char *logical)
+{
+    c->own[own - c->own].logical = logical;
+}
+
 /* ---- what a tensor is made of, by where it lies ---- */
 
 /* The parts of an own tensor, or the pieces of a stored one, as pairs (flat in the tensor, elements

@@ -66,6 +66,8 @@ struct own_tensor {
     uint64_t numel;
     const struct own_part **parts;
     size_t num_parts, parts_capacity;
+    const char *logical; /* of a parameter: the logical tensor that has elements of it; of several
+                            the last that was added; NULL: none, or not known */
 };
 
 struct catalog {
@@ -119,6 +121,9 @@ MUST_CHECK enum status catalog_own_stored(struct catalog *c, const char *name, c
                                           const struct stored_tensor *stored, struct error *err);
 const struct own_tensor *catalog_find_own(const struct catalog *c, const char *name,
                                           const char *state);
+
+/* Sets the logical name that an own tensor of the catalog has; it must outlive the catalog. */
+void own_set_logical(struct catalog *c, const struct own_tensor *own, const char *logical);
 
 /* A stored tensor as a tensor that can be read, under its stored name, in arena a. It is not added
  * to the catalog. */

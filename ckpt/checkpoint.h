@@ -32,6 +32,14 @@ struct rng_kept {
     const struct value *states;
 };
 
+/* A group of torch.optim's, whose parameters are listed. */
+struct torch_group {
+    const struct value *own; /* the program's dict; NULL: there is none */
+    const char **names;      /* own tensors, in the order of the file */
+    double *steps;           /* of each; NaN: not known */
+    size_t num_names;
+};
+
 /* A run without such generators writes the states that its ranks had, and has others made from its
  * seed, where a format keeps them. */
 struct rng_made {
@@ -56,6 +64,11 @@ struct training_state {
      */
     const struct value **own_groups; /* [run.num_groups] */
     const struct value *own_schedule;
+    /* The same of programs of torch.optim (convert/torch_groups.h): NULL where the files list no
+     * parameters. */
+    struct torch_group *torch_groups; /* [run.num_groups] */
+    size_t torch_groups_capacity;
+    const struct value *torch_schedule; /* state of an LRScheduler */
 };
 
 /* The source of the config. */
@@ -129,6 +142,7 @@ struct checkpoint {
     enum config_origin config_origin;
     struct unknown_fields unknown; /* of config.json, args and run_config.yaml */
     bool contradicts;              /* the config does not fit the tensors */
+    bool names_alone;              /* no config is known, and logical tensors are own ones */
     const char *family;            /* of the model map; NULL: not known */
     struct layout layout;          /* as found; all 1 for Hugging Face */
     bool transformer_engine_names; /* known from in-memory names (legacy) or extra states */

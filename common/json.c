@@ -594,3 +594,13 @@ void json_print(struct strbuf *out, const cJSON *tree, int indent)
 {
     print_value(out, tree, indent, 0);
 }
+
+enum status json_write_file(const char *path, const cJSON *tree, bool durable, struct error *err)
+{
+    struct strbuf text = {0};
+    json_print(&text, tree, 2);
+    strbuf_add_char(&text, '\n');
+    enum status st = file_write_all(path, text.data, text.length, durable, err);
+    strbuf_release(&text);
+    return st;
+}

@@ -63,6 +63,9 @@ void json_put(cJSON *object, const char *name, cJSON *item);
  * json.dump(indent=N, ensure_ascii=False) writes it; indent < 0: on one line, without blanks. No
  * line end is added. */
 void json_print(struct strbuf *out, const cJSON *tree, int indent);
+/* Writes the tree, indented by 2, and a line end to the new file `path`. */
+MUST_CHECK enum status json_write_file(const char *path, const cJSON *tree, bool durable,
+                                       struct error *err);
 /* Appends one string as JSON, with its quotes. Bytes that are no UTF-8 become U+FFFD. */
 void json_print_text(struct strbuf *out, const char *text);
 

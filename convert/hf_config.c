@@ -30,13 +30,9 @@ enum status hf_config_write_dtype(const char *from, const char *to, enum dtype d
                                   struct error *err)
 {
     cJSON *config;
-    struct strbuf text = {0};
     TRY(hf_config_read(from, &config, err));
     hf_config_set_dtype(config, dtype);
-    json_print(&text, config, 2);
-    strbuf_add_char(&text, '\n');
+    enum status st = json_write_file(to, config, durable, err);
     cJSON_Delete(config);
-    enum status st = file_write_all(to, text.data, text.length, durable, err);
-    strbuf_release(&text);
     return st;
 }

@@ -3,6 +3,8 @@
  *
  *   hf        Hugging Face's names, by the rows of a family's model map
  *   megatron  keys of Megatron-Core: layers and experts stacked or not (megatron_names.h)
+ *   plain     none: an own tensor is a logical one, under its own name, where no config says of
+ *             which model it is
  *
  * A naming knows no files. A source_kind makes own tensors from the stored ones of a format; a
  * target_kind distributes own tensors to the files of a format. */
@@ -54,6 +56,6 @@ struct naming {
     enum status (*export)(const struct naming_export *x, export_visit *visit, void *context,
                           struct error *err);
 };
-extern const struct naming naming_hf, naming_megatron;
+extern const struct naming naming_hf, naming_megatron, naming_plain;
 
 #endif

@@ -146,6 +146,10 @@ size_t out_tensors_add(struct out_tensors *all, struct arena *a, const char *nam
     struct out_tensor *o = ARENA_PUSH(a, all->items, all->count, all->capacity);
     *o = (struct out_tensor){
         .name = arena_copy_text(a, name),
+        .own_name = own->name ? arena_copy_text(a, own->name) : NULL,
+        .state = own->state ? arena_copy_text(a, own->state) : NULL,
+        .logical = own->num_parts ? own->parts[0].logical->name : NULL,
+        .first_part = SIZE_MAX,
         .dtype = own->dtype,
         .num_dims = own->num_dims,
         .shape = arena_copy(a, own->shape, own->num_dims * sizeof *own->shape),

@@ -36,6 +36,13 @@ struct target_options {
     bool durable;
     bool optimizer; /* the states of the optimizer are written, if the source has any */
     enum optim_format optim_format;
+    uint64_t dp;        /* data parallel ranks whose files are written; 0: the source's, else 1 */
+    int zero;           /* deepspeed: the stage of ZeRO; -1: the source's, else 1 */
+    bool split_decay;   /* parameters of one dimension have a group without weight decay */
+    const char *optim_key; /* dcp: the key of the optimizer's state; NULL: "optim" */
+    bool flatten_optim;    /* dcp: states under one key each, as
+                              flatten_optimizer_state_dict=True saves them */
+    bool split_qkv;        /* torchtitan: the optimizer has q, k and v apart (fuse_qkv=False) */
     const struct training_given *given; /* what the user says of the training; NULL: nothing */
     const cJSON *args; /* attributes of Megatron's args that are set, by name; NULL: none */
     /* Globs; NULL: none. Tensors that the source may lack are left out of the destination;
@@ -114,11 +121,15 @@ void target_release(struct target *t);
 
 /* An own tensor that is written (convert/naming.h). */
 struct out_tensor {
-    const char *name;
+    const char *name;     /* in its file */
+    const char *own_name; /* of the parameter, as the export has it */
+    const char *state;    /* NULL: the parameter itself */
+    const char *logical;  /* the logical tensor of its first part; NULL: none */
     enum dtype dtype;
     unsigned num_dims;
     const uint64_t *shape;
     uint64_t numel, filled; /* filled: elements planned so far, counted by the target_kind */
+    size_t first_part;      /* convert/own_outputs.h; SIZE_MAX: none */
 };
 struct out_tensors {
     struct out_tensor *items;

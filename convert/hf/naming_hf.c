@@ -151,6 +151,7 @@ static enum status add_logical(struct importing *x, const struct mapped_tensor *
     for (size_t i = 0; i < t->num_parts; i++) {
         const struct own_tensor *part = find_own(x, t->parts[i].hf_name, state);
         take(x, part, &t->parts[i].pair);
+        if (!state) own_set_logical(&c->catalog, part, logical->name);
         TRY(catalog_add_part(&c->catalog, logical, part, &t->parts[i].pair, err));
     }
     return OK;

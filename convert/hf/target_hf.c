@@ -6,31 +6,19 @@
 
 #include "common/file.h"
 #include "common/json.h"
-#include "common/yaml.h"
-#include "convert/companions.h"
 #include "convert/format.h"
+#include "convert/hf/hf_model.h"
 #include "convert/hf/states_hf.h"
-#include "convert/hf_config.h"
-#include "convert/map/model_fit.h"
-#include "convert/megatron/megatron_args.h"
-#include "convert/naming.h"
+#include "convert/own_outputs.h"
 #include "formats/hf_folder.h"
 #include "formats/safetensors.h"
-
-/* The part of an output tensor whose elements come from one logical tensor. */
-struct part {
-    size_t out;
-    struct own_source source;
-};
 
 /* The tensors of one set of files, cut into shards. */
 struct shard_set {
     struct target *t;
     const char *base; /* of the files' names */
-    struct out_tensors out;
-    uint32_t *shards, *segments; /* [out.count] */
-    struct part *parts;
-    size_t num_parts, parts_capacity;
+    struct own_outputs own;
+    uint32_t *shards, *segments; /* [own.out.count] */
     size_t num_shards;
 };
 
@@ -40,51 +28,13 @@ struct hf_target {
     cJSON *config; /* made here; NULL: the source's config.json is copied */
 };
 
-static uint64_t bytes_of(const struct out_tensor *o)
-{
-    return o->numel * dtype_bytes(o->dtype);
-}
-
 static enum status add_output(void *context, const struct own_output *own, struct error *err)
 {
     struct hf_target *x = context;
-    struct shard_set *set = own->state ? &x->optimizer : &x->model;
     struct arena *a = &x->t->plan.arena;
-    const char *name = own->state ? hf_state_name(a, own->state, own->name) : own->name;
-    size_t at = out_tensors_add(&set->out, a, name, own);
-    struct out_tensor *o = &set->out.items[at];
-    if (o->dtype != own->dtype)
-        return fail(err, ERR_UNSUPPORTED, "%s would be part %s, part %s%s", o->name,
-                    dtype_infos[o->dtype].name, dtype_infos[own->dtype].name,
-                    own->state ? "; --no-optim leaves it out" : "; --torch-dtype casts both");
-    for (unsigned i = 0; i < own->num_parts; i++) {
-        o->filled += pair_count(&own->parts[i].pair);
-        *ARENA_PUSH(a, set->parts, set->num_parts, set->parts_capacity) =
-            (struct part){at, own->parts[i]};
-    }
-    return OK;
-}
-
-/* Rows of vocabulary padding are not written. */
-static void count_cut_rows(struct target *t)
-{
-    const char *const name = "embedding.word_embeddings.weight.padding";
-    const struct tensor *padding = catalog_find(&t->source->catalog, name);
-    if (padding) t->facts.cut_rows = padding->shape[0];
-}
-
-/* A tensor of which some parts are missing (a stack of experts) cannot be written; nor two states
- * that get one name. */
-static enum status check_filled(const struct shard_set *set, struct error *err)
-{
-    for (size_t i = 0; i < set->out.count; i++) {
-        const struct out_tensor *o = &set->out.items[i];
-        if (o->filled != o->numel)
-            return fail(err, ERR_UNSUPPORTED,
-                        "%s: of its %" PRIu64 " elements the source has %" PRIu64, o->name,
-                        o->numel, o->filled);
-    }
-    return OK;
+    if (!own->state) return own_outputs_add(&x->model.own, own->name, own, NULL, err);
+    return own_outputs_add(&x->optimizer.own, hf_state_name(a, own->state, own->name), own, NULL,
+                           err);
 }
 
 /* ---- shards ---- */
@@ -114,8 +64,8 @@ static void place_tensor(struct shard_set *set, uint32_t file, struct own_bytes 
 {
     struct plan *plan = &set->t->plan;
     size_t at = 0;
-    (void)map_get(&set->out.names, tensor->name, &at);
-    const struct out_tensor *o = &set->out.items[at];
+    (void)map_get(&set->own.out.names, tensor->name, &at);
+    const struct out_tensor *o = &set->own.out.items[at];
     if (strcmp(set->base, hf_optimizer) == 0 && strcmp(o->name, hf_step) == 0) {
         own->has_step = true;
         own->step_offset = tensor->offset_bytes;
@@ -136,7 +86,7 @@ static enum status lay_out_shard(struct shard_set *set, size_t shard, const size
     struct own_bytes *own = arena_alloc(a, sizeof *own);
     uint32_t file = plan_add_file(plan, hf_shard_name(a, set->base, shard, set->num_shards));
     for (size_t i = 0; i < n; i++) {
-        const struct out_tensor *o = &set->out.items[of[i]];
+        const struct out_tensor *o = &set->own.out.items[of[i]];
         tensors[i] = (struct safetensors_out){o->name, o->dtype, o->num_dims, o->shape, 0};
     }
     struct strbuf head = {0};
@@ -154,13 +104,13 @@ static enum status lay_out_shard(struct shard_set *set, size_t shard, const size
 static enum status lay_out_shards(struct shard_set *set, struct error *err)
 {
     struct arena *a = &set->t->plan.arena;
-    const size_t count = set->out.count;
+    const size_t count = set->own.out.count;
     uint64_t *bytes = arena_array(a, count, sizeof *bytes);
     size_t *of = arena_array(a, count, sizeof *of);
     set->shards = arena_array(a, count, sizeof *set->shards);
     set->segments = arena_array(a, count, sizeof *set->segments);
     for (size_t i = 0; i < count; i++)
-        bytes[i] = bytes_of(&set->out.items[i]);
+        bytes[i] = out_tensor_bytes(&set->own.out.items[i]);
     set->num_shards = hf_split_shards(bytes, count, set->t->options.max_shard_bytes, set->shards);
     size_t *first = arena_array(a, set->num_shards + 1, sizeof *first);
     for (size_t i = 0; i < count; i++)
@@ -177,63 +127,21 @@ static enum status lay_out_shards(struct shard_set *set, struct error *err)
 
 /* ---- the plan ---- */
 
-/* One message that names all fields that config.json needs and no source gives. */
-static enum status need_config(const struct target *t, struct arena *a, struct error *err)
-{
-    const struct checkpoint *c = t->source;
-    const char *lacks = t->map ? model_config_lacks(t->map, &c->config, a) : NULL;
-    bool vocab = lacks && strcmp(lacks, "vocab_size") == 0;
-    if (c->hf_folder && t->map && c->config.vocab_size) return OK;
-    if (!t->map)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s: its args or run_config.yaml fit no family of models; the nearest is %s; "
-                    "--hf-config DIR takes the config from a config.json, --model FAMILY names the "
-                    "family if args have everything else (see `ferry models`)",
-                    c->path, model_fit_nearest(t->maps, &c->config, a));
-    if (vocab)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s: it does not say how large the vocabulary is without its padding (%" PRIu64
-                    " rows are stored): give --true-vocab-size N, or --hf-config DIR",
-                    c->path, c->config.padded_vocab_size);
-    if (!lacks) return OK;
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: config.json needs fields that neither its args nor run_config.yaml have: %s; "
-                "--hf-config DIR takes the config from a config.json",
-                c->path, lacks);
-}
-
-/* Makes a config.json from the config of the model if the source has none. This comes before
- * anything is written, since the family may have no words for the config. */
-static enum status make_config(struct hf_target *x, struct error *err)
-{
-    const struct target *t = x->t;
-    if (t->source->hf_folder) return OK;
-    cJSON *config = x->config = cJSON_CreateObject();
-    cJSON *architectures = cJSON_AddArrayToObject(config, "architectures");
-    cJSON_AddItemToArray(architectures, cJSON_CreateString(model_map_architecture(t->map)));
-    cJSON_AddStringToObject(config, "model_type", model_map_model_type(t->map));
-    if (model_config_to_hf(t->map, &t->source->config, config, err))
-        return fail_in(err, "%s", t->source->path);
-    return OK;
-}
-
 /* Plans the elements of each output tensor. */
 static enum status fill_segments(struct shard_set *set, struct error *err)
 {
-    for (size_t i = 0; i < set->num_parts; i++) {
-        const struct part *part = &set->parts[i];
-        const struct own_output own = {.parts = {part->source}, .num_parts = 1};
-        const struct pair whole = pair_whole(0, 0, set->out.items[part->out].numel);
-        TRY(target_fill(set->t, &own, &whole, set->segments[part->out], err));
+    for (size_t i = 0; i < set->own.out.count; i++) {
+        const struct pair whole = pair_whole(0, 0, set->own.out.items[i].numel);
+        TRY(own_outputs_fill(&set->own, i, &whole, set->segments[i], err));
     }
     return OK;
 }
 
 static enum status plan_set(struct shard_set *set, struct error *err)
 {
-    TRY(check_filled(set, err));
+    TRY(own_outputs_check(&set->own, err));
     TRY(lay_out_shards(set, err));
-    set->t->facts.num_target_tensors += set->out.count;
+    set->t->facts.num_target_tensors += set->own.out.count;
     set->t->facts.num_weight_files += set->num_shards;
     return fill_segments(set, err);
 }
@@ -244,8 +152,8 @@ static void add_step(struct hf_target *x)
     const struct own_output step = {.dtype = DT_I64};
     const uint64_t number = x->t->source->training.run.step;
     if (!x->t->num_states || !number || number > INT64_MAX) return;
-    size_t at = out_tensors_add(&x->optimizer.out, &x->t->plan.arena, hf_step, &step);
-    x->optimizer.out.items[at].filled = 1; /* by emit_own() */
+    size_t at = out_tensors_add(&x->optimizer.own.out, &x->t->plan.arena, hf_step, &step);
+    x->optimizer.own.out.items[at].filled = 1; /* by emit_own() */
 }
 
 /* What becomes of the training state: training.json holds all of it but the states of random number
@@ -267,18 +175,22 @@ static enum status plan_hf(struct target *t, struct error *err)
 {
     struct hf_target *x = arena_alloc(&t->plan.arena, sizeof *x);
     x->t = x->model.t = x->optimizer.t = t;
+    own_outputs_init(&x->model.own, t);
+    own_outputs_init(&x->optimizer.own, t);
     x->model.base = hf_model;
     x->optimizer.base = hf_optimizer;
     t->own = x;
-    TRY(source_check_exports(t->source, err));
-    TRY(need_config(t, &t->plan.arena, err));
-    TRY(make_config(x, err));
+    if (t->source->names_alone)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: a Hugging Face folder has a config.json, and there is none beside the "
+                    "source; --hf-config DIR gives one",
+                    t->source->path);
+    TRY(hf_model_check_export(t, err));
+    TRY(hf_model_make_config(t, &x->config, err));
     TRY(target_take_states(t, false, err));
     set_fates(t);
     add_step(x);
-    TRY(t->format->naming->export(&(struct naming_export){.t = t}, add_output, x, err));
-    count_cut_rows(t);
-    TRY(gaps_check(&t->gaps, t->source->path, err));
+    TRY(hf_model_export(t, add_output, x, err));
     TRY(plan_set(&x->model, err));
     return plan_set(&x->optimizer, err);
 }
@@ -294,14 +206,14 @@ static int by_name(const void *a, const void *b, void *out)
 /* Written as transformers does: keys sorted, indented by 2. */
 static void index_text(const struct shard_set *set, struct arena *a, struct strbuf *text)
 {
-    const struct out_tensors *out = &set->out;
+    const struct out_tensors *out = &set->own.out;
     uint64_t total = 0;
     size_t *order = arena_array(a, out->count, sizeof *order);
     for (size_t i = 0; i < out->count; i++)
         order[i] = i;
     qsort_r(order, out->count, sizeof *order, by_name, out->items);
     for (size_t i = 0; i < out->count; i++)
-        total += bytes_of(&out->items[i]);
+        total += out_tensor_bytes(&out->items[i]);
     strbuf_printf(
         text, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n  \"weight_map\": {",
         total);
@@ -329,70 +241,13 @@ static enum status write_index(const struct shard_set *set, const char *folder, 
     return st;
 }
 
-static enum status write_json(const cJSON *tree, const char *path, bool durable, struct error *err)
-{
-    struct strbuf text = {0};
-    json_print(&text, tree, 2);
-    strbuf_add_char(&text, '\n');
-    enum status st = file_write_all(path, text.data, text.length, durable, err);
-    strbuf_release(&text);
-    return st;
-}
-
-/* The dtype of most bytes. */
-static enum dtype main_dtype(const struct hf_target *x)
-{
-    uint64_t bytes[NUM_DTYPES] = {0};
-    int most = DT_F32;
-    for (size_t i = 0; i < x->model.out.count; i++)
-        bytes[x->model.out.items[i].dtype] += bytes_of(&x->model.out.items[i]);
-    for (int i = 0; i < NUM_DTYPES; i++)
-        if (bytes[i] > bytes[most]) most = i;
-    return (enum dtype)most;
-}
-
-/* Whether a config.json says another dtype than the weights have, or a quantisation that they
- * lost. */
-static bool says_other_weights(const cJSON *config, enum dtype dtype)
-{
-    const char *now = json_as_text(json_get(config, "dtype"));
-    if (!now) now = json_as_text(json_get(config, "torch_dtype"));
-    return json_get(config, "quantization_config") ||
-           (now && strcmp(now, "auto") && strcmp(now, dtype_infos[dtype].torch));
-}
-
-/* The source's config.json is copied byte for byte, with its companions, unless it says another
- * dtype or a quantisation. */
-static enum status write_config(const struct hf_target *x, const char *path, struct error *err)
-{
-    const struct target *t = x->t;
-    enum dtype dtype = t->options.casts ? t->options.dtype : main_dtype(x);
-    cJSON *read = NULL;
-    if (t->source->hf_folder) {
-        TRY(hf_config_read(t->source->hf_folder, &read, err));
-        bool other =
-            says_other_weights(read, dtype) && !(t->source->format->has & FORMAT_CONFIG_JSON);
-        if (!other && !t->options.casts) {
-            cJSON_Delete(read);
-            return OK;
-        }
-        if (!(t->source->format->has & FORMAT_CONFIG_JSON))
-            cJSON_DeleteItemFromObjectCaseSensitive(read, "quantization_config");
-    }
-    cJSON *config = read ? read : x->config;
-    hf_config_set_dtype(config, dtype);
-    enum status st = write_json(config, path, t->options.durable, err);
-    cJSON_Delete(read);
-    return st;
-}
-
 /* The state of the training goes with the states of the optimizer, and only with them. */
 static enum status write_training(const struct hf_target *x, const char *path, struct error *err)
 {
     const struct target *t = x->t;
     if (!t->num_states) return OK;
     cJSON *tree = training_json(&t->source->training.run);
-    enum status st = tree->child ? write_json(tree, path, t->options.durable, err) : OK;
+    enum status st = tree->child ? json_write_file(path, tree, t->options.durable, err) : OK;
     cJSON_Delete(tree);
     return st;
 }
@@ -402,9 +257,8 @@ static enum status write_small_files(struct target *t, const char *folder, struc
     const struct hf_target *x = t->own;
     struct arena a;
     arena_init(&a);
-    enum status st = write_config(x, path_join(&a, folder, "config.json"), err);
-    if (!st && t->source->hf_folder)
-        st = copy_companions(t->source->hf_folder, folder, t->options.durable, err);
+    enum status st = hf_model_write_config(t, x->config, own_outputs_main_dtype(&x->model.own),
+                                           folder, err);
     if (!st) st = write_training(x, path_join(&a, folder, hf_training_file), err);
     if (!st) st = write_index(&x->model, folder, err);
     if (!st) st = write_index(&x->optimizer, folder, err);
@@ -416,8 +270,8 @@ static void release_hf(struct target *t)
 {
     struct hf_target *x = t->own;
     cJSON_Delete(x->config);
-    map_release(&x->model.out.names);
-    map_release(&x->optimizer.out.names);
+    own_outputs_release(&x->model.own);
+    own_outputs_release(&x->optimizer.own);
 }
 
 const struct target_kind target_hf = {plan_hf, write_small_files, NULL, release_hf};

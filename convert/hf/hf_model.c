@@ -1,0 +1,237 @@
+#include "convert/hf/hf_model.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/file.h"
+#include "common/json.h"
+#include "convert/companions.h"
+#include "convert/format.h"
+#include "convert/hf_config.h"
+#include "convert/map/model_fit.h"
+#include "convert/map/params.h"
+#include "convert/states.h"
+#include "convert/torch_groups.h"
+
+/* ---- the config of a source ---- */
+
+/* Quantised weights are stored under other names, in other shapes and dtypes than a map's. */
+static void note_quantised(struct naming_import *x, const cJSON *config)
+{
+    const cJSON *q = json_get(config, "quantization_config");
+    if (!cJSON_IsObject(q)) q = json_get(config, "quantization"); /* MLX writes this key */
+    const char *method = json_as_text(json_get(q, "quant_method"));
+    if (!cJSON_IsObject(q) || strcmp(x->c->hf_folder, x->c->folder)) return;
+    x->quantised = true;
+    checkpoint_note(x->c,
+                    "config.json says that the weights are quantised (%s%s%s), which "
+                    "is not supported: they are read as they are stored",
+                    q->string, method ? ": " : "", method ? method : "");
+}
+
+static bool find_shape(const void *context, const char *name, unsigned *num_dims,
+                       const uint64_t **shape)
+{
+    const struct own_tensor *t = catalog_find_own(context, name, NULL);
+    if (!t) return false;
+    *num_dims = t->num_dims;
+    *shape = t->shape;
+    return true;
+}
+
+/* Completes the error for an unknown model_type: names the map that fits the names and shapes of
+ * the tensors best. */
+static enum status with_nearest_map(const struct checkpoint *c, const struct model_maps *maps,
+                                    const cJSON *config, struct error *err)
+{
+    struct arena a;
+    arena_init(&a);
+    const struct hf_shapes tensors = {find_shape, &c->catalog, c->catalog.num_own};
+    const char *family, *known = arena_copy_text(&a, err->text);
+    const char *nearest =
+        c->catalog.num_own ? model_fit_tensors(maps, config, &tensors, &family, &a) : NULL;
+    if (nearest)
+        err->code = fail(err, err->code, "%s; the nearest is %s; --model %s takes it as that",
+                         known, nearest, family);
+    arena_release(&a);
+    return err->code;
+}
+
+static enum status read_config(struct naming_import *x, const struct model_maps *maps,
+                               struct error *err)
+{
+    struct checkpoint *c = x->c;
+    cJSON *config;
+    TRY(hf_config_read(c->hf_folder, &config, err));
+    note_quantised(x, config);
+    enum status st = source_choose_map(x->o, maps, config, &x->map, err);
+    if (st == ERR_UNSUPPORTED) st = with_nearest_map(c, maps, config, err);
+    if (!st) c->family = model_map_family(x->map);
+    if (!st) st = model_config_from_hf(x->map, config, &c->arena, &c->config, err);
+    struct unknown_of unknown = {.c = c, .o = x->o, .file = "config.json"};
+    if (!st) model_config_unknown(x->map, config, source_list_unknown, &unknown);
+    if (!st) st = source_check_listed(&unknown, err);
+    cJSON_Delete(config);
+    if (st) return fail_in(err, "%s", c->hf_folder);
+    c->config_origin = CONFIG_OF_JSON;
+    return source_check_vocab(x->o, c->config.vocab_size,
+                              path_join(&c->arena, c->hf_folder, "config.json"), err);
+}
+
+/* The folder whose config.json counts; NULL: there is none. */
+static const char *find_config(struct arena *a, const struct source_options *o,
+                               const char *const *folders)
+{
+    if (o->hf_config) return o->hf_config;
+    for (; *folders; folders++)
+        if (path_exists(path_join(a, *folders, "config.json"))) return *folders;
+    return NULL;
+}
+
+enum status hf_model_describe(struct checkpoint *c, const struct source_options *o,
+                              const struct model_maps *maps, const char *const *folders,
+                              bool required, struct naming_import *import, struct error *err)
+{
+    struct layout_options one = {0};
+    *import = (struct naming_import){.c = c, .o = o};
+    c->hf_folder = find_config(&c->arena, o, folders);
+    if (!c->hf_folder && required)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: weights without config.json, which says what model they are of; "
+                    "--hf-config DIR can",
+                    folders[0]);
+    if (!c->hf_folder && o->family)
+        return fail(err, ERR_USAGE,
+                    "%s: --model %s names a family, and there is no config.json to read by it; "
+                    "--hf-config DIR gives one",
+                    c->path, o->family);
+    if (c->hf_folder) {
+        TRY(read_config(import, maps, err));
+        params_use(c, maps, import->map);
+    }
+    return layout_make(&c->layout, &c->arena, &one, &c->config, err);
+}
+
+enum status hf_model_import(const struct naming_import *import, struct error *err)
+{
+    struct checkpoint *c = import->c;
+    const struct naming *naming = import->map ? &naming_hf : &naming_plain;
+    c->names_alone = !import->map;
+    TRY(naming->import(import, err));
+    TRY(naming->import_states(import, err));
+    TRY(states_complete(c, err));
+    torch_groups_find_rules(c);
+    return catalog_check(&c->catalog, err);
+}
+
+/* ---- writing ---- */
+
+/* Whether logical tensors are named as the source's program names them. */
+static bool is_plain(const struct checkpoint *c)
+{
+    return c->names_alone;
+}
+
+/* One message that names all fields that config.json needs and no source gives. */
+enum status hf_model_check_export(const struct target *t, struct error *err)
+{
+    const struct checkpoint *c = t->source;
+    struct arena *a = (struct arena *)&t->plan.arena;
+    if (is_plain(c)) return OK;
+    TRY(source_check_exports(c, err));
+    const char *lacks = t->map ? model_config_lacks(t->map, &c->config, a) : NULL;
+    bool vocab = lacks && strcmp(lacks, "vocab_size") == 0;
+    if (c->hf_folder && t->map && c->config.vocab_size) return OK;
+    if (!t->map)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: its args or run_config.yaml fit no family of models; the nearest is %s; "
+                    "--hf-config DIR takes the config from a config.json, --model FAMILY names the "
+                    "family if args have everything else (see `ferry models`)",
+                    c->path, model_fit_nearest(t->maps, &c->config, a));
+    if (vocab)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: it does not say how large the vocabulary is without its padding (%" PRIu64
+                    " rows are stored): give --true-vocab-size N, or --hf-config DIR",
+                    c->path, c->config.padded_vocab_size);
+    if (!lacks) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: config.json needs fields that neither its args nor run_config.yaml have: %s; "
+                "--hf-config DIR takes the config from a config.json",
+                c->path, lacks);
+}
+
+/* Rows of vocabulary padding are not written. */
+static void count_cut_rows(struct target *t)
+{
+    const char *const name = "embedding.word_embeddings.weight.padding";
+    const struct tensor *padding = catalog_find(&t->source->catalog, name);
+    if (padding) t->facts.cut_rows = padding->shape[0];
+}
+
+enum status hf_model_export(struct target *t, export_visit *visit, void *context,
+                            struct error *err)
+{
+    const struct naming *naming = is_plain(t->source) ? &naming_plain : &naming_hf;
+    TRY(naming->export(&(struct naming_export){.t = t}, visit, context, err));
+    count_cut_rows(t);
+    return gaps_check(&t->gaps, t->source->path, err);
+}
+
+enum status hf_model_make_config(const struct target *t, cJSON **made, struct error *err)
+{
+    *made = NULL;
+    if (t->source->hf_folder || is_plain(t->source)) return OK;
+    cJSON *config = *made = cJSON_CreateObject();
+    cJSON *architectures = cJSON_AddArrayToObject(config, "architectures");
+    cJSON_AddItemToArray(architectures, cJSON_CreateString(model_map_architecture(t->map)));
+    cJSON_AddStringToObject(config, "model_type", model_map_model_type(t->map));
+    if (model_config_to_hf(t->map, &t->source->config, config, err))
+        return fail_in(err, "%s", t->source->path);
+    return OK;
+}
+
+/* Whether a config.json says another dtype than the weights have, or a quantisation that they
+ * lost. */
+static bool says_other_weights(const cJSON *config, enum dtype dtype)
+{
+    const char *now = json_as_text(json_get(config, "dtype"));
+    if (!now) now = json_as_text(json_get(config, "torch_dtype"));
+    return json_get(config, "quantization_config") ||
+           (now && strcmp(now, "auto") && strcmp(now, dtype_infos[dtype].torch));
+}
+
+/* Writes config.json, unless the source's is copied as it is. */
+static enum status write_config(const struct target *t, const cJSON *made, enum dtype most,
+                                const char *path, struct error *err)
+{
+    const bool is_hf = t->source->format->has & FORMAT_CONFIG_JSON;
+    enum dtype dtype = t->options.casts ? t->options.dtype : most;
+    cJSON *read = NULL;
+    if (t->source->hf_folder) {
+        TRY(hf_config_read(t->source->hf_folder, &read, err));
+        bool other = says_other_weights(read, dtype) && !is_hf;
+        if (!other && !t->options.casts) {
+            cJSON_Delete(read);
+            return OK;
+        }
+        if (!is_hf) cJSON_DeleteItemFromObjectCaseSensitive(read, "quantization_config");
+    }
+    cJSON *config = read ? read : cJSON_Duplicate(made, true);
+    hf_config_set_dtype(config, dtype);
+    enum status st = json_write_file(path, config, t->options.durable, err);
+    cJSON_Delete(config);
+    return st;
+}
+
+enum status hf_model_write_config(const struct target *t, const cJSON *made, enum dtype dtype,
+                                  const char *folder, struct error *err)
+{
+    struct arena a;
+    if (!made && !t->source->hf_folder) return OK;
+    arena_init(&a);
+    enum status st = write_config(t, made, dtype, path_join(&a, folder, "config.json"), err);
+    if (!st && t->source->hf_folder)
+        st = copy_companions(t->source->hf_folder, folder, t->options.durable, err);
+    arena_release(&a);
+    return st;
+}

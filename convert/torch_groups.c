@@ -1,0 +1,437 @@
+#include "convert/torch_groups.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/count.h"
+#include "common/strbuf.h"
+#include "common/text.h"
+
+/* ---- reading ---- */
+
+/* Keys of a group that are fields of ours under other names are in read_betas() and set_key(). */
+static const struct group_key {
+    const char *key;
+    struct field field;
+} group_keys[] = {
+#define KEY(key, member) {key, FIELD_ROW(struct param_group, member)}
+    KEY("lr", lr),
+    KEY("initial_lr", max_lr),
+    KEY("eps", eps),
+    KEY("momentum", momentum),
+    KEY("weight_decay", weight_decay),
+    KEY("amsgrad", amsgrad),
+    KEY("decoupled_weight_decay", decoupled_weight_decay),
+#undef KEY
+};
+
+struct group_reader {
+    torch_scalar *scalar;
+    void *context;
+};
+
+static bool as_real(const struct group_reader *r, const struct value *v, double *out)
+{
+    if (value_as_float(v, out)) return true;
+    return v && v->kind == VALUE_TENSOR && r->scalar && r->scalar(r->context, v, out);
+}
+
+static void read_key(const struct group_reader *r, const struct field *f, const struct value *v,
+                     struct param_group *to)
+{
+    struct scalar s = {.kind = f->kind};
+    if (f->kind == FIELD_REAL ? as_real(r, v, &s.real) : value_as_bool(v, &s.truth))
+        field_set(f, to, s);
+}
+
+enum status torch_groups_add(struct checkpoint *c, const struct value *group,
+                             torch_scalar *scalar, void *context, struct error *err)
+{
+    struct training_state *s = &c->training;
+    const struct group_reader r = {scalar, context};
+    size_t count = s->run.num_groups;
+    if (count == MAX_PARAM_GROUPS)
+        return fail(err, ERR_CORRUPT, "%s: more than %d groups of parameters", c->path,
+                    MAX_PARAM_GROUPS);
+    struct param_group *to = training_add_group(&s->run, &c->arena);
+    *ARENA_PUSH(&c->arena, s->torch_groups, count, s->torch_groups_capacity) =
+        (struct torch_group){.own = group};
+    for (size_t i = 0; i < COUNT(group_keys); i++)
+        read_key(&r, &group_keys[i].field, value_get(group, group_keys[i].key), to);
+    const struct value *betas = value_get(group, "betas");
+    if (betas && (betas->kind == VALUE_TUPLE || betas->kind == VALUE_LIST) && betas->count == 2) {
+        (void)as_real(&r, betas->items[0], &to->beta1);
+        (void)as_real(&r, betas->items[1], &to->beta2);
+    }
+    return OK;
+}
+
+void torch_groups_add_param(struct checkpoint *c, const char *name, double step)
+{
+    struct torch_group *g = &c->training.torch_groups[c->training.run.num_groups - 1];
+    const size_t count = g->num_names;
+    if ((count & (count - 1)) == 0) { /* room for a power of two */
+        const size_t room = count ? 2 * count : 1;
+        const char **names = arena_array(&c->arena, room, sizeof *names);
+        double *steps = arena_array(&c->arena, room, sizeof *steps);
+        if (count) memcpy(names, g->names, count * sizeof *names);
+        if (count) memcpy(steps, g->steps, count * sizeof *steps);
+        g->names = names;
+        g->steps = steps;
+    }
+    g->names[count] = arena_copy_text(&c->arena, name);
+    g->steps[count] = step;
+    g->num_names++;
+}
+
+/* ---- steps ---- */
+
+static bool is_step(double step)
+{
+    return step >= 0 && step < 9007199254740992.0; /* 2^53 */
+}
+
+/* The step of a group's parameters; *other is one that differs from the first. */
+static void find_step(const struct torch_group *g, const char **first, double *step,
+                      const char **other, double *other_step)
+{
+    for (size_t i = 0; i < g->num_names; i++) {
+        if (!is_step(g->steps[i])) continue;
+        if (!*first) {
+            *first = g->names[i];
+            *step = g->steps[i];
+        } else if (!*other && (g->steps[i] < *step || g->steps[i] > *step)) {
+            *other = g->names[i];
+            *other_step = g->steps[i];
+        }
+    }
+}
+
+static void set_steps(struct checkpoint *c)
+{
+    struct training *run = &c->training.run;
+    const char *first = NULL, *other = NULL;
+    double step = 0, other_step = 0;
+    for (size_t i = 0; i < run->num_groups; i++) {
+        const char *of_group = NULL, *differs = NULL;
+        double here = 0, there = 0;
+        find_step(&c->training.torch_groups[i], &of_group, &here, &differs, &there);
+        if (of_group) run->groups[i].step = (uint64_t)here;
+        find_step(&c->training.torch_groups[i], &first, &step, &other, &other_step);
+    }
+    if (first && !run->step) run->step = (uint64_t)step;
+    if (other)
+        checkpoint_note(c,
+                        "parameters have seen different numbers of updates: %s %.0f, %s %.0f; a "
+                        "format that has one number for all gets the first",
+                        first, step, other, other_step);
+}
+
+/* ---- rules ---- */
+
+/* A parameter of a group, and the group. */
+struct listed {
+    const struct own_tensor *own;
+    size_t group;
+    bool taken;
+};
+
+static bool rule_has(const struct group_member_rule *rule, const struct listed *p)
+{
+    return rule->has(p->own->logical ? p->own->logical : p->own->name, p->own->num_dims);
+}
+
+/* The group whose parameters are exactly those that the rule has and no earlier rule took; the
+ * number of groups: there is none. */
+static size_t group_of_rule(const struct group_member_rule *rule, const struct listed *all,
+                            size_t count, size_t num_groups)
+{
+    size_t found = num_groups;
+    for (size_t i = 0; i < count; i++) {
+        if (all[i].taken || !rule_has(rule, &all[i])) continue;
+        if (found != num_groups && found != all[i].group) return num_groups;
+        found = all[i].group;
+    }
+    for (size_t i = 0; i < count; i++)
+        if (all[i].group == found && !rule_has(rule, &all[i])) return num_groups;
+    return found;
+}
+
+static struct listed *list_params(struct checkpoint *c, size_t *count)
+{
+    const struct training_state *s = &c->training;
+    size_t room = 0, n = 0;
+    for (size_t g = 0; g < s->run.num_groups; g++)
+        room += s->torch_groups[g].num_names;
+    struct listed *all = arena_array(&c->arena, room, sizeof *all);
+    for (size_t g = 0; g < s->run.num_groups; g++)
+        for (size_t i = 0; i < s->torch_groups[g].num_names; i++) {
+            const struct own_tensor *own =
+                catalog_find_own(&c->catalog, s->torch_groups[g].names[i], NULL);
+            if (own) all[n++] = (struct listed){own, g, false};
+        }
+    *count = n;
+    return all;
+}
+
+void torch_groups_find_rules(struct checkpoint *c)
+{
+    struct training *run = &c->training.run;
+    size_t count, without = 0;
+    if (!c->training.torch_groups) return;
+    set_steps(c);
+    struct listed *all = list_params(c, &count);
+    /* one group has all, whatever they are */
+    for (size_t r = run->num_groups == 1 ? num_group_members - 1 : 0; r < num_group_members; r++) {
+        const size_t g = group_of_rule(&group_members[r], all, count, run->num_groups);
+        if (g == run->num_groups || run->groups[g].members) continue;
+        run->groups[g].members = group_members[r].name;
+        for (size_t i = 0; i < count; i++)
+            all[i].taken |= all[i].group == g;
+    }
+    for (size_t g = 0; g < run->num_groups; g++)
+        without += !run->groups[g].members && c->training.torch_groups[g].num_names;
+    if (without)
+        checkpoint_note(c,
+                        "%zu of %zu groups of parameters follow no rule of Megatron's (no weight "
+                        "decay for biases and parameters of one dimension): only formats that list "
+                        "the parameters of a group keep them",
+                        without, run->num_groups);
+}
+
+/* ---- planning ---- */
+
+static bool has_state(const struct own_outputs *all, size_t at)
+{
+    const struct target *t = all->t;
+    for (size_t i = 0; i < t->num_states; i++)
+        if (own_outputs_find(all, all->out.items[at].own_name, t->states[i]) != SIZE_MAX)
+            return true;
+    return false;
+}
+
+static void add_param(struct arena *a, struct torch_out_group *g, size_t room, size_t at,
+                      double step)
+{
+    if (!g->params) {
+        g->params = arena_array(a, room, sizeof *g->params);
+        g->steps = arena_array(a, room, sizeof *g->steps);
+    }
+    g->params[g->num_params] = at;
+    g->steps[g->num_params++] = step;
+}
+
+/* Sets *to if x is given. */
+static void replace(double *to, double x)
+{
+    if (isfinite(x)) *to = x;
+}
+
+static void fill(double *to, double x)
+{
+    if (!isfinite(*to)) *to = x;
+}
+
+/* What the user gave, then what the schedule says; names what is left to torch's defaults. */
+static void complete_fields(struct target *t, struct param_group *g, struct strbuf *unknown)
+{
+    const struct training_given *given = t->options.given;
+    const struct training *run = &t->training;
+    const struct {
+        const char *name;
+        double *at, without;
+    } needed[] = {
+        {"lr", &g->lr, 1e-3},           {"beta1", &g->beta1, 0.9},
+        {"beta2", &g->beta2, 0.999},    {"eps", &g->eps, 1e-8},
+        {"weight_decay", &g->weight_decay, 0.01},
+    };
+    if (given) {
+        replace(&g->lr, given->lr);
+        replace(&g->max_lr, given->lr);
+        replace(&g->beta1, given->adam_beta1);
+        replace(&g->beta2, given->adam_beta2);
+        replace(&g->eps, given->adam_eps);
+        if (!(g->wd_mult <= 0)) replace(&g->weight_decay, given->weight_decay);
+    }
+    fill(&g->lr, isfinite(g->max_lr) ? g->max_lr : run->max_lr);
+    fill(&g->weight_decay, run->start_wd);
+    for (size_t i = 0; i < COUNT(needed); i++) {
+        if (isfinite(*needed[i].at)) continue;
+        if (!strstr(unknown->data ? unknown->data : "", needed[i].name))
+            strbuf_printf(unknown, "%s%s", unknown->length ? ", " : "", needed[i].name);
+        *needed[i].at = needed[i].without;
+    }
+    fill(&g->max_lr, isfinite(run->max_lr) ? run->max_lr : g->lr);
+}
+
+/* The groups as the source lists them. *whole is false where a parameter that has states is in
+ * none. */
+static struct torch_out_group *listed_groups(struct target *t, const struct own_outputs *all,
+                                             bool *whole)
+{
+    struct arena *a = &t->plan.arena;
+    const struct training_state *s = &t->source->training;
+    const size_t num_groups = s->run.num_groups;
+    struct torch_out_group *groups = arena_array(a, num_groups, sizeof *groups);
+    bool *is_listed = arena_array(a, all->out.count, sizeof *is_listed);
+    for (size_t g = 0; g < num_groups; g++) {
+        const struct torch_group *from = &s->torch_groups[g];
+        groups[g].own = from->own;
+        for (size_t i = 0; i < from->num_names; i++) {
+            const size_t at = own_outputs_find(all, from->names[i], NULL);
+            if (at == SIZE_MAX || is_listed[at] || !has_state(all, at)) continue;
+            is_listed[at] = true;
+            add_param(a, &groups[g], from->num_names, at, from->steps[i]);
+        }
+    }
+    *whole = true;
+    for (size_t i = 0; i < all->out.count; i++)
+        if (!all->out.items[i].state && !is_listed[i] && has_state(all, i)) *whole = false;
+    return groups;
+}
+
+/* The group of the source whose settings are those of most parameters; of vectors. */
+static const struct param_group *group_like(const struct training *run, bool vectors)
+{
+    const struct param_group *found = NULL;
+    for (size_t i = 0; i < run->num_groups; i++) {
+        const struct param_group *g = &run->groups[i];
+        const bool is_of_vectors = g->members && text_starts_with(g->members, "vectors");
+        const bool is_of_embeddings = g->members && strcmp(g->members, "embeddings") == 0;
+        if (g->is_expert_parallel || is_of_embeddings || is_of_vectors != vectors) continue;
+        if (!found) found = g;
+    }
+    return found;
+}
+
+static struct torch_out_group *made_groups(struct target *t, const struct own_outputs *all,
+                                           struct param_group *fields, size_t *num_groups)
+{
+    struct arena *a = &t->plan.arena;
+    struct torch_out_group *groups = arena_array(a, 2, sizeof *groups);
+    const bool split = t->options.split_decay;
+    for (size_t i = 0; i < all->out.count; i++) {
+        const struct out_tensor *o = &all->out.items[i];
+        if (o->state || !has_state(all, i)) continue;
+        const bool is_vector = o->num_dims < 2;
+        add_param(a, &groups[split && is_vector], all->out.count, i, NAN);
+    }
+    for (size_t g = 0; g < 2; g++) {
+        const struct param_group *like = group_like(&t->source->training.run, g == 1);
+        if (!like) like = group_like(&t->source->training.run, false);
+        param_group_init(&fields[g]);
+        if (like) fields[g] = *like;
+        groups[g].fields = &fields[g];
+    }
+    if (split) fields[1].weight_decay = fields[1].wd_mult = 0;
+    if (split && !groups[0].num_params) groups[0] = groups[1];
+    *num_groups = split && groups[1].num_params && groups[0].params != groups[1].params ? 2 : 1;
+    return groups;
+}
+
+static void note_decay(struct target *t, const struct param_group *fields)
+{
+    const struct param_group *vectors = group_like(&t->source->training.run, true);
+    if (t->options.split_decay || !vectors || !(fields->weight_decay > 0)) return;
+    notes_add(&t->notes, &t->plan.arena,
+              "all parameters become one group with weight decay %g; in the source those of one "
+              "dimension have a group of their own with %g: --split-decay makes two",
+              fields->weight_decay, isfinite(vectors->weight_decay) ? vectors->weight_decay : 0);
+}
+
+enum status torch_groups_plan(struct target *t, const struct own_outputs *all,
+                              struct torch_out_group **groups, size_t *num_groups,
+                              struct error *err)
+{
+    struct arena *a = &t->plan.arena;
+    const struct training_state *s = &t->source->training;
+    bool listed = s->torch_groups && s->run.num_groups;
+    struct strbuf unknown = {0};
+    *groups = NULL;
+    *num_groups = 0;
+    if (!t->num_states) return OK;
+    if (listed) *groups = listed_groups(t, all, &listed);
+    if (listed && t->options.split_decay && s->run.num_groups > 1)
+        return fail(err, ERR_USAGE,
+                    "--split-decay: the source has %zu groups of parameters, which stay as they "
+                    "are",
+                    s->run.num_groups);
+    if (listed && t->options.split_decay) listed = false;
+    *num_groups = s->run.num_groups;
+    struct param_group *fields = arena_array(a, listed ? *num_groups : 2, sizeof *fields);
+    if (!listed)
+        *groups = made_groups(t, all, fields, num_groups);
+    else
+        for (size_t g = 0; g < *num_groups; g++) {
+            fields[g] = s->run.groups[g];
+            (*groups)[g].fields = &fields[g];
+        }
+    for (size_t g = 0; g < *num_groups; g++)
+        complete_fields(t, &fields[(*groups)[g].fields - fields], &unknown);
+    if (unknown.length)
+        notes_add(&t->notes, a,
+                  "nothing says %s of the optimizer: torch's defaults are written; give them as "
+                  "the next run will have them (--lr, --weight-decay, ...)",
+                  unknown.data);
+    if (!listed) note_decay(t, fields);
+    t->fates[TRAINING_GROUPS].fate = listed                 ? FATE_CARRIED
+                                     : s->run.num_groups    ? FATE_TRANSLATED
+                                                            : FATE_MADE;
+    strbuf_release(&unknown);
+    return OK;
+}
+
+/* ---- writing ---- */
+
+static struct value *key_value(struct arena *a, const struct param_group *g,
+                               const struct value *own, const char *key)
+{
+    if (strcmp(key, "betas") == 0) {
+        if (!isfinite(g->beta1) || !isfinite(g->beta2)) return NULL;
+        struct value *both[] = {value_float(a, g->beta1), value_float(a, g->beta2)};
+        return value_list(a, VALUE_TUPLE, 2, both);
+    }
+    for (size_t i = 0; i < COUNT(group_keys); i++) {
+        if (strcmp(group_keys[i].key, key)) continue;
+        const struct scalar s = field_get(&group_keys[i].field, g);
+        if (s.kind == FIELD_BOOL) return own ? NULL : value_bool(a, s.truth);
+        return isfinite(s.real) ? value_float(a, s.real) : NULL;
+    }
+    return NULL;
+}
+
+/* As the source had it, with the numbers that the user gave. */
+static struct value *own_dict(struct arena *a, const struct torch_out_group *g)
+{
+    struct value *dict = value_dict(a);
+    for (uint32_t i = 0; i < g->own->count; i++) {
+        struct value *key = g->own->items[2 * i], *v = g->own->items[2 * i + 1];
+        const char *name = value_as_text(key);
+        struct value *now = name ? key_value(a, g->fields, g->own, name) : NULL;
+        if (!name || strcmp(name, "params")) value_dict_put(a, dict, key, now ? now : v);
+    }
+    return dict;
+}
+
+struct value *torch_group_value(struct arena *a, const struct torch_out_group *g)
+{
+    static const char *const keys[] = {"lr", "betas", "eps", "weight_decay", "amsgrad"};
+    static const char *const flags[] = {"maximize", "foreach", "capturable", "differentiable",
+                                        "fused"};
+    if (g->own && g->own->kind == VALUE_DICT) return own_dict(a, g);
+    struct value *dict = value_dict(a);
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        struct value *v = key_value(a, g->fields, NULL, keys[i]);
+        if (v) value_dict_add(a, dict, keys[i], v);
+    }
+    for (size_t i = 0; i < COUNT(flags); i++) {
+        const bool unset = strcmp(flags[i], "foreach") == 0 || strcmp(flags[i], "fused") == 0;
+        value_dict_add(a, dict, flags[i], unset ? value_none(a) : value_bool(a, false));
+    }
+    value_dict_add(a, dict, "decoupled_weight_decay",
+                   value_bool(a, g->fields->decoupled_weight_decay));
+    struct value *initial = key_value(a, g->fields, NULL, "initial_lr");
+    if (initial) value_dict_add(a, dict, "initial_lr", initial);
+    return dict;
+}
