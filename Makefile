@@ -25,7 +25,7 @@ CHECK_PACKAGES = $(TEST_PACKAGES) g++ libopenmpi-dev openmpi-bin clang libclang-
                  valgrind strace python3-venv ca-certificates
 
 FOLDERS = common formats kernels/cpu ckpt convert convert/map convert/hf convert/megatron \
-          convert/megatron/optim convert/megatron/legacy convert/cli convert/cli/inspect \
+          convert/megatron/optim convert/megatron/legacy convert/dcp convert/fsdp convert/deepspeed convert/deepspeed/write convert/cli convert/cli/inspect \
           validate validate/compare validate/hints validate/forward validate/report validate/trained train/cli
 # of libferry_engine.so, which the program loads when it computes
 ENGINE_FOLDERS = kernels kernels/cpu/ops train/comm train/engine train/schedule train/backward train/data train/model train/loop train/trainer

@@ -36,7 +36,12 @@ enum format_column {
     FORMAT_COMMON_OBJECT = 1 << 4, /* the common state may be an object beside the weights */
     FORMAT_CONFIG_JSON = 1 << 5,   /* has a config.json that describes the model */
     FORMAT_ASKS_OPTIM = 1 << 7, /* the optimizer's state is only written if the user asks for it */
-    FORMAT_SHARDS = 1 << 6      /* weights are split into files, up to --max-shard-size each */
+    FORMAT_SHARDS = 1 << 6,     /* weights are split into files, up to --max-shard-size each */
+    FORMAT_DATA_PARALLEL = 1 << 8, /* data parallel ranks have files of their own (--dp) */
+    FORMAT_ZERO = 1 << 9,          /* in one of the stages of ZeRO */
+    FORMAT_TORCH_GROUPS = 1 << 10, /* groups of parameters are those of torch.optim */
+    FORMAT_NESTED = 1 << 11,       /* keys are paths in a nested dict of the user's */
+    FORMAT_FUSED_QKV = 1 << 12     /* the optimizer has q, k and v as one */
 };
 
 /* The files that a checkpoint of a format is made of, so that --overwrite removes no others. Paths
@@ -63,6 +68,7 @@ struct format {
     const struct format_contents *contents;
     const char *const *root_signs; /* FORMAT_ITERATIONS: globs; a root has a name that matches one;
                                       NULL at the end */
+    const char *unit_glob; /* FORMAT_ITERATIONS: matches the folder of an iteration, "iter_*" */
     const char *
         last_entry; /* written last: the file without which a folder is no checkpoint; NULL: none */
 };
@@ -77,11 +83,13 @@ FORMATS(FORMAT_ROW, FORMAT_ROW, FORMAT_WORD)
 #undef FORMAT_ROW
 #undef FORMAT_WORD
 
-/* The format with this name (not its other names); NULL: none. */
+/* The format with this name, or one of its other names; NULL: none. */
 const struct format *format_find(const char *name);
-/* The format that recognises the file or folder at path, opened with options o (may be NULL); NULL:
- * none. */
-const struct format *format_of_path(const char *path, const struct source_options *o);
+/* The format of the file or folder at path: that of o->format, else the last one that recognises it
+ * with options o (may be NULL); NULL: none. *also (may be NULL): another one that recognises it;
+ * NULL: none. */
+const struct format *format_of_path(const char *path, const struct source_options *o,
+                                    const struct format **also);
 
 /* Sets the members of *o that depend on the format. */
 void format_tell_publishing(const struct format *f, struct publish_options *o);

@@ -106,7 +106,7 @@ static enum status open_as_stored(struct checkpoint *c, const char *path, struct
 static enum reading why_stored(const struct checkpoint *c)
 {
     if (c->contradicts) return AS_CONTRADICTS;
-    const struct format *format = format_of_path(c->path, NULL);
+    const struct format *format = format_of_path(c->path, NULL, NULL);
     return c->family || (format && format->has & FORMAT_ARGS) ? AS_REFUSED : AS_UNKNOWN;
 }
 

@@ -30,7 +30,8 @@ enum status own_outputs_add(struct own_outputs *x, const char *name, const struc
     struct arena *a = &x->t->plan.arena;
     const size_t count = x->out.count, index = out_tensors_add(&x->out, a, name, own);
     struct out_tensor *o = &x->out.items[index];
-    if (index == count) (void)map_add(&x->own_names, own_key(a, o->own_name, o->state), index, NULL);
+    if (index == count)
+        (void)map_add(&x->own_names, own_key(a, o->own_name, o->state), index, NULL);
     if (at) *at = index;
     if (o->dtype != own->dtype)
         return fail(err, ERR_UNSUPPORTED, "%s would be part %s, part %s%s", o->name,

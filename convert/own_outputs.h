@@ -27,8 +27,7 @@ void own_outputs_release(struct own_outputs *x);
 /* Adds an own tensor, or a part of one, as `name`; *at (may be NULL) is its index in x->out.
  * ERR_UNSUPPORTED if its parts differ in dtype. */
 MUST_CHECK enum status own_outputs_add(struct own_outputs *x, const char *name,
-                                       const struct own_output *own, size_t *at,
-                                       struct error *err);
+                                       const struct own_output *own, size_t *at, struct error *err);
 /* The index of the state (NULL: the parameter) of an own tensor by the name that the export gave;
  * SIZE_MAX: there is none. */
 size_t own_outputs_find(const struct own_outputs *x, const char *own_name, const char *state);

@@ -92,8 +92,11 @@ enum status source_open(struct checkpoint *c, const char *path, const struct sou
                NULL); /* for the names of parameters; called again once the config is known */
     source_find_in_hub_cache(c);
     if (!path_exists(c->path)) return not_there(path, err);
-    const struct format *format = format_of_path(c->path, o);
+    const struct format *also, *format = format_of_path(c->path, o, &also);
     if (!format) return refuse_unknown(c->path, err);
+    if (also)
+        checkpoint_note(c, "%s is of format %s, and read so; it is of format %s too: --from %s",
+                        c->path, format->name, also->name, also->name);
     struct source_options own = *o;
     if (o->hf_config) own.hf_config = hf_folder_resolve(&c->arena, o->hf_config);
     if (o->hf_config && !path_exists(own.hf_config)) return not_there(o->hf_config, err);

@@ -66,17 +66,20 @@ static enum status compare_elements(const struct catalog *c, const struct tensor
     return st;
 }
 
-static enum status compare_stored(const struct catalog *c, const struct stored_tensor *a,
-                                  const struct stored_tensor *b, struct arena *arena, bool *same,
-                                  uint64_t *at, struct error *err)
+static enum status compare_tensors(const struct catalog *c, const struct tensor *x,
+                                   const struct tensor *y, bool *same, uint64_t *at,
+                                   struct error *err)
 {
-    struct tensor *x, *y;
-    TRY(catalog_wrap_stored(c, arena, a, &x, err));
-    TRY(catalog_wrap_stored(c, arena, b, &y, err));
     char *buffers = must_calloc(4 * COMPARE_ELEMENTS, MAX_ELEMENT_BYTES);
     enum status st = compare_elements(c, x, y, buffers, same, at, err);
     free(buffers);
     return st;
+}
+
+static bool are_alike(const struct tensor *x, const struct tensor *y)
+{
+    return x->dtype == y->dtype && x->num_dims == y->num_dims && dtype_bytes(x->dtype) &&
+           memcmp(x->shape, y->shape, x->num_dims * sizeof *x->shape) == 0;
 }
 
 enum status source_same_stored(const struct checkpoint *c, const struct stored_tensor *a,
@@ -84,14 +87,39 @@ enum status source_same_stored(const struct checkpoint *c, const struct stored_t
                                struct error *err)
 {
     struct arena arena;
+    struct tensor *x, *y;
     *at = 0;
-    *same = a->dtype == b->dtype && a->num_dims == b->num_dims && dtype_bytes(a->dtype) &&
-            memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
-    if (!*same) return OK;
     arena_init(&arena);
-    enum status st = compare_stored(&c->catalog, a, b, &arena, same, at, err);
+    enum status st = catalog_wrap_stored(&c->catalog, &arena, a, &x, err);
+    if (!st) st = catalog_wrap_stored(&c->catalog, &arena, b, &y, err);
+    if (!st && (*same = are_alike(x, y))) st = compare_tensors(&c->catalog, x, y, same, at, err);
     arena_release(&arena);
     return st;
+}
+
+/* An own tensor as one that can be read; not in the catalog. */
+static enum status wrap_own(struct checkpoint *c, const struct own_tensor *own, struct tensor *out,
+                            struct error *err)
+{
+    const struct pair whole = pair_whole(0, 0, own->numel);
+    *out = (struct tensor){.name = own->name,
+                           .dtype = own->dtype,
+                           .num_dims = own->num_dims,
+                           .shape = own->shape,
+                           .numel = own->numel};
+    TRY(catalog_add_part(&c->catalog, out, own, &whole, err));
+    return tensor_check(out, err);
+}
+
+enum status source_same_own(struct checkpoint *c, const struct own_tensor *a,
+                            const struct own_tensor *b, bool *same, uint64_t *at, struct error *err)
+{
+    struct tensor x, y;
+    *at = 0;
+    TRY(wrap_own(c, a, &x, err));
+    TRY(wrap_own(c, b, &y, err));
+    *same = are_alike(&x, &y);
+    return *same ? compare_tensors(&c->catalog, &x, &y, same, at, err) : OK;
 }
 
 /* ---- unknown fields ---- */

@@ -11,6 +11,7 @@
 enum { CONFIG_FILE_CAP = 16 << 20 };
 
 struct source_options {
+    const struct format *format; /* --from; NULL: the one that recognises the path */
     /* Folder, or model in the hub's cache, whose config.json gives fields that the checkpoint
      * lacks. */
     const char *hf_config;
@@ -72,6 +73,10 @@ MUST_CHECK enum status source_check_exports(const struct checkpoint *c, struct e
 MUST_CHECK enum status source_same_stored(const struct checkpoint *c, const struct stored_tensor *a,
                                           const struct stored_tensor *b, bool *same, uint64_t *at,
                                           struct error *err);
+/* The same of two own tensors. */
+MUST_CHECK enum status source_same_own(struct checkpoint *c, const struct own_tensor *a,
+                                       const struct own_tensor *b, bool *same, uint64_t *at,
+                                       struct error *err);
 
 /* Whether one of the globs matches the name. */
 bool globs_match(const struct arg_list *globs, const char *name);

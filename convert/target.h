@@ -36,9 +36,9 @@ struct target_options {
     bool durable;
     bool optimizer; /* the states of the optimizer are written, if the source has any */
     enum optim_format optim_format;
-    uint64_t dp;        /* data parallel ranks whose files are written; 0: the source's, else 1 */
-    int zero;           /* deepspeed: the stage of ZeRO; -1: the source's, else 1 */
-    bool split_decay;   /* parameters of one dimension have a group without weight decay */
+    uint64_t dp;      /* data parallel ranks whose files are written; 0: the source's, else 1 */
+    int zero;         /* deepspeed: the stage of ZeRO; -1: the source's, else 1 */
+    bool split_decay; /* parameters of one dimension have a group without weight decay */
     const char *optim_key; /* dcp: the key of the optimizer's state; NULL: "optim" */
     bool flatten_optim;    /* dcp: states under one key each, as
                               flatten_optimizer_state_dict=True saves them */

@@ -15,7 +15,10 @@ static const struct group_key {
     const char *key;
     struct field field;
 } group_keys[] = {
-#define KEY(key, member) {key, FIELD_ROW(struct param_group, member)}
+#define KEY(key, member)                                                                           \
+    {                                                                                              \
+        key, FIELD_ROW(struct param_group, member)                                                 \
+    }
     KEY("lr", lr),
     KEY("initial_lr", max_lr),
     KEY("eps", eps),
@@ -45,8 +48,8 @@ static void read_key(const struct group_reader *r, const struct field *f, const 
         field_set(f, to, s);
 }
 
-enum status torch_groups_add(struct checkpoint *c, const struct value *group,
-                             torch_scalar *scalar, void *context, struct error *err)
+enum status torch_groups_add(struct checkpoint *c, const struct value *group, torch_scalar *scalar,
+                             void *context, struct error *err)
 {
     struct training_state *s = &c->training;
     const struct group_reader r = {scalar, context};
@@ -242,8 +245,10 @@ static void complete_fields(struct target *t, struct param_group *g, struct strb
         const char *name;
         double *at, without;
     } needed[] = {
-        {"lr", &g->lr, 1e-3},           {"beta1", &g->beta1, 0.9},
-        {"beta2", &g->beta2, 0.999},    {"eps", &g->eps, 1e-8},
+        {"lr", &g->lr, 1e-3},
+        {"beta1", &g->beta1, 0.9},
+        {"beta2", &g->beta2, 0.999},
+        {"eps", &g->eps, 1e-8},
         {"weight_decay", &g->weight_decay, 0.01},
     };
     if (given) {
@@ -375,9 +380,9 @@ enum status torch_groups_plan(struct target *t, const struct own_outputs *all,
                   "the next run will have them (--lr, --weight-decay, ...)",
                   unknown.data);
     if (!listed) note_decay(t, fields);
-    t->fates[TRAINING_GROUPS].fate = listed                 ? FATE_CARRIED
-                                     : s->run.num_groups    ? FATE_TRANSLATED
-                                                            : FATE_MADE;
+    t->fates[TRAINING_GROUPS].fate = listed              ? FATE_CARRIED
+                                     : s->run.num_groups ? FATE_TRANSLATED
+                                                         : FATE_MADE;
     strbuf_release(&unknown);
     return OK;
 }

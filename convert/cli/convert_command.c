@@ -33,12 +33,13 @@ struct convert_flags {
     struct layout_options layout;
     struct run_flags run;
     struct output_flags output;
-    const char *to, *torch_dtype, *transformer_impl, *common_state, *verify, *optim_format;
-    uint64_t divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
+    const char *to, *names, *zero, *optim_key, *torch_dtype, *transformer_impl, *common_state,
+        *verify, *optim_format;
+    uint64_t dp, divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
     struct arg_list allow_missing, allow_unexpected;
     struct training_flags training;
     bool grouped_gemm, optim, no_optim, fully_reshardable, dry_run, resume, integrity,
-        allow_overflow, restart;
+        allow_overflow, restart, flatten_optim, split_qkv, split_decay;
 };
 
 // clang-format off
@@ -72,6 +73,13 @@ static const struct arg convert_args[] = {
     {"--no-optim --no-load-optim --no-save-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer state out"},
     {"--optim-format", ARG_CHOICE, AT(optim_format), NULL, OPTIM_FORMATS(FIRST_CHOICE, NEXT_CHOICE), "how Megatron's formats keep it. torch_dist: fully_reshardable (default; every layout), fully_sharded_model_space (Megatron-Core before 0.14), not_distributed (for runs without --use-distributed-optimizer). torch: distributed (distrib_optim.pt), not_distributed (in the rank files); default: as args say"},
     {"--dist-ckpt-optim-fully-reshardable", ARG_FLAG, AT(fully_reshardable), NULL, NULL, "--optim-format fully_reshardable"},
+    {"--data-parallel-size --dp --world", ARG_UINT, AT(dp), "N", NULL, "data parallel ranks that the destination is cut for (dcp, torchtitan, deepspeed); default: the source's, else 1"},
+    {"--zero --zero-stage", ARG_CHOICE, AT(zero), NULL, "0|1|2|3", "stage of ZeRO of a DeepSpeed destination; default: the source's, else 1"},
+    {"--names", ARG_CHOICE, AT(names), NULL, "hf|torchtitan", "names of parameters in a dcp destination; torchtitan is the same as --to torchtitan"},
+    {"--optim-key", ARG_TEXT, AT(optim_key), "KEY", NULL, "key of the optimizer in a dcp destination; default optim (accelerate: optimizer)"},
+    {"--flatten-optim", ARG_FLAG, AT(flatten_optim), NULL, NULL, "write the optimizer of a dcp destination as flatten_optimizer_state_dict=True does"},
+    {"--split-qkv", ARG_FLAG, AT(split_qkv), NULL, NULL, "torchtitan: the optimizer has q, k and v apart, for runs with fuse_qkv=False"},
+    {"--split-decay", ARG_FLAG, AT(split_decay), NULL, NULL, "two groups of parameters for torch.optim: those of one dimension have no weight decay; default: the source's, else one"},
     {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
 };
 static const struct arg ranks_args[] = {
@@ -133,6 +141,8 @@ struct run {
 static const struct format *target_format(const struct run *r)
 {
     const struct format *own = r->source.format;
+    if (r->flags->names && strcmp(r->flags->names, "torchtitan") == 0)
+        return format_find("torchtitan");
     if (r->flags->to) return format_find(r->flags->to);
     return own->becomes ? own->becomes : own;
 }
@@ -168,6 +178,12 @@ static struct target_options target_options_of(const struct run *r, const struct
         .durable = !f->run.no_fsync,
         .optimizer = r->source.training.optimizer.present && !f->no_optim,
         .optim_format = optim_format_of(f),
+        .dp = f->dp,
+        .zero = f->zero ? f->zero[0] - '0' : -1,
+        .split_decay = f->split_decay,
+        .optim_key = f->optim_key,
+        .flatten_optim = f->flatten_optim,
+        .split_qkv = f->split_qkv,
         .allow_missing = &f->allow_missing,
         .allow_unexpected = &f->allow_unexpected,
     };
@@ -178,10 +194,13 @@ static enum status check_flags(const struct run *r, const struct target_options 
                                struct error *err)
 {
     const struct convert_flags *f = r->flags;
+    if (!to->format->target)
+        return fail(err, ERR_USAGE, "--to %s: this format is read, and not written",
+                    to->format->name);
     const struct {
         const char *flag;
         bool given;
-        enum format_column for_what;
+        unsigned for_what;
     } flags[] = {
         {"a parallel layout", layout_is_given(&f->layout), FORMAT_LAYOUT},
         {"--iteration", f->iteration != UINT64_MAX, FORMAT_ITERATIONS},
@@ -191,6 +210,13 @@ static enum status check_flags(const struct run *r, const struct target_options 
         {"--moe-grouped-gemm", f->grouped_gemm, FORMAT_ARGS},
         {"--common-state", f->common_state != NULL, FORMAT_COMMON_OBJECT},
         {"--max-shard-size", f->max_shard_size > 0, FORMAT_SHARDS},
+        {"--data-parallel-size (--dp)", f->dp > 0, FORMAT_DATA_PARALLEL},
+        {"--zero", f->zero != NULL, FORMAT_ZERO},
+        {"--split-decay", f->split_decay, FORMAT_TORCH_GROUPS},
+        {"--names", f->names != NULL, FORMAT_NESTED | FORMAT_FUSED_QKV},
+        {"--optim-key", f->optim_key != NULL, FORMAT_NESTED},
+        {"--flatten-optim", f->flatten_optim, FORMAT_NESTED},
+        {"--split-qkv", f->split_qkv, FORMAT_FUSED_QKV},
     };
     for (size_t i = 0; i < COUNT(flags); i++)
         if (flags[i].given && !(to->format->has & flags[i].for_what))
@@ -647,7 +673,8 @@ static void print_end(const struct run *r, bool done)
 static enum status check_root(struct run *r, struct error *err)
 {
     const char *name = path_base(&r->arena, r->report.destination);
-    if (!r->target.unit || fnmatch("iter_[0-9][0-9][0-9][0-9][0-9][0-9][0-9]", name, 0)) return OK;
+    const char *glob = r->target.format->unit_glob;
+    if (!r->target.unit || !glob || fnmatch(glob, name, 0)) return OK;
     return fail(err, ERR_USAGE,
                 "%s: an iteration; the destination is the folder above it, and --iteration N says "
                 "which one is written",
@@ -699,8 +726,12 @@ static enum status ranks_of(const struct convert_flags *f, struct ranks *out, st
     *out = (struct ranks){.size = (unsigned)f->world_size};
     if (f->rank == UINT64_MAX && !f->world_size) return ranks_from_environment(out, err);
     if (f->rank == UINT64_MAX && f->world_size == 1) return OK;
-    if (f->rank == UINT64_MAX || !f->world_size)
-        return fail(err, ERR_USAGE, "--rank and --world-size belong together");
+    if (f->rank == UINT64_MAX)
+        return fail(err, ERR_USAGE,
+                    "--world-size %" PRIu64 ": the number of processes that convert together; each "
+                    "has its --rank. The ranks that the destination is for are --dp",
+                    f->world_size);
+    if (!f->world_size) return fail(err, ERR_USAGE, "--rank and --world-size belong together");
     out->rank = (unsigned)f->rank;
     if (f->rank < f->world_size && f->world_size <= MAX_RANKS_OF_A_JOB) return OK;
     return fail(err, ERR_USAGE, "--rank %" PRIu64 " --world-size %" PRIu64 " is no rank", f->rank,

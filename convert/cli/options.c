@@ -4,13 +4,18 @@
 
 #include "common/checked.h"
 #include "common/count.h"
+#include "convert/format.h"
 
 // clang-format off
 #define FLAG(type, names, field, help) {names, ARG_FLAG, offsetof(type, field), NULL, NULL, help}
 #define UINT(type, names, field, help) {names, ARG_UINT, offsetof(type, field), "N", NULL, help}
 #define TEXT(type, names, field, value, help) {names, ARG_TEXT, offsetof(type, field), value, NULL, help}
 
+#define FIRST_FORMAT(name) #name
+#define NEXT_FORMAT(name) "|" #name
+#define OTHER_FORMAT(word, name) "|" #word
 const struct arg source_args[] = {
+    {"--from --source-format", ARG_CHOICE, offsetof(struct source_flags, from), NULL, FORMATS(FIRST_FORMAT, NEXT_FORMAT, OTHER_FORMAT), "format to read SOURCE as, if its folder is of several; default: as it is recognised, the one with the optimizer first"},
     TEXT(struct source_flags, "--hf-config", hf_config, "DIR", "folder with the config.json (and tokenizer) of the model, for fields that the checkpoint lacks"),
     TEXT(struct source_flags, "--model", family, "FAMILY", "model family (see ferry models); default: as the checkpoint says"),
     TEXT(struct source_flags, "--model-map", model_map, "FILE", "a model map of your own, in addition to the built-in ones"),
@@ -69,7 +74,8 @@ struct executor_options executor_options_of(const struct run_flags *r, const str
 
 struct source_options source_options_of(const struct source_flags *f)
 {
-    return (struct source_options){.hf_config = f->hf_config,
+    return (struct source_options){.format = f->from ? format_find(f->from) : NULL,
+                                   .hf_config = f->hf_config,
                                    .family = f->family,
                                    .has_ckpt_step = f->ckpt_step != UINT64_MAX,
                                    .ckpt_step = f->ckpt_step,

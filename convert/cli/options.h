@@ -9,7 +9,7 @@
 
 /* Options of a source, for facts that the checkpoint does not say. */
 struct source_flags {
-    const char *hf_config, *family, *model_map;
+    const char *from, *hf_config, *family, *model_map;
     uint64_t ckpt_step; /* UINT64_MAX: not given */
     uint64_t true_vocab_size;
     struct arg_list allow_config;
@@ -34,7 +34,7 @@ struct output_flags {
 extern const struct arg source_args[], layout_args[], run_args[], output_args[];
 enum { NUM_READ_ARGS = 3 }; /* the first rows of run_args, for commands that write nothing */
 enum {
-    NUM_SOURCE_ARGS = 6,
+    NUM_SOURCE_ARGS = 7,
     NUM_LAYOUT_ARGS = NUM_LAYOUT_FIELDS - 2,
     NUM_RUN_ARGS = 5,
     NUM_OUTPUT_ARGS = 4

@@ -101,7 +101,6 @@ const struct arg training_args[] = {
 #undef X
     UNUSED("--use-distributed-optimizer", NULL)
     UNUSED("--context-parallel-size --cp", "N")
-    UNUSED("--data-parallel-size --dp", "N")
     UNUSED("--sequence-parallel --sp", NULL)
     UNUSED("--micro-batch-size", "N")
     UNUSED("--global-batch-size", "N")

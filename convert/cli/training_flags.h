@@ -13,7 +13,7 @@ struct training_flags {
 };
 
 extern const struct arg training_args[];
-enum { NUM_TRAINING_ARGS = 145 };
+enum { NUM_TRAINING_ARGS = 144 };
 
 /* ERR_USAGE with both values if a flag contradicts the model or the dtype of the written weights
  * (`dtype` if casts, else as stored). Prints the accepted flags on stderr unless quiet. optimizer:

@@ -168,8 +168,7 @@ static void count_cut_rows(struct target *t)
     if (padding) t->facts.cut_rows = padding->shape[0];
 }
 
-enum status hf_model_export(struct target *t, export_visit *visit, void *context,
-                            struct error *err)
+enum status hf_model_export(struct target *t, export_visit *visit, void *context, struct error *err)
 {
     const struct naming *naming = is_plain(t->source) ? &naming_plain : &naming_hf;
     TRY(naming->export(&(struct naming_export){.t = t}, visit, context, err));

@@ -2,9 +2,9 @@
  * files they lie: Hugging Face folders, DeepSpeed, FSDP, torchtitan.
  *
  * A reader of such files adds the own tensors (catalog_add_own; a state of the optimizer has the
- * name of its parameter) and calls hf_model_import(). A config.json says what model they are. Without one
- * the names alone count (naming_plain): each own tensor is a logical tensor under its own name,
- * which can be written to all formats of these names, and to no others. */
+ * name of its parameter) and calls hf_model_import(). A config.json says what model they are.
+ * Without one the names alone count (naming_plain): each own tensor is a logical tensor under its
+ * own name, which can be written to all formats of these names, and to no others. */
 #ifndef FERRY_CONVERT_HF_MODEL_H
 #define FERRY_CONVERT_HF_MODEL_H
 
@@ -28,8 +28,8 @@ MUST_CHECK enum status hf_model_import(const struct naming_import *import, struc
  * whose own names alone count needs nothing; others need a family, and the size of the
  * vocabulary. */
 MUST_CHECK enum status hf_model_check_export(const struct target *t, struct error *err);
-/* Calls visit as naming.export does, by Hugging Face's names or by the source's own. Lists gaps, and
- * counts rows of padding, which are not written. */
+/* Calls visit as naming.export does, by Hugging Face's names or by the source's own. Lists gaps,
+ * and counts rows of padding, which are not written. */
 MUST_CHECK enum status hf_model_export(struct target *t, export_visit *visit, void *context,
                                        struct error *err);
 

@@ -173,7 +173,8 @@ static enum status add_mapped(void *context, const struct mapped_tensor *t, stru
 
 /* ---- tied heads ---- */
 
-static const char head_name[] = "output_layer.weight";
+static const char head_name[] = "output_layer.weight",
+                  embedding_logical[] = "embedding.word_embeddings.weight";
 
 struct head_search {
     const char *logical;
@@ -208,14 +209,16 @@ static enum status check_tied_head(struct importing *x, struct error *err)
     struct checkpoint *c = x->c;
     const struct head_search search = name_of(x, head_name);
     const struct own_tensor *head = find_own(x, search.name, NULL);
-    const struct tensor *embedding = catalog_find(&c->catalog, "embedding.word_embeddings.weight");
+    const struct tensor *embedding = catalog_find(&c->catalog, embedding_logical);
     bool same;
     uint64_t at;
-    if (c->config.untie_embeddings_and_output_weights || !head || !embedding) return OK;
-    const struct own_tensor *embedded = find_own(x, embedding->stored_name, NULL);
+    const struct head_search embedding_name = name_of(x, embedding_logical);
+    const struct own_tensor *embedded = find_own(x, embedding_name.name, NULL);
+    if (c->config.untie_embeddings_and_output_weights || !head || !embedding || !embedded)
+        return OK;
     x->taken[head - c->catalog.own] = head->numel;
     c->num_ignored++;
-    TRY(source_same_stored(c, stored_of(x, head), stored_of(x, embedded), &same, &at, err));
+    TRY(source_same_own(c, head, embedded, &same, &at, err));
     if (same) return OK;
     c->contradicts = true;
     if (head->dtype == embedded->dtype && head->numel == embedded->numel)

@@ -257,8 +257,8 @@ static enum status write_small_files(struct target *t, const char *folder, struc
     const struct hf_target *x = t->own;
     struct arena a;
     arena_init(&a);
-    enum status st = hf_model_write_config(t, x->config, own_outputs_main_dtype(&x->model.own),
-                                           folder, err);
+    enum status st =
+        hf_model_write_config(t, x->config, own_outputs_main_dtype(&x->model.own), folder, err);
     if (!st) st = write_training(x, path_join(&a, folder, hf_training_file), err);
     if (!st) st = write_index(&x->model, folder, err);
     if (!st) st = write_index(&x->optimizer, folder, err);

@@ -158,7 +158,7 @@ static enum status find_hf_iteration(struct checkpoint_found *out, const char *r
         const int64_t n = iteration_of(list.names[i]);
         const char *path = path_join(a, root, list.names[i]);
         if (n < 0 || n <= out->iteration || (has_step && n != (int64_t)step)) continue;
-        if (format_of_path(path, NULL) != &format_hf) continue;
+        if (format_of_path(path, NULL, NULL) != &format_hf) continue;
         *out = (struct checkpoint_found){true, path, n, &format_hf};
     }
     return OK;
@@ -180,7 +180,7 @@ static void find_in_hub(struct checkpoint_found *out, const char *path, struct a
     struct checkpoint c;
     checkpoint_init(&c, path);
     source_find_in_hub_cache(&c);
-    const struct format *format = c.path == path ? NULL : format_of_path(c.path, NULL);
+    const struct format *format = c.path == path ? NULL : format_of_path(c.path, NULL, NULL);
     if (format) *out = (struct checkpoint_found){true, arena_copy_text(a, c.path), -1, format};
     checkpoint_release(&c);
 }
@@ -195,10 +195,10 @@ enum status checkpoint_find(struct checkpoint_found *out, const char *path, bool
         return OK;
     }
     if (iteration_is_below(path)) {
-        const struct format *format = format_of_path(path, &o);
+        const struct format *format = format_of_path(path, &o, NULL);
         return find_megatron(out, path, &o, format, a, err);
     }
-    const struct format *format = format_of_path(path, &o);
+    const struct format *format = format_of_path(path, &o, NULL);
     if (!format) return find_hf_iteration(out, path, has_step, step, a, err);
     *out = (struct checkpoint_found){true, path, iteration_of(path_base(a, path)), format};
     return OK;

@@ -40,7 +40,7 @@ static bool has_own_config(const char *path)
 
 static bool has_no_iterations(const char *path)
 {
-    const struct format *format = format_of_path(path, NULL);
+    const struct format *format = format_of_path(path, NULL, NULL);
     return format && !(format->has & FORMAT_ITERATIONS);
 }
 
@@ -48,7 +48,7 @@ struct source_options side_source_options(const char *path, const struct source_
                                           uint64_t vocab_size)
 {
     struct source_options out = *o;
-    const struct format *format = format_of_path(path, NULL);
+    const struct format *format = format_of_path(path, NULL, NULL);
     if (format && format->has & FORMAT_CONFIG_JSON && has_own_config(path)) out.hf_config = NULL;
     if (has_no_iterations(path)) out.has_ckpt_step = false;
     if (vocab_size) out.true_vocab_size = vocab_size;

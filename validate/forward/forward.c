@@ -234,7 +234,7 @@ static struct source_options source_for(const char *path, const struct engine_mo
                                         const struct side *opened)
 {
     struct source_options out = model->source;
-    const struct format *format = format_of_path(path, NULL);
+    const struct format *format = format_of_path(path, NULL, NULL);
     if (format && format->has & FORMAT_CONFIG_JSON) {
         out.hf_config = NULL;
         out.has_ckpt_step = false;
