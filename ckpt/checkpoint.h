@@ -145,6 +145,10 @@ struct checkpoint {
     bool names_alone;              /* no config is known, and logical tensors are own ones */
     const char *family;            /* of the model map; NULL: not known */
     struct layout layout;          /* as found; all 1 for Hugging Face */
+    /* Of formats in which data parallel ranks have files: how many there are (0: not known), and of
+     * DeepSpeed the stage of ZeRO. */
+    uint64_t dp;
+    unsigned zero;
     bool transformer_engine_names; /* known from in-memory names (legacy) or extra states */
     const char *hf_folder; /* the folder of config.json and its companions; NULL: there is none */
     struct training_state training;

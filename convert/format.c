@@ -54,6 +54,7 @@ const struct format format_hf = {
     .source = &source_hf,
     .target = &target_hf,
     .contents = &hf_contents,
+    .states_in = "optimizer.safetensors",
     .last_entry = "config.json",
 };
 

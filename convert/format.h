@@ -66,6 +66,8 @@ struct format {
     const struct source_kind *source;
     const struct target_kind *target;
     const struct format_contents *contents;
+    const char *states_in; /* where the optimizer's states are, for people; NULL: as --optim-format
+                              says */
     const char *const *root_signs; /* FORMAT_ITERATIONS: globs; a root has a name that matches one;
                                       NULL at the end */
     const char *unit_glob; /* FORMAT_ITERATIONS: matches the folder of an iteration, "iter_*" */

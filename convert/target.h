@@ -61,6 +61,8 @@ struct target_facts {
     uint64_t cast_masters;   /* weights that are cast from their masters */
     uint64_t made_masters;   /* of weights that have states but no master */
     uint64_t widened_states; /* written as F32 */
+    uint64_t dp;             /* data parallel ranks that have files; 0: the format has none */
+    unsigned zero;           /* FORMAT_ZERO: the stage */
     const char
         *flags; /* flags that Megatron-LM needs beside --use-checkpoint-args; NULL or "": none */
 };

@@ -74,6 +74,13 @@ static size_t count_all_pieces(const struct conversion *c)
 
 /* ---- the plan for people ---- */
 
+/* "  dp 4  ZeRO 2" */
+void report_ranks(struct strbuf *out, const struct format *f, uint64_t dp, unsigned zero)
+{
+    if (f->has & FORMAT_DATA_PARALLEL && dp) strbuf_printf(out, "  dp %" PRIu64, dp);
+    if (f->has & FORMAT_ZERO) strbuf_printf(out, "  ZeRO %u", zero);
+}
+
 static void source_line(struct strbuf *out, const struct conversion *x)
 {
     const struct checkpoint *c = x->source;
@@ -82,12 +89,15 @@ static void source_line(struct strbuf *out, const struct conversion *x)
     arena_init(&a);
     count_parameters(c, &n);
     strbuf_printf(out, "source   %s  %s", c->format->name,
-                  c->family ? c->family : "(family not known)");
+                  c->family        ? c->family
+                  : c->names_alone ? "(by names alone, without a config.json)"
+                                   : "(family not known)");
     if (c->training.release)
         strbuf_add_text(out, "  release");
     else if (c->training.iteration >= 0)
         strbuf_printf(out, "  iteration %" PRId64, c->training.iteration);
     if (c->format->has & FORMAT_LAYOUT) strbuf_printf(out, "  %s", layout_text(&c->layout, &a));
+    report_ranks(out, c->format, c->dp, c->zero);
     strbuf_add_text(out, "  ");
     print_count(out, n.elements);
     strbuf_printf(out, " parameters  %s  ", bytes_text(n.bytes));
@@ -106,10 +116,12 @@ static void target_line(struct strbuf *out, const struct conversion *c)
     const struct target *t = c->target;
     arena_init(&a);
     strbuf_printf(out, "target   %s", t->format->name);
-    if (t->unit)
-        strbuf_printf(out, "  %s  %s  %s names%s", t->unit, layout_text(&t->layout, &a),
+    if (t->unit) strbuf_printf(out, "  %s", t->unit);
+    if (t->format->has & FORMAT_LAYOUT)
+        strbuf_printf(out, "  %s  %s names%s", layout_text(&t->layout, &a),
                       t->options.transformer_engine ? "Transformer-Engine" : "local",
                       t->facts.per_layer_names ? ", layer by layer" : "");
+    report_ranks(out, t->format, t->facts.dp, t->facts.zero);
     strbuf_printf(out, "  %zu file%s  %s  -> %s\n", t->facts.num_weight_files,
                   t->facts.num_weight_files == 1 ? "" : "s", bytes_text(t->plan.target_bytes),
                   c->destination);
@@ -250,7 +262,7 @@ static void tracker_line(struct strbuf *out, const struct conversion *c)
     struct arena a;
     struct strbuf before = {0};
     struct error why;
-    if (!c->target->unit) return;
+    if (!(c->target->format->has & FORMAT_ARGS)) return;
     arena_init(&a);
     const char *name = "latest_checkpointed_iteration.txt",
                *after = megatron_tracker(c->target, &a);
@@ -281,8 +293,10 @@ void report_plan(struct strbuf *out, const struct conversion *c)
                   c->target->facts.num_target_tensors, c->target->plan.num_carries,
                   count_all_pieces(c), c->gaps->num_missing, c->gaps->num_unexpected,
                   c->source->num_ignored);
-    vocab_line(out, c->target);
-    report_positions(out, &c->source->config, 9);
+    if (!c->source->names_alone) {
+        vocab_line(out, c->target);
+        report_positions(out, &c->source->config, 9);
+    }
     report_unknown(out, c->source, 9);
     report_training(out, c->target);
     flags_line(out, c->target);
@@ -378,6 +392,12 @@ void report_layout_json(cJSON *object, const struct layout *l)
 }
 
 /* The source's notes, then the target's. */
+void report_ranks_json(cJSON *object, const struct format *f, uint64_t dp, unsigned zero)
+{
+    if (f->has & FORMAT_DATA_PARALLEL && dp) json_add_u64(object, "data_parallel_size", dp);
+    if (f->has & FORMAT_ZERO) json_add_u64(object, "zero_stage", zero);
+}
+
 static void notes_json(cJSON *o, const struct conversion *x)
 {
     const struct notes none = {0}, *of[] = {&x->source->notes, x->begun ? &x->begun->notes : &none};
@@ -412,6 +432,7 @@ static void source_json(cJSON *object, const struct conversion *x)
     json_add_text(o, "family", c->family);
     if (c->training.iteration >= 0) json_add_u64(o, "iteration", (uint64_t)c->training.iteration);
     report_layout_json(o, &c->layout);
+    report_ranks_json(o, c->format, c->dp, c->zero);
     json_add_u64(o, "parameters", n.elements);
     json_add_u64(o, "bytes", n.bytes);
     json_add_u64(o, "shards", count_all_pieces(x));
@@ -429,6 +450,7 @@ void report_target_json(cJSON *object, const struct conversion *c)
     json_add_text(o, "format", t->format->name);
     json_add_text(o, "unit", t->unit);
     report_layout_json(o, &t->layout);
+    report_ranks_json(o, t->format, t->facts.dp, t->facts.zero);
     json_add_u64(o, "files", t->facts.num_weight_files);
     json_add_u64(o, "bytes", t->plan.target_bytes);
     json_add_u64(o, "tensors", t->facts.num_target_tensors);

@@ -122,12 +122,12 @@ bool optimizer_is_left_out(const struct target *t)
     return t->source->training.optimizer.present && !t->options.optimizer;
 }
 
-/* The name of the format in which the states are written. */
+/* The name of the format in which the states are written, or their files. */
 static const char *optim_format_text(const struct target *t)
 {
     const unsigned has = t->format->has;
     const enum optim_format asked = t->options.optim_format;
-    if (!(has & FORMAT_ARGS)) return "optimizer.safetensors";
+    if (t->format->states_in) return t->format->states_in;
     if (has & FORMAT_COMMON_OBJECT)
         return optim_format_names[asked == OPTIM_DEFAULT ? OPTIM_fully_reshardable : asked];
     return optim_format_names[training_target_is_distributed(t) ? OPTIM_distributed
@@ -157,7 +157,7 @@ static void optim_line(struct strbuf *out, const struct target *t, struct arena 
     const struct state_sums s = states_of_plan(t, a);
     strbuf_add_text(out, "optim    ");
     states_text(out, &s);
-    strbuf_printf(out, ", %s %s", t->format->has & FORMAT_ARGS ? "as" : "in", optim_format_text(t));
+    strbuf_printf(out, ", %s%s", t->format->states_in ? "in " : "as ", optim_format_text(t));
     add_fact(out, t->facts.made_masters, "master is made of its weight",
              "masters are made of their weights");
     add_fact(out, t->facts.cast_masters, "weight is cast from its master",

@@ -293,6 +293,11 @@ static void origin_lines(struct strbuf *out, struct checkpoint *c)
         strbuf_add_text(out, "iteration  release\n");
     else if (c->training.iteration >= 0)
         strbuf_printf(out, "iteration  %" PRId64 "\n", c->training.iteration);
+    if (c->dp) {
+        strbuf_add_text(out, "ranks    ");
+        report_ranks(out, c->format, c->dp, c->zero);
+        strbuf_add_char(out, '\n');
+    }
     if (c->format->has & FORMAT_LAYOUT)
         strbuf_printf(out, "layout     %s, parameter naming of the %s spec\n",
                       layout_text(&c->layout, &c->arena),
