@@ -31,15 +31,15 @@
 struct convert_flags {
     struct source_flags source;
     struct layout_options layout;
+    struct trainer_flags trainer;
     struct run_flags run;
     struct output_flags output;
-    const char *to, *names, *zero, *optim_key, *torch_dtype, *transformer_impl, *common_state,
-        *verify, *optim_format;
-    uint64_t dp, divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
+    const char *to, *torch_dtype, *transformer_impl, *common_state, *verify, *optim_format;
+    uint64_t divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
     struct arg_list allow_missing, allow_unexpected;
     struct training_flags training;
     bool grouped_gemm, optim, no_optim, fully_reshardable, dry_run, resume, integrity,
-        allow_overflow, restart, flatten_optim, split_qkv, split_decay;
+        allow_overflow, restart;
 };
 
 // clang-format off
@@ -73,13 +73,6 @@ static const struct arg convert_args[] = {
     {"--no-optim --no-load-optim --no-save-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer state out"},
     {"--optim-format", ARG_CHOICE, AT(optim_format), NULL, OPTIM_FORMATS(FIRST_CHOICE, NEXT_CHOICE), "how Megatron's formats keep it. torch_dist: fully_reshardable (default; every layout), fully_sharded_model_space (Megatron-Core before 0.14), not_distributed (for runs without --use-distributed-optimizer). torch: distributed (distrib_optim.pt), not_distributed (in the rank files); default: as args say"},
     {"--dist-ckpt-optim-fully-reshardable", ARG_FLAG, AT(fully_reshardable), NULL, NULL, "--optim-format fully_reshardable"},
-    {"--data-parallel-size --dp --world", ARG_UINT, AT(dp), "N", NULL, "data parallel ranks that the destination is cut for (dcp, torchtitan, deepspeed); default: the source's, else 1"},
-    {"--zero --zero-stage", ARG_CHOICE, AT(zero), NULL, "0|1|2|3", "stage of ZeRO of a DeepSpeed destination; default: the source's, else 1"},
-    {"--names", ARG_CHOICE, AT(names), NULL, "hf|torchtitan", "names of parameters in a dcp destination; torchtitan is the same as --to torchtitan"},
-    {"--optim-key", ARG_TEXT, AT(optim_key), "KEY", NULL, "key of the optimizer in a dcp destination; default optim (accelerate: optimizer)"},
-    {"--flatten-optim", ARG_FLAG, AT(flatten_optim), NULL, NULL, "write the optimizer of a dcp destination as flatten_optimizer_state_dict=True does"},
-    {"--split-qkv", ARG_FLAG, AT(split_qkv), NULL, NULL, "torchtitan: the optimizer has q, k and v apart, for runs with fuse_qkv=False"},
-    {"--split-decay", ARG_FLAG, AT(split_decay), NULL, NULL, "two groups of parameters for torch.optim: those of one dimension have no weight decay; default: the source's, else one"},
     {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
 };
 static const struct arg ranks_args[] = {
@@ -90,6 +83,7 @@ static const struct arg ranks_args[] = {
 static const struct arg_group convert_groups[] = {
     {"Conversion", convert_args, COUNT(convert_args), 0},
     {"Layout of the destination (default: the source's own)", layout_args, NUM_LAYOUT_ARGS, AT(layout)},
+    {"Destination of another trainer", trainer_args, NUM_TRAINER_ARGS, AT(trainer)},
     {"Source", source_args, NUM_SOURCE_ARGS, AT(source)},
     {"Work", run_args, NUM_RUN_ARGS, AT(run)},
     {"Several processes, on one host or many", ranks_args, COUNT(ranks_args), 0},
@@ -141,10 +135,8 @@ struct run {
 static const struct format *target_format(const struct run *r)
 {
     const struct format *own = r->source.format;
-    if (r->flags->names && strcmp(r->flags->names, "torchtitan") == 0)
-        return format_find("torchtitan");
-    if (r->flags->to) return format_find(r->flags->to);
-    return own->becomes ? own->becomes : own;
+    const struct format *to = own->becomes ? own->becomes : own;
+    return trainer_format(&r->flags->trainer, r->flags->to ? format_find(r->flags->to) : to);
 }
 
 static enum optim_format optim_format_of(const struct convert_flags *f)
@@ -178,12 +170,6 @@ static struct target_options target_options_of(const struct run *r, const struct
         .durable = !f->run.no_fsync,
         .optimizer = r->source.training.optimizer.present && !f->no_optim,
         .optim_format = optim_format_of(f),
-        .dp = f->dp,
-        .zero = f->zero ? f->zero[0] - '0' : -1,
-        .split_decay = f->split_decay,
-        .optim_key = f->optim_key,
-        .flatten_optim = f->flatten_optim,
-        .split_qkv = f->split_qkv,
         .allow_missing = &f->allow_missing,
         .allow_unexpected = &f->allow_unexpected,
     };
@@ -194,13 +180,10 @@ static enum status check_flags(const struct run *r, const struct target_options 
                                struct error *err)
 {
     const struct convert_flags *f = r->flags;
-    if (!to->format->target)
-        return fail(err, ERR_USAGE, "--to %s: this format is read, and not written",
-                    to->format->name);
     const struct {
         const char *flag;
         bool given;
-        unsigned for_what;
+        enum format_column for_what;
     } flags[] = {
         {"a parallel layout", layout_is_given(&f->layout), FORMAT_LAYOUT},
         {"--iteration", f->iteration != UINT64_MAX, FORMAT_ITERATIONS},
@@ -210,19 +193,12 @@ static enum status check_flags(const struct run *r, const struct target_options 
         {"--moe-grouped-gemm", f->grouped_gemm, FORMAT_ARGS},
         {"--common-state", f->common_state != NULL, FORMAT_COMMON_OBJECT},
         {"--max-shard-size", f->max_shard_size > 0, FORMAT_SHARDS},
-        {"--data-parallel-size (--dp)", f->dp > 0, FORMAT_DATA_PARALLEL},
-        {"--zero", f->zero != NULL, FORMAT_ZERO},
-        {"--split-decay", f->split_decay, FORMAT_TORCH_GROUPS},
-        {"--names", f->names != NULL, FORMAT_NESTED | FORMAT_FUSED_QKV},
-        {"--optim-key", f->optim_key != NULL, FORMAT_NESTED},
-        {"--flatten-optim", f->flatten_optim, FORMAT_NESTED},
-        {"--split-qkv", f->split_qkv, FORMAT_FUSED_QKV},
     };
     for (size_t i = 0; i < COUNT(flags); i++)
         if (flags[i].given && !(to->format->has & flags[i].for_what))
             return fail(err, ERR_USAGE, "%s: the destination is of format %s, which has none",
                         flags[i].flag, to->format->name);
-    return OK;
+    return trainer_flags_check(&f->trainer, to->format, err);
 }
 
 /* ---- checks ---- */
@@ -466,6 +442,7 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     TRY(st);
     struct target_options to = target_options_of(r, &options);
     TRY(check_flags(r, &to, err));
+    trainer_flags_apply(&r->flags->trainer, &to);
     to.given = &r->given;
     r->planned = true;
     r->report.begun = &r->target;

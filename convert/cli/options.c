@@ -38,6 +38,16 @@ const struct arg layout_args[] = {
     TEXT(struct layout_options, "--pipeline-model-parallel-layout", pipeline_layout, "LAYOUT", "explicit stage layout, such as Et*3|(tt|)*29,L"),
 };
 
+const struct arg trainer_args[] = {
+    {"--data-parallel-size --dp --world", ARG_UINT, offsetof(struct trainer_flags, dp), "N", NULL, "data parallel ranks that the destination is cut for (dcp, torchtitan, deepspeed); default: the source's, else 1"},
+    {"--zero --zero-stage", ARG_CHOICE, offsetof(struct trainer_flags, zero), NULL, "0|1|2|3", "stage of ZeRO of a DeepSpeed destination; default: the source's, else 1"},
+    {"--names", ARG_CHOICE, offsetof(struct trainer_flags, names), NULL, "hf|torchtitan", "names of parameters in a dcp destination; torchtitan is the same as --to torchtitan"},
+    {"--optim-key", ARG_TEXT, offsetof(struct trainer_flags, optim_key), "KEY", NULL, "key of the optimizer in a dcp destination; default optim (accelerate: optimizer)"},
+    {"--flatten-optim", ARG_FLAG, offsetof(struct trainer_flags, flatten_optim), NULL, NULL, "write the optimizer of a dcp destination as flatten_optimizer_state_dict=True does"},
+    {"--split-qkv", ARG_FLAG, offsetof(struct trainer_flags, split_qkv), NULL, NULL, "torchtitan: the optimizer has q, k and v apart, for runs with fuse_qkv=False"},
+    {"--split-decay", ARG_FLAG, offsetof(struct trainer_flags, split_decay), NULL, NULL, "two groups of parameters for torch.optim: those of one dimension have no weight decay; default: the source's, else one"},
+};
+
 const struct arg run_args[] = {
     UINT(struct run_flags, "--threads", threads, "default: number of CPUs"),
     {"--max-memory", ARG_SIZE, offsetof(struct run_flags, max_memory), "SIZE", NULL, "memory limit of the process; default 256MiB"},
@@ -56,6 +66,7 @@ const struct arg output_args[] = {
 
 _Static_assert(COUNT(source_args) == NUM_SOURCE_ARGS, "options.h");
 _Static_assert(COUNT(layout_args) == NUM_LAYOUT_ARGS, "options.h");
+_Static_assert(COUNT(trainer_args) == NUM_TRAINER_ARGS, "options.h");
 _Static_assert(COUNT(run_args) == NUM_RUN_ARGS, "options.h");
 _Static_assert(COUNT(output_args) == NUM_OUTPUT_ARGS, "options.h");
 
@@ -81,4 +92,48 @@ struct source_options source_options_of(const struct source_flags *f)
                                    .ckpt_step = f->ckpt_step,
                                    .true_vocab_size = f->true_vocab_size,
                                    .allow_config = &f->allow_config};
+}
+
+const struct format *trainer_format(const struct trainer_flags *f, const struct format *to)
+{
+    const bool other = f->names && to->has & FORMAT_NESTED && strcmp(f->names, "torchtitan") == 0;
+    return other ? format_find(f->names) : to;
+}
+
+enum status trainer_flags_check(const struct trainer_flags *f, const struct format *to,
+                                struct error *err)
+{
+    const struct {
+        const char *flag;
+        bool given;
+        unsigned for_any;
+    } flags[] = {
+        {"--data-parallel-size (--dp)", f->dp > 0, FORMAT_DATA_PARALLEL},
+        {"--zero", f->zero != NULL, FORMAT_ZERO},
+        {"--split-decay", f->split_decay, FORMAT_TORCH_GROUPS},
+        {"--names", f->names != NULL, FORMAT_NESTED | FORMAT_FUSED_QKV},
+        {"--optim-key", f->optim_key != NULL, FORMAT_NESTED},
+        {"--flatten-optim", f->flatten_optim, FORMAT_NESTED},
+        {"--split-qkv", f->split_qkv, FORMAT_FUSED_QKV},
+    };
+    if (!to->target)
+        return fail(err, ERR_USAGE, "--to %s: this format is read, and not written", to->name);
+    for (size_t i = 0; i < COUNT(flags); i++)
+        if (flags[i].given && !(to->has & flags[i].for_any))
+            return fail(err, ERR_USAGE, "%s: the destination is of format %s, which has none",
+                        flags[i].flag, to->name);
+    if (f->names && to->has & FORMAT_FUSED_QKV && strcmp(f->names, "hf") == 0)
+        return fail(err, ERR_USAGE, "--names hf: a destination of format %s has names of its own",
+                    to->name);
+    return OK;
+}
+
+void trainer_flags_apply(const struct trainer_flags *f, struct target_options *to)
+{
+    to->dp = f->dp;
+    to->zero = f->zero ? f->zero[0] - '0' : -1;
+    to->split_decay = f->split_decay;
+    to->optim_key = f->optim_key;
+    to->flatten_optim = f->flatten_optim;
+    to->split_qkv = f->split_qkv;
 }

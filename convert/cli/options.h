@@ -15,6 +15,13 @@ struct source_flags {
     struct arg_list allow_config;
 };
 
+/* Options of a destination in the formats of trainers other than Megatron. */
+struct trainer_flags {
+    uint64_t dp;
+    const char *zero, *names, *optim_key;
+    bool flatten_optim, split_qkv, split_decay;
+};
+
 /* Resources and file handling. */
 struct run_flags {
     uint64_t threads, max_memory;
@@ -31,11 +38,12 @@ struct output_flags {
 };
 
 /* layout_args: the fields of struct layout_options except cp and dp, which change no file. */
-extern const struct arg source_args[], layout_args[], run_args[], output_args[];
+extern const struct arg source_args[], layout_args[], trainer_args[], run_args[], output_args[];
 enum { NUM_READ_ARGS = 3 }; /* the first rows of run_args, for commands that write nothing */
 enum {
     NUM_SOURCE_ARGS = 7,
     NUM_LAYOUT_ARGS = NUM_LAYOUT_FIELDS - 2,
+    NUM_TRAINER_ARGS = 7,
     NUM_RUN_ARGS = 5,
     NUM_OUTPUT_ARGS = 4
 };
@@ -44,5 +52,12 @@ struct executor_options executor_options_of(const struct run_flags *r,
                                             const struct output_flags *o);
 /* The result points into f. */
 struct source_options source_options_of(const struct source_flags *f);
+
+/* The format of a destination that --to says, or another one by --names. */
+const struct format *trainer_format(const struct trainer_flags *f, const struct format *to);
+/* ERR_USAGE where the format of the destination does not use an option, or is not written. */
+MUST_CHECK enum status trainer_flags_check(const struct trainer_flags *f, const struct format *to,
+                                           struct error *err);
+void trainer_flags_apply(const struct trainer_flags *f, struct target_options *to);
 
 #endif

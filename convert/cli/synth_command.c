@@ -27,6 +27,7 @@ struct synth_flags {
     struct run_flags run;
     struct output_flags output;
     struct layout_options layout;
+    struct trainer_flags trainer;
     const char *model, *model_map, *dtype, *to;
     struct model_config sizes; /* 0: the default */
     uint64_t seed, max_shard_size;
@@ -73,6 +74,7 @@ static const struct arg synth_args[] = {
 static const struct arg_group synth_groups[] = {
     {"Model", synth_args, COUNT(synth_args), 0},
     {"Layout of Megatron's formats (default: one rank)", layout_args, NUM_LAYOUT_ARGS, AT(layout)},
+    {"Destination of another trainer", trainer_args, NUM_TRAINER_ARGS, AT(trainer)},
     {"Work", run_args, NUM_RUN_ARGS, AT(run)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
 };
@@ -341,7 +343,8 @@ static enum status check_flags(const struct synth_flags *f, const struct format 
                                struct error *err)
 {
     const bool layout = layout_is_given(&f->layout) && !(format->has & FORMAT_LAYOUT);
-    if (!layout && (!f->max_shard_size || format->has & FORMAT_SHARDS)) return OK;
+    if (!layout && (!f->max_shard_size || format->has & FORMAT_SHARDS))
+        return trainer_flags_check(&f->trainer, format, err);
     return fail(err, ERR_USAGE, "%s: the destination is of format %s, which has none",
                 layout ? "a parallel layout" : "--max-shard-size", format->name);
 }
@@ -351,7 +354,8 @@ static enum status write_model(const struct synth_flags *f, struct checkpoint *c
                                struct error *err)
 {
     struct target t;
-    struct target_options to = {.format = f->to ? format_find(f->to) : &format_hf,
+    const struct format *format = f->to ? format_find(f->to) : &format_hf;
+    struct target_options to = {.format = trainer_format(&f->trainer, format),
                                 .layout = f->layout,
                                 .transformer_engine = true,
                                 .max_shard_bytes =
@@ -359,6 +363,7 @@ static enum status write_model(const struct synth_flags *f, struct checkpoint *c
                                 .durable = executor_options_of(&f->run, &f->output).fsync,
                                 .optimizer = f->optim};
     TRY(check_flags(f, to.format, err));
+    trainer_flags_apply(&f->trainer, &to);
     enum status st = target_plan(&t, &to, c, maps, err);
     if (!f->output.quiet) notes_print(&t.notes);
     if (!st) st = write_target(f, &t, destination, err);
