@@ -142,11 +142,17 @@ aarch64-test: $(BUILD)/ferry $(BUILD)/libferry_engine.so aarch64 ## runs that un
 
 # ---- beside other programs ----
 
-interop: all $(ENGINE_PROGRAMS) ## transformers and Megatron-Core read what we write, and we read what they write
+interop: interop-megatron interop-trainers ## other programs read what we write, and we read what they write
+
+interop-megatron: all $(ENGINE_PROGRAMS) ## the part of transformers and Megatron-Core
 	@sh tests/interop.sh $(BUILD)/ferry
 
-interop-deps: ## the virtual environment of `make interop`
+interop-trainers: all ## the part of FSDP, torchtitan and DeepSpeed
+	@sh tests/interop/trainers.sh $(BUILD)/ferry
+
+interop-deps: ## the virtual environments of `make interop`
 	@sh tests/interop.sh --install
+	@sh tests/interop/trainers.sh --install
 
 bench: all ## wall time and memory beside cp and the peers (bench-quick: smaller models)
 	@sh tests/bench/bench.sh $(BUILD)/ferry
