@@ -163,6 +163,9 @@ bench-quick: all
 bench-optimizer: all ## conversions with the state of an optimizer, beside cp (20 GB of disk)
 	@sh tests/bench/bench.sh $(BUILD)/ferry optimizer
 
+bench-trainers: all ## checkpoints of DeepSpeed and DCP, beside cp and DeepSpeed's own programs (20 GB of disk)
+	@sh tests/bench/bench.sh $(BUILD)/ferry trainers
+
 bench-train: all ## steps of training GPT-2 124M on this CPU, beside PyTorch (LLMC=TREE: and llm.c), and what saves cost (10 GB of memory, 4 GB of disk)
 	@sh tests/bench/bench.sh $(BUILD)/ferry train $(LLMC)
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# bench.sh FERRY [quick|optimizer|train [LLM.C]] - how fast conversions are, beside cp of the same files and beside the
+# bench.sh FERRY [quick|optimizer|trainers|train [LLM.C]] - how fast conversions are, beside cp of the same files and beside the
 # programs that people use otherwise, in the same run on the same disk (that of TMPDIR).
 #
 # Before each run its output is removed and the disk synced; runs of ferry and of cp alternate; the
@@ -159,6 +159,35 @@ optimizer_states() {
     rm -rf adam flat
 }
 
+# Checkpoints of DeepSpeed, beside its own programs, and the plan of a large one.
+other_trainers() {
+    pairs=3
+    deepspeed=${FERRY_VENV:-$HOME/.cache/ferry-interop}-deepspeed/bin/python
+    head_of_table "0.5 B Llama with the state of Adam"
+    "$ferry" synth -q adam --model llama --layers 24 --hidden 1024 --heads 16 --kv-heads 8 --ffn-hidden-size 4096 \
+        --vocab-size 128256 --tied --optim --to deepspeed --zero 3 --dp 8
+    beside_cp "ZeRO-3 of 8 -> torch_dist TP4 PP2" adam --to torch_dist --tp 4 --pp 2
+    beside_cp "ZeRO-3 of 8 -> DCP of 4" adam --to dcp --dp 4
+    if [ -x "$deepspeed" ]; then
+        printf '\nDeepSpeed, the same checkpoint (time and memory with its imports)\n'
+        for what in zero-to-fp32 ds-to-universal; do
+            DS_ACCELERATOR=cpu alone "$what" "$deepspeed" -W ignore "$here/peers.py" "$what" adam
+        done
+    else
+        echo "DeepSpeed: skipped (make interop installs it)"
+    fi
+    rm -rf adam
+    printf '\nplans of 70 B parameters on 256 ranks, with the state of Adam\n'
+    llama70="--model llama --layers 80 --hidden 8192 --heads 64 --kv-heads 8 --ffn-hidden-size 28672 --vocab-size 128256"
+    for to in "deepspeed --zero 3" dcp; do
+        # shellcheck disable=SC2086
+        "$ferry" synth -q large $llama70 --optim --sparse --to $to --dp 256
+        alone "--to $to: to torch_dist TP8 PP8" "$ferry" convert large out --to torch_dist --tp 8 --pp 8 --dry-run
+        alone "--to $to: inspect" "$ferry" inspect large
+        rm -rf large
+    done
+}
+
 cold_states() {
     [ -w /proc/sys/vm/drop_caches ] || return 0
     from=adam/iter_0001000
@@ -208,6 +237,10 @@ if [ "$mode" = optimizer ]; then
     optimizer_states
     exit
 fi
+if [ "$mode" = trainers ]; then
+    other_trainers
+    exit
+fi
 if [ "$mode" = train ]; then
     training
     exit
@@ -235,6 +268,7 @@ fi
 if [ "$mode" != quick ] && [ "$(free_gb)" -ge 30 ]; then
     rm -rf hf
     optimizer_states
+    other_trainers
     pairs=1 # what it is to show is the memory
     conversions "10 GB Llama, bf16" --layers 72 --vocab-size 128256 --tied
 fi

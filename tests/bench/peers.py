@@ -4,6 +4,7 @@ transformers    load the model, save_pretrained
 safetensors     load every tensor, save_file
 megatron-save   load every tensor, save them by megatron-core's dist_checkpointing (to ./megatron)
 megatron-load   load them again
+zero-to-fp32, ds-to-universal   what DeepSpeed makes of a checkpoint of its own
 """
 
 import glob
@@ -12,10 +13,11 @@ import shutil
 import sys
 
 import torch
-from safetensors.torch import load_file, save_file
 
 
 def tensors_of(folder):
+    from safetensors.torch import load_file
+
     return {k: v for file in sorted(glob.glob(folder + "/*.safetensors")) for k, v in load_file(file).items()}
 
 
@@ -26,6 +28,8 @@ def transformers(folder):
 
 
 def safetensors(folder):
+    from safetensors.torch import save_file
+
     save_file(tensors_of(folder), "out", metadata={"format": "pt"})
 
 
@@ -51,6 +55,23 @@ def megatron_load(folder):
 
     start_megatron()
     dist_checkpointing.load(dist_checkpointing.load_tensors_metadata("megatron"), "megatron")
+
+
+def zero_to_fp32(folder):
+    from deepspeed.utils.zero_to_fp32 import convert_zero_checkpoint_to_fp32_state_dict
+
+    convert_zero_checkpoint_to_fp32_state_dict(folder, "out")
+
+
+def ds_to_universal(folder):
+    import argparse
+
+    from deepspeed.checkpoint import ds_to_universal as program
+
+    tag = open(folder + "/latest").read().strip()
+    program.main(argparse.Namespace(input_folder=f"{folder}/{tag}", output_folder="out", num_extract_workers=2,
+                                    num_merge_workers=2, keep_temp_folder=False, strict=True,
+                                    inject_missing_state=False))
 
 
 if __name__ == "__main__":
