@@ -39,7 +39,8 @@ static bool is_iteration(struct arena *a, const char *folder)
 {
     struct name_list list;
     bool of_torch_dist;
-    if (has(a, folder, "metadata.json") && has(a, folder, ".metadata")) return true;
+    const bool is_named = fnmatch("iter_[0-9]*", path_base(a, folder), 0) == 0;
+    if ((is_named || has(a, folder, "metadata.json")) && has(a, folder, ".metadata")) return true;
     if (has_backend(a, folder, &of_torch_dist) && !of_torch_dist) return true;
     if (!path_is_folder(folder) || folder_list(folder, a, &list, NULL)) return false;
     for (size_t i = 0; i < list.count; i++)

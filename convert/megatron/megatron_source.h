@@ -1,4 +1,4 @@
-/* megatron_source.h - functions that the readers of Megatron's two formats share. */
+/* megatron_source.h - functions that the readers of Megatron's formats share. */
 #ifndef FERRY_CONVERT_MEGATRON_MEGATRON_SOURCE_H
 #define FERRY_CONVERT_MEGATRON_MEGATRON_SOURCE_H
 
@@ -12,9 +12,14 @@ struct megatron_source {
     bool moe_layers_known; /* args, run_config.yaml or config.json say which layers have experts */
 };
 
-/* Whether path is a Megatron checkpoint; sets *is_dist to whether it is torch_dist, not legacy rank
- * files. */
-bool megatron_iteration_is_dist(const char *path, const struct source_options *o, bool *is_dist);
+/* What the iteration of a Megatron checkpoint is made of. */
+enum megatron_files {
+    MEGATRON_NONE,    /* path is no Megatron checkpoint */
+    MEGATRON_DIST,    /* torch_dist */
+    MEGATRON_RANKS,   /* legacy rank files */
+    MEGATRON_DTENSORS /* a DCP folder without metadata.json: fsdp_dtensor, torch_dcp */
+};
+enum megatron_files megatron_files_of(const char *path, const struct source_options *o);
 
 /* Reads the files of c->folder: sets the common state, config and layout (megatron_describe), adds
  * own tensors, and makes logical ones (megatron_import). */

@@ -1,4 +1,4 @@
-/* source_megatron.c - shared by the readers of Megatron's two formats: finds the iteration, calls
+/* source_megatron.c - shared by the readers of Megatron's formats: finds the iteration, calls
  * the reader, lists missing parameters. */
 #include "convert/megatron/megatron_source.h"
 
@@ -116,18 +116,22 @@ static enum status find_missing(struct megatron_source *m, struct error *err)
 
 /* ---- opening ---- */
 
-bool megatron_iteration_is_dist(const char *path, const struct source_options *o, bool *is_dist)
+enum megatron_files megatron_files_of(const char *path, const struct source_options *o)
 {
     const struct source_options none = {0};
     struct iteration found;
     struct arena a;
-    if (!iteration_is_below(path)) return false;
+    if (!iteration_is_below(path)) return MEGATRON_NONE;
     arena_init(&a);
-    enum status st = iteration_find(&a, path, o ? o : &none, &found, NULL);
+    enum megatron_files files = MEGATRON_RANKS;
     /* Without an iteration, opening it as torch_dist gives the reason. */
-    *is_dist = st || path_exists(path_join(&a, found.folder, "metadata.json"));
+    if (iteration_find(&a, path, o ? o : &none, &found, NULL) ||
+        path_exists(path_join(&a, found.folder, "metadata.json")))
+        files = MEGATRON_DIST;
+    else if (path_exists(path_join(&a, found.folder, ".metadata")))
+        files = MEGATRON_DTENSORS;
     arena_release(&a);
-    return true;
+    return files;
 }
 
 enum status megatron_open(struct megatron_source *m, megatron_reader *read, struct error *err)

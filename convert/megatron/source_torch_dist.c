@@ -192,8 +192,7 @@ static enum status read_torch_dist(struct megatron_source *m, struct error *err)
 
 static bool matches_torch_dist(const char *path, const struct source_options *o)
 {
-    bool is_dist;
-    return megatron_iteration_is_dist(path, o, &is_dist) && is_dist;
+    return megatron_files_of(path, o) == MEGATRON_DIST;
 }
 
 static enum status open_torch_dist(struct checkpoint *c, const struct source_options *o,

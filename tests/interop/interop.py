@@ -14,6 +14,7 @@ from pathlib import Path
 
 import digests
 import expected
+import fsdp_dtensor
 import megatron_files
 import models
 import optimizer
@@ -250,7 +251,22 @@ def skip(report, checks, why):
         report.line("skipped", case.name, what, why)
 
 
+def read_as_fsdp_dtensor(family, ferry, work):
+    """A model of ferry's, saved by torch under the names that Megatron-FSDP has."""
+    made, saved, back = (work / f"dtensor-{family}-{what}" for what in ("made", "saved", "back"))
+    run_program(ferry, "synth", "-q", made, "--model", family, "--optim", "--to", "torch_dist")
+    saved.mkdir()
+    fsdp_dtensor.save(made / "iter_0001000", saved / "iter_0001000")
+    run_program(ferry, "verify", "-q", made, saved / "iter_0001000")
+    run_program(ferry, "convert", "-q", saved / "iter_0001000", back, "--tp", "2", "--pp", "2")
+    run_program(ferry, "verify", "-q", made, back)
+
+
 def run(args, work, report):
+    for family in "llama", "gpt2", "qwen3-moe":
+        if args.only in f"fsdp_dtensor {family}":
+            report.check(f"fsdp_dtensor {family}", "ferry reads the names of Megatron-FSDP", read_as_fsdp_dtensor,
+                         family, args.ferry, work)
     chosen = [
         [c for c in map(Case, table.strip().splitlines()) if args.only in c.name]
         for table in (CASES, BRIDGE_CASES)

@@ -461,8 +461,7 @@ static enum status read_torch(struct megatron_source *m, struct error *err)
 
 static bool matches_torch(const char *path, const struct source_options *o)
 {
-    bool is_dist;
-    return megatron_iteration_is_dist(path, o, &is_dist) && !is_dist;
+    return megatron_files_of(path, o) == MEGATRON_RANKS;
 }
 
 static enum status open_torch(struct checkpoint *c, const struct source_options *o,
