@@ -114,6 +114,42 @@ const struct format format_torch = {
     .unit_glob = "iter_[0-9][0-9][0-9][0-9][0-9][0-9][0-9]",
 };
 
+/* ---- FSDP ---- */
+
+static const char *const dcp_paths[] = {
+    ".metadata",
+    "*.distcp",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "ferry.json",
+};
+static const char *const dcp_weights[] = {".metadata", NULL};
+static const struct format_contents dcp_contents = {
+    .paths = dcp_paths,
+    .num_paths = COUNT(dcp_paths),
+    .signs = {dcp_weights, NULL},
+    .lacks = ".metadata",
+};
+
+const struct format format_dcp = {
+    .name = "dcp",
+    .title = "FSDP",
+    .has = FORMAT_DATA_PARALLEL | FORMAT_TORCH_GROUPS | FORMAT_NESTED,
+    .naming = &naming_hf,
+    .source = &source_dcp,
+    .target = NULL,
+    .contents = &dcp_contents,
+    .last_entry = ".metadata",
+};
+
 /* ---- all ---- */
 
 #define FORMAT_ROW(name) &format_##name,
