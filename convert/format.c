@@ -145,7 +145,7 @@ const struct format format_dcp = {
     .has = FORMAT_DATA_PARALLEL | FORMAT_TORCH_GROUPS | FORMAT_NESTED,
     .naming = &naming_hf,
     .source = &source_dcp,
-    .target = NULL,
+    .target = &target_dcp,
     .contents = &dcp_contents,
     .last_entry = ".metadata",
 };

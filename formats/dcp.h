@@ -50,15 +50,19 @@ struct dcp_tensor {
      */
     const uint64_t *original_shape;
     unsigned num_original_dims;
+    /* Its path in the nested state dict, as stored_tensor.nested_path; a key of digits only is a
+     * position in a list. NULL: planner_data has none of it. */
+    const char *nested_path;
 };
 struct dcp_object {
     const char *name;
     uint32_t file;
     uint64_t offset_bytes, length_bytes;
+    const char *nested_path; /* as a tensor's */
 };
-/* Writes a .metadata with the classes of current torch (protocol 2, planner_data None, storage_meta
- * None, version "1.0.0") to the new file `path`, streaming. paths[] are relative to the folder.
- * Items may share bytes. */
+/* Writes a .metadata with the classes of current torch (protocol 2, storage_meta None, version
+ * "1.0.0") to the new file `path`, streaming. planner_data is None if nothing has a path. paths[]
+ * are relative to the folder. Items may share bytes. */
 MUST_CHECK enum status dcp_write_metadata(const char *path, const char *const *paths,
                                           const struct dcp_tensor *tensors, size_t num_tensors,
                                           const struct dcp_object *objects, size_t num_objects,
