@@ -150,6 +150,20 @@ const struct format format_dcp = {
     .last_entry = ".metadata",
 };
 
+static const char *const torchtitan_roots[] = {"step-[0-9]*", NULL};
+
+const struct format format_torchtitan = {
+    .name = "torchtitan",
+    .title = "torchtitan",
+    .has = FORMAT_DATA_PARALLEL | FORMAT_TORCH_GROUPS | FORMAT_FUSED_QKV | FORMAT_ITERATIONS,
+    .naming = &naming_hf,
+    .source = &source_torchtitan,
+    .target = &target_torchtitan,
+    .contents = &dcp_contents,
+    .root_signs = torchtitan_roots,
+    .unit_glob = "step-[0-9]*",
+};
+
 /* ---- all ---- */
 
 #define FORMAT_ROW(name) &format_##name,

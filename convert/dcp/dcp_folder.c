@@ -5,6 +5,7 @@
 
 #include "formats/bytes.h"
 #include "formats/dcp.h"
+#include "formats/hf_folder.h"
 
 static bool has_name(const char *folder, const char *glob)
 {
@@ -40,5 +41,10 @@ bool dcp_folder_is_titan(const char *folder)
 
 enum status dcp_folder_open(struct stored *s, const char *folder, struct error *err)
 {
-    return dcp_open(s, folder, true, err);
+    struct arena a;
+    arena_init(&a);
+    const bool is_hf =
+        !path_exists(path_join(&a, folder, ".metadata")) && hf_folder_has_weights(folder);
+    arena_release(&a);
+    return is_hf ? hf_folder_open(s, folder, NULL, err) : dcp_open(s, folder, true, err);
 }
