@@ -106,8 +106,9 @@ static void target_line(struct strbuf *out, const struct conversion *c)
     const struct target *t = c->target;
     arena_init(&a);
     strbuf_printf(out, "target   %s", t->format->name);
-    if (t->unit)
-        strbuf_printf(out, "  %s  %s  %s names%s", t->unit, layout_text(&t->layout, &a),
+    if (t->unit) strbuf_printf(out, "  %s", t->unit);
+    if (t->unit && t->format->has & FORMAT_LAYOUT)
+        strbuf_printf(out, "  %s  %s names%s", layout_text(&t->layout, &a),
                       t->options.transformer_engine ? "Transformer-Engine" : "local",
                       t->facts.per_layer_names ? ", layer by layer" : "");
     strbuf_printf(out, "  %zu file%s  %s  -> %s\n", t->facts.num_weight_files,

@@ -127,7 +127,8 @@ static const char *optim_format_text(const struct target *t)
 {
     const unsigned has = t->format->has;
     const enum optim_format asked = t->options.optim_format;
-    if (!(has & FORMAT_ARGS)) return "optimizer.safetensors";
+    if (has & FORMAT_CONFIG_JSON) return "optimizer.safetensors";
+    if (!(has & FORMAT_ARGS)) return t->format->name;
     if (has & FORMAT_COMMON_OBJECT)
         return optim_format_names[asked == OPTIM_DEFAULT ? OPTIM_fully_reshardable : asked];
     return optim_format_names[training_target_is_distributed(t) ? OPTIM_distributed
