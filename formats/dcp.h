@@ -33,6 +33,17 @@ MUST_CHECK enum status dcp_open(struct stored *s, const char *folder, bool read_
 MUST_CHECK enum status dcp_read_object(struct stored *s, const struct stored_object *o,
                                        struct arena *a, struct value **out, struct error *err);
 
+/* The same of a folder that torch's HuggingFaceStorageWriter has written without consolidation, or
+ * of the folder "sharded" beside consolidated files (torch/distributed/checkpoint/hf_storage.py):
+ *
+ *   shard-0000R-model-0000I-of-0000N.safetensors   of rank R - 1: its shards by the whole tensors'
+ *                 names; __metadata__ has DCP_SHARDING_INFO, {name: {"saved_offsets": [o0, ...]}}
+ *
+ * Nothing says the shape of a whole tensor: it reaches to the end of its last shard. ERR_CORRUPT if
+ * a rank's file is missing among others, or shards do not fill their tensor. */
+bool dcp_has_shards(const char *folder);
+MUST_CHECK enum status dcp_open_shards(struct stored *s, const char *folder, struct error *err);
+
 /* A .metadata to write: chunks of tensors, and objects, with their places in the files. */
 struct dcp_chunk {
     const uint64_t *offsets, *sizes;     /* [num_dims] */

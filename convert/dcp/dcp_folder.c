@@ -20,9 +20,22 @@ static bool has_name(const char *folder, const char *glob)
     return found;
 }
 
+/* Whether it has whole safetensors files, as a model has them. */
+static bool has_whole_files(const char *folder)
+{
+    struct arena a;
+    arena_init(&a);
+    const bool has =
+        !path_exists(path_join(&a, folder, ".metadata")) && hf_folder_has_weights(folder);
+    arena_release(&a);
+    return has;
+}
+
 bool dcp_folder_matches(const char *folder)
 {
-    return has_name(folder, ".metadata") || has_name(folder, ".metadata.tmp");
+    return has_name(folder, ".metadata") || has_name(folder, ".metadata.tmp") ||
+           has_name(folder, "__[0-9]*.metadata") ||
+           (dcp_has_shards(folder) && !has_whole_files(folder));
 }
 
 bool dcp_folder_is_titan(const char *folder)
@@ -41,10 +54,8 @@ bool dcp_folder_is_titan(const char *folder)
 
 enum status dcp_folder_open(struct stored *s, const char *folder, struct error *err)
 {
-    struct arena a;
-    arena_init(&a);
-    const bool is_hf =
-        !path_exists(path_join(&a, folder, ".metadata")) && hf_folder_has_weights(folder);
-    arena_release(&a);
-    return is_hf ? hf_folder_open(s, folder, NULL, err) : dcp_open(s, folder, true, err);
+    if (has_whole_files(folder)) return hf_folder_open(s, folder, NULL, err);
+    if (!has_name(folder, ".metadata") && dcp_has_shards(folder))
+        return dcp_open_shards(s, folder, err);
+    return dcp_open(s, folder, true, err);
 }
