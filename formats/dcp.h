@@ -20,7 +20,8 @@
 #include "formats/stored.h"
 #include "formats/value.h"
 
-/* Reads folder/.metadata and the zip directory and pickle of each chunk's item. Adds all tensors
+/* Reads folder/.metadata, or without one the files __R.metadata that ranks write each when they
+ * save without collectives, and the zip directory and pickle of each chunk's item. Adds all tensors
  * and objects to s; pieces are sorted by start and tile their tensor. read_items false, for a
  * listing: does not open the items, so that a piece only has the offset of its item and no strides.
  * `all_local_plans` is skipped. Refused with a message: overlapping or missing chunks, unknown
