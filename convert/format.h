@@ -5,7 +5,9 @@
  *   hf          a Hugging Face folder: config.json and weights (formats/hf_folder.h)
  *   torch_dist  Megatron-Core's distributed checkpoint: a root with its tracker, or one iteration
  *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt
- *   fsdp_dtensor  Megatron-FSDP's: an iteration that is a DCP folder; read only */
+ *   fsdp_dtensor  Megatron-FSDP's: an iteration that is a DCP folder; read only
+ *   dcp         a DCP folder of FSDP, with Hugging Face's names
+ *   torchtitan  a root of DCP folders step-N, with torchtitan's names; or one of them */
 #ifndef FERRY_CONVERT_FORMAT_H
 #define FERRY_CONVERT_FORMAT_H
 
@@ -22,6 +24,8 @@
     NEXT(torch_dist)                                                                               \
     NEXT(torch)                                                                                    \
     NEXT(fsdp_dtensor)                                                                             \
+    NEXT(dcp)                                                                                      \
+    NEXT(torchtitan)                                                                               \
     ALSO(huggingface, hf)                                                                          \
     ALSO(safetensors, hf)                                                                          \
     ALSO(megatron, torch_dist)                                                                     \

@@ -6,6 +6,7 @@
  *    file open; what it finds goes into the item, and only then, by one thread, into `stored`. */
 #include "formats/dcp.h"
 
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -480,32 +481,46 @@ static enum status add_all(struct open *o, struct stored *s, struct error *err)
 
 /* ---- the folder ---- */
 
+/* The files that ranks write each, __0.metadata and so on. */
+static enum status read_rank_files(struct open *o, size_t *count, struct error *err)
+{
+    struct name_list names;
+    *count = 0;
+    TRY(folder_list(o->folder, &o->arena, &names, err));
+    for (size_t i = 0; i < names.count; i++) {
+        if (fnmatch("__[0-9]*.metadata", names.names[i], 0)) continue;
+        ++*count;
+        TRY(dcp_metadata_add(&o->meta, path_join(&o->arena, o->folder, names.names[i]), err));
+    }
+    return OK;
+}
+
 static enum status read_metadata(struct open *o, struct error *err)
 {
     const char *path = path_join(&o->arena, o->folder, ".metadata");
-    if (path_is_file(path)) return dcp_metadata_read(&o->meta, path, err);
-    const char *hint = "";
-    if (path_exists(path_join(&o->arena, o->folder, ".metadata.tmp")))
-        hint = " (.metadata.tmp is there)";
-    else if (path_exists(path_join(&o->arena, o->folder, "__0.metadata")))
-        hint = " (__0.metadata is there: one file a rank, saved without collectives, is not read)";
+    size_t count = 0;
+    if (path_is_file(path)) return dcp_metadata_add(&o->meta, path, err);
+    const bool begun = path_exists(path_join(&o->arena, o->folder, ".metadata.tmp"));
+    if (!begun && path_is_folder(o->folder)) TRY(read_rank_files(o, &count, err));
+    if (count) return OK;
     return fail(err, ERR_IO,
                 "%s: no .metadata: not a distributed checkpoint, or its save did not finish%s",
-                o->folder, hint);
+                o->folder, begun ? " (.metadata.tmp is there)" : "");
 }
 
 enum status dcp_open(struct stored *s, const char *folder, bool read_items, struct error *err)
 {
     struct open o = {.folder = folder};
     arena_init(&o.arena);
+    dcp_metadata_init(&o.meta);
     enum status st = read_metadata(&o, err);
     if (!st) {
         init_paths(&o);
         st = plan_tensors(&o, err);
         if (!st && read_items) st = read_all_items(&o, err);
         if (!st) st = add_all(&o, s, err);
-        dcp_metadata_release(&o.meta);
     }
+    dcp_metadata_release(&o.meta);
     for (size_t i = 0; i < o.num_workers; i++)
         arena_release(&o.worker_arenas[i]);
     arena_release(&o.arena);

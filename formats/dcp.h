@@ -20,7 +20,8 @@
 #include "formats/stored.h"
 #include "formats/value.h"
 
-/* Reads folder/.metadata and the zip directory and pickle of each chunk's item. Adds all tensors
+/* Reads folder/.metadata, or without one the files __R.metadata that ranks write each when they
+ * save without collectives, and the zip directory and pickle of each chunk's item. Adds all tensors
  * and objects to s; pieces are sorted by start and tile their tensor. read_items false, for a
  * listing: does not open the items, so that a piece only has the offset of its item and no strides.
  * `all_local_plans` is skipped. Refused with a message: overlapping or missing chunks, unknown
@@ -32,6 +33,17 @@ MUST_CHECK enum status dcp_open(struct stored *s, const char *folder, bool read_
  * tensors in it; torch_open() at offset_bytes and size_bytes of its file gives these too. */
 MUST_CHECK enum status dcp_read_object(struct stored *s, const struct stored_object *o,
                                        struct arena *a, struct value **out, struct error *err);
+
+/* The same of a folder that torch's HuggingFaceStorageWriter has written without consolidation, or
+ * of the folder "sharded" beside consolidated files (torch/distributed/checkpoint/hf_storage.py):
+ *
+ *   shard-0000R-model-0000I-of-0000N.safetensors   of rank R - 1: its shards by the whole tensors'
+ *                 names; __metadata__ has DCP_SHARDING_INFO, {name: {"saved_offsets": [o0, ...]}}
+ *
+ * Nothing says the shape of a whole tensor: it reaches to the end of its last shard. ERR_CORRUPT if
+ * a rank's file is missing among others, or shards do not fill their tensor. */
+bool dcp_has_shards(const char *folder);
+MUST_CHECK enum status dcp_open_shards(struct stored *s, const char *folder, struct error *err);
 
 /* A .metadata to write: chunks of tensors, and objects, with their places in the files. */
 struct dcp_chunk {
@@ -50,15 +62,19 @@ struct dcp_tensor {
      */
     const uint64_t *original_shape;
     unsigned num_original_dims;
+    /* Its path in the nested state dict, as stored_tensor.nested_path; a key of digits only is a
+     * position in a list. NULL: planner_data has none of it. */
+    const char *nested_path;
 };
 struct dcp_object {
     const char *name;
     uint32_t file;
     uint64_t offset_bytes, length_bytes;
+    const char *nested_path; /* as a tensor's */
 };
-/* Writes a .metadata with the classes of current torch (protocol 2, planner_data None, storage_meta
- * None, version "1.0.0") to the new file `path`, streaming. paths[] are relative to the folder.
- * Items may share bytes. */
+/* Writes a .metadata with the classes of current torch (protocol 2, storage_meta None, version
+ * "1.0.0") to the new file `path`, streaming. planner_data is None if nothing has a path. paths[]
+ * are relative to the folder. Items may share bytes. */
 MUST_CHECK enum status dcp_write_metadata(const char *path, const char *const *paths,
                                           const struct dcp_tensor *tensors, size_t num_tensors,
                                           const struct dcp_object *objects, size_t num_objects,

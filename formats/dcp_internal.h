@@ -72,7 +72,7 @@ struct dcp_metadata {
         const struct meta_index *index;
         const struct meta_place *place;
     } * items;
-    size_t num_items, items_capacity;
+    size_t num_items;
     uint32_t *slots; /* hash table of item + 1 by index */
     size_t num_slots;
     uint64_t
@@ -80,9 +80,11 @@ struct dcp_metadata {
     uint64_t seed;   /* of hashes: nobody can make a file whose keys collide */
 };
 
-/* Reads .metadata at path. err names it. */
-MUST_CHECK enum status dcp_metadata_read(struct dcp_metadata *m, const char *path,
-                                         struct error *err);
+void dcp_metadata_init(struct dcp_metadata *m);
+/* Reads .metadata at path, or one of the files that ranks write each when they save without
+ * collectives: its chunks and items join those that were read before. err names it. */
+MUST_CHECK enum status dcp_metadata_add(struct dcp_metadata *m, const char *path,
+                                        struct error *err);
 /* Unpredictable bits. */
 uint64_t dcp_random(void);
 void dcp_metadata_release(struct dcp_metadata *m);

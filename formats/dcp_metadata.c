@@ -207,8 +207,30 @@ static void *built(void *context, const char *class_name, const struct value *v)
 
 /* ---- the whole ---- */
 
+/* Adds the chunks that another rank's file lists of the same tensor. */
+static enum status join_chunks(struct dcp_metadata *m, struct meta_entry *entry,
+                               const struct meta_tensor *more, struct error *err)
+{
+    const struct meta_tensor *t = entry->tensor;
+    const size_t dims = more ? more->num_dims * sizeof *more->shape : 0;
+    if (!t && !more) return OK;
+    if (!t || !more || t->num_dims != more->num_dims || memcmp(t->shape, more->shape, dims) ||
+        t->num_chunks > UINT32_MAX - more->num_chunks)
+        return fail(err, ERR_CORRUPT, "%s: other files say another shape of it",
+                    m->names.texts[entry->name]);
+    struct meta_tensor *both = arena_copy(&m->arena, t, sizeof *t);
+    both->num_chunks = t->num_chunks + more->num_chunks;
+    both->chunks = arena_array(&m->arena, both->num_chunks, sizeof *both->chunks);
+    if (t->num_chunks) memcpy(both->chunks, t->chunks, t->num_chunks * sizeof *t->chunks);
+    if (more->num_chunks)
+        memcpy(both->chunks + t->num_chunks, more->chunks, more->num_chunks * sizeof *t->chunks);
+    entry->tensor = both;
+    return OK;
+}
+
 static enum status take_entries(struct dcp_metadata *m, const struct value *dict, struct error *err)
 {
+    const size_t of_others = m->num_entries;
     if (!dict || dict->kind != VALUE_DICT)
         return fail(err, ERR_CORRUPT,
                     "no Metadata of torch.distributed.checkpoint: it has no "
@@ -228,6 +250,8 @@ static enum status take_entries(struct dcp_metadata *m, const struct value *dict
         const struct meta_entry entry = {.name = name, .tensor = tensor};
         if (map_add(&m->entry_of, m->names.texts[name], m->num_entries, &old))
             *ARENA_PUSH(&m->arena, m->entries, m->num_entries, m->entries_capacity) = entry;
+        else if (old < of_others)
+            TRY(join_chunks(m, &m->entries[old], tensor, err));
         else
             m->entries[old] = entry; /* of equal keys the last counts */
     }
@@ -261,6 +285,7 @@ static void make_slots(struct dcp_metadata *m)
     m->num_slots = 16;
     while (m->num_slots < 2 * m->num_items)
         m->num_slots *= 2;
+    free(m->slots);
     m->slots = must_calloc(m->num_slots, sizeof *m->slots);
     for (size_t i = 0; i < m->num_items; i++) { /* of equal keys the last counts */
         const struct meta_index *x = m->items[i].index;
@@ -274,7 +299,9 @@ static enum status take_items(struct dcp_metadata *m, const struct value *dict, 
         return fail(err, ERR_CORRUPT,
                     "no Metadata of torch.distributed.checkpoint: it has no "
                     "storage_data");
-    m->items = arena_array(&m->arena, dict->count, sizeof *m->items);
+    struct meta_item *items = arena_array(&m->arena, m->num_items + dict->count, sizeof *items);
+    if (m->num_items) memcpy(items, m->items, m->num_items * sizeof *items);
+    m->items = items;
     for (size_t i = 0; i < dict->count; i++) {
         const struct meta_index *index = native_of(dict->items[2 * i], META_INDEX);
         const struct meta_place *place = native_of(dict->items[2 * i + 1], META_PLACE);
@@ -330,16 +357,20 @@ static enum status take_root(struct dcp_metadata *m, const struct value *root, s
     return OK;
 }
 
-enum status dcp_metadata_read(struct dcp_metadata *m, const char *path, struct error *err)
+void dcp_metadata_init(struct dcp_metadata *m)
+{
+    *m = (struct dcp_metadata){.seed = dcp_random()};
+    arena_init(&m->arena);
+}
+
+enum status dcp_metadata_add(struct dcp_metadata *m, const char *path, struct error *err)
 {
     static const char *const skipped[] = {"all_local_plans"};
     struct bytes file;
     struct value *root;
     struct arena values; /* of the pickle */
-    *m = (struct dcp_metadata){.seed = dcp_random()};
-    arena_init(&m->arena);
-    arena_init(&values);
     TRY(bytes_open(&file, path, NULL, err));
+    arena_init(&values);
     m->chunks_left = file.size_bytes;
     const struct pickle_hooks hooks = {
         .context = m, .built = built, .skip_attributes = skipped, .num_skip_attributes = 1};
@@ -347,9 +378,7 @@ enum status dcp_metadata_read(struct dcp_metadata *m, const char *path, struct e
     if (!st) st = take_root(m, root, err);
     bytes_release(&file);
     arena_release(&values);
-    if (!st) return OK;
-    dcp_metadata_release(m);
-    return fail_in(err, "%s", path);
+    return st ? fail_in(err, "%s", path) : OK;
 }
 
 void dcp_metadata_release(struct dcp_metadata *m)

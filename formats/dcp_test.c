@@ -265,8 +265,8 @@ static void objects_are_read_and_may_share_bytes(void **state)
     struct value *root = value_list(&a, VALUE_LIST, 2, items);
     assert_ok(torch_to_bytes(&bytes, "archive", root, NULL, &err));
     assert_ok(file_write_all(in_folder(paths[1]), bytes.data, bytes.length, false, &err));
-    struct dcp_object objects[] = {{"a/shard_0_2", 1, 0, bytes.length},
-                                   {"a/shard_1_2", 1, 0, bytes.length}};
+    struct dcp_object objects[] = {{"a/shard_0_2", 1, 0, bytes.length, NULL},
+                                   {"a/shard_1_2", 1, 0, bytes.length, NULL}};
     assert_ok(dcp_write_metadata(in_folder(".metadata"), paths, NULL, 0, objects, 2, false, &err));
     strbuf_release(&bytes);
     assert_ok(open_folder());

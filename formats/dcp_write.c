@@ -180,6 +180,54 @@ static void put_state_dict(struct writer *w, const struct dcp_tensor *tensors, s
     end_dict(w, count);
 }
 
+/* ---- planner_data ---- */
+
+/* A key of the path, length bytes long: a text, or a position in a list. */
+static void put_key(struct writer *w, const char *key, size_t length)
+{
+    char text[VALUE_PATH_BYTES + 1];
+    int64_t number = 0;
+    bool is_number = length > 0 && length < 10;
+    for (size_t i = 0; i < length && is_number; i++) {
+        is_number = key[i] >= '0' && key[i] <= '9';
+        number = 10 * number + (key[i] - '0');
+    }
+    if (length > VALUE_PATH_BYTES) length = VALUE_PATH_BYTES;
+    memcpy(text, key, length);
+    text[length] = '\0';
+    if (is_number)
+        pickle_put_int(&w->out, number);
+    else
+        pickle_put_text(&w->out, text);
+}
+
+static void put_path(struct writer *w, const char *name, const char *path, size_t *count)
+{
+    if (!path) return;
+    if (!*count) put(w, "}");
+    next_entry(w, count);
+    pickle_put_text(&w->out, name);
+    put(w, "(");
+    for (const char *end;; path = end + 1) {
+        end = path + strcspn(path, "\x1f");
+        put_key(w, path, (size_t)(end - path));
+        if (!*end) break;
+    }
+    put(w, "t");
+}
+
+static void put_planner_data(struct writer *w, const struct dcp_tensor *tensors, size_t num_tensors,
+                             const struct dcp_object *objects, size_t num_objects)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < num_tensors; i++)
+        put_path(w, tensors[i].name, tensors[i].nested_path, &count);
+    for (size_t i = 0; i < num_objects; i++)
+        put_path(w, objects[i].name, objects[i].nested_path, &count);
+    if (!count) put(w, "N");
+    end_dict(w, count);
+}
+
 /* ---- storage_data ---- */
 
 /* MetadataIndex(fqn, offset), which an object has none of. */
@@ -280,7 +328,7 @@ enum status dcp_write_metadata(const char *path, const char *const *paths,
     pickle_put_text(&w.out, "state_dict_metadata");
     put_state_dict(&w, tensors, num_tensors, objects, num_objects);
     pickle_put_text(&w.out, "planner_data");
-    put(&w, "N");
+    put_planner_data(&w, tensors, num_tensors, objects, num_objects);
     pickle_put_text(&w.out, "storage_data");
     put_storage_data(&w, paths, tensors, num_tensors, objects, num_objects);
     pickle_put_text(&w.out, "storage_meta");

@@ -144,7 +144,9 @@ static enum status read_metadata(const struct header *h, const cJSON *item,
         if (!text)
             return fail(err, ERR_CORRUPT, "%s: a value of __metadata__ is not a string", h->path);
         if (strcmp(v->string, "format") == 0) info->format = arena_copy_text(&s->arena, text);
-        if (strcmp(v->string, "DCP_SHARDING_INFO") == 0) info->dcp_shard = true;
+        if (strcmp(v->string, "DCP_SHARDING_INFO")) continue;
+        info->dcp_shard = true;
+        info->dcp_sharding = arena_copy_text(&s->arena, text);
     }
     return OK;
 }

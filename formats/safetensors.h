@@ -23,6 +23,8 @@ struct safetensors_info {
     const char *format;               /* __metadata__ "format": "pt", "tf", ...; NULL: not given */
     bool dcp_shard; /* one rank's part of a torch.distributed checkpoint: its tensors are
                      * shards under the whole tensor's name */
+    const char *dcp_sharding; /* its __metadata__ DCP_SHARDING_INFO: where the shards lie in whole
+                               * tensors (dcp_shards.c); NULL: it is none */
 };
 
 /* Whether the first bytes are those of such a file: a header length within the cap, then JSON. */

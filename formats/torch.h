@@ -107,5 +107,7 @@ void torch_item_layout(struct torch_item *item, enum dtype dtype, unsigned num_d
  */
 void torch_item_emit(enum dtype dtype, unsigned num_dims, const uint64_t *shape, uint32_t crc,
                      struct strbuf *before, struct strbuf *after);
+/* The CRC-32 of a zip entry. */
+uint32_t torch_crc(const void *bytes, size_t count);
 
 #endif

@@ -226,3 +226,8 @@ void torch_item_emit(enum dtype dtype, unsigned num_dims, const uint64_t *shape,
     (void)st;
     strbuf_release(&pickle);
 }
+
+uint32_t torch_crc(const void *bytes, size_t count)
+{
+    return libdeflate_crc32(0, bytes, count);
+}

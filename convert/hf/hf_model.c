@@ -176,6 +176,40 @@ enum status hf_model_export(struct target *t, export_visit *visit, void *context
     return gaps_check(&t->gaps, t->source->path, err);
 }
 
+struct own_name_search {
+    struct arena *arena;
+    const char *logical, *own;
+};
+
+static enum status find_own_name(void *context, const struct mapped_tensor *t, struct error *err)
+{
+    struct own_name_search *search = context;
+    (void)err;
+    if (strcmp(t->name, search->logical) == 0)
+        search->own = arena_copy_text(search->arena, t->parts[0].hf_name);
+    return OK;
+}
+
+/* The own name of a tensor outside of layers; NULL: the family has none. */
+static const char *own_name_of(struct target *t, const char *logical)
+{
+    struct own_name_search search = {&t->plan.arena, logical, NULL};
+    struct model_config one = t->source->config; /* one layer is enough */
+    one.num_layers = 1;
+    one.num_experts = one.num_experts ? 1 : 0;
+    one.untie_embeddings_and_output_weights = true;
+    return model_map_expand(t->map, &one, NULL, find_own_name, &search, NULL) ? NULL : search.own;
+}
+
+bool hf_model_tied_head(struct target *t, const char **head, const char **embedding)
+{
+    if (is_plain(t->source) || !t->map) return false;
+    if (t->source->config.untie_embeddings_and_output_weights) return false;
+    *head = own_name_of(t, "output_layer.weight");
+    *embedding = own_name_of(t, "embedding.word_embeddings.weight");
+    return *head && *embedding;
+}
+
 enum status hf_model_make_config(const struct target *t, cJSON **made, struct error *err)
 {
     *made = NULL;

@@ -33,6 +33,11 @@ MUST_CHECK enum status hf_model_check_export(const struct target *t, struct erro
 MUST_CHECK enum status hf_model_export(struct target *t, export_visit *visit, void *context,
                                        struct error *err);
 
+/* Whether the head of the model is tied to the embedding, so that it is no tensor of its own: then
+ * *head and *embedding are their own names, in the plan's arena. Programs that keep a module's
+ * state dict list it under both. */
+bool hf_model_tied_head(struct target *t, const char **head, const char **embedding);
+
 /* The config.json of a target: made from the config of the model where the source has none, else
  * the source's, which is copied byte for byte with its companions unless it says another dtype or a
  * quantisation. begin comes before anything is written, since the family may have no words for the

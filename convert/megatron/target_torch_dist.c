@@ -357,7 +357,7 @@ static size_t common_length(const struct dist_target *x)
 static void add_object(struct dist_target *x, const char *name, uint64_t offset, uint64_t length)
 {
     *ARENA_PUSH(&x->t->plan.arena, x->objects, x->num_objects, x->objects_capacity) =
-        (struct dcp_object){name, 0, offset, length};
+        (struct dcp_object){.name = name, .offset_bytes = offset, .length_bytes = length};
 }
 
 static const uint64_t MAX_RNG_BYTES = 1 << 20; /* a state of each generator is some kilobytes */

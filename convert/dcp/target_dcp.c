@@ -1,0 +1,712 @@
+/* target_dcp.c - writes DCP folders, for FSDP and for torchtitan.
+ *
+ *   __R_0.distcp   the items of data parallel rank R: its rows of each tensor, as Shard(0) cuts
+ *                  them (ceil(rows / ranks) each; later ranks have fewer, or none)
+ *   .metadata      the place of each item
+ *
+ * FSDP's keys are those of {"model": ..., "optim": ...} (torch/distributed/checkpoint/state_dict.py:
+ * get_state_dict), torchtitan's those of torchtitan/components/checkpointer/dcp.py. The weights of
+ * FSDP are its fp32 masters: where the source has these beside narrower weights, they are written
+ * as the weights. Objects, and the step of each parameter, are in the file of rank 0; equal ones
+ * share an item. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/count.h"
+#include "common/file.h"
+#include "common/text.h"
+#include "convert/dcp/titan_names.h"
+#include "convert/format.h"
+#include "convert/hf/hf_model.h"
+#include "convert/megatron/optim/training_target.h"
+#include "convert/own_outputs.h"
+#include "convert/record.h"
+#include "convert/states.h"
+#include "convert/torch_groups.h"
+#include "formats/dcp.h"
+#include "formats/torch.h"
+
+enum { MAX_DP = 1 << 16 };
+
+/* A tensor of the checkpoint, and the own outputs that have elements of it. */
+struct dcp_out {
+    const char *name, *path;
+    enum dtype dtype;
+    unsigned num_dims;
+    const uint64_t *shape;
+    uint64_t numel, filled;
+    struct out_run {
+        size_t own;       /* of own_outputs.out */
+        struct pair pair; /* a: in the own tensor, b: in this one */
+    } * runs;
+    size_t num_runs, runs_capacity;
+    struct dcp_chunk *chunks;
+    size_t num_chunks, chunks_capacity;
+};
+
+/* An archive of a chunk in a file. */
+struct item {
+    uint32_t segment;
+    enum dtype dtype;
+    unsigned num_dims;
+    const uint64_t *shape;
+};
+
+struct rank_file {
+    uint32_t file; /* of the plan; UINT32_MAX: the rank has nothing */
+    uint64_t bytes;
+    struct item *items;
+    size_t num_items, items_capacity;
+};
+
+/* An object, or a number as a tensor, whose archive is part of dcp_target.small. */
+struct small {
+    const char *name, *path;
+    bool is_number;
+    uint64_t offset, length;
+};
+
+struct dcp_target {
+    struct target *t;
+    bool titan, flatten, fused;
+    struct titan_names names;
+    const char *optim_key; /* "": states at the top */
+    struct own_outputs own;
+    struct dcp_out *out;
+    size_t num_out, out_capacity;
+    struct map out_names;
+    uint64_t dp;
+    struct rank_file *ranks; /* [dp] */
+    struct small *smalls;
+    size_t num_smalls, smalls_capacity;
+    struct strbuf small; /* the first bytes of rank 0's file */
+    struct map small_texts; /* text of an archive's value -> index of the first of smalls */
+    cJSON *config;          /* made here; NULL: the source's is copied */
+};
+
+/* ---- names ---- */
+
+static const char *joined(struct arena *a, const char *key, const char *rest, char between)
+{
+    return *key ? arena_printf(a, "%s%c%s", key, between, rest) : rest;
+}
+
+/* Keys of a name and of its path. */
+struct key {
+    const char *name, *path;
+};
+
+static struct key parameter_key(const struct dcp_target *x, const char *fqn)
+{
+    struct arena *a = &x->t->plan.arena;
+    const char *model = x->titan ? "" : "model";
+    return (struct key){joined(a, model, fqn, '.'), joined(a, model, fqn, '\x1f')};
+}
+
+/* "state" or "param_groups", then the parameter or the number of the group, then the key. */
+static struct key optim_key(const struct dcp_target *x, const char *what, const char *of,
+                            const char *key)
+{
+    struct arena *a = &x->t->plan.arena;
+    const char between = x->flatten ? '.' : '\x1f';
+    const char *flat = arena_printf(a, "%s.%s.%s", what, of, key);
+    const char *path = arena_printf(a, "%s%c%s%c%s", what, between, of, between, key);
+    return (struct key){joined(a, x->optim_key, flat, '.'),
+                        joined(a, x->optim_key, path, '\x1f')};
+}
+
+/* ---- tensors ---- */
+
+static enum status add_output(void *context, const struct own_output *own, struct error *err)
+{
+    struct dcp_target *x = context;
+    const char *name = own->name;
+    if (own->state && strcmp(own->state, master_state) == 0) return OK; /* the weight is it */
+    if (own->state) name = arena_printf(&x->t->plan.arena, "%s\x1f%s", own->state, own->name);
+    return own_outputs_add(&x->own, name, own, NULL, err);
+}
+
+/* The tensor of this key; adds it first. */
+static size_t out_of(struct dcp_target *x, const struct key *key, enum dtype dtype,
+                     const struct titan_part *part)
+{
+    struct arena *a = &x->t->plan.arena;
+    size_t at = x->num_out;
+    if (!map_add(&x->out_names, key->name, at, &at)) return at;
+    struct dcp_out *o = ARENA_PUSH(a, x->out, x->num_out, x->out_capacity);
+    *o = (struct dcp_out){.name = key->name,
+                          .path = key->path,
+                          .dtype = dtype,
+                          .num_dims = part->num_dims,
+                          .shape = arena_copy(a, part->shape, part->num_dims * sizeof *part->shape),
+                          .numel = 1};
+    for (unsigned d = 0; d < o->num_dims; d++)
+        o->numel *= o->shape[d];
+    return at;
+}
+
+/* Sets the name in the checkpoint of the parameter that an own tensor is, or is a state of. */
+static enum status place_own(struct dcp_target *x, const struct out_tensor *o, bool fused,
+                             struct titan_part *part, struct error *err)
+{
+    struct titan_names none = {0};
+    return titan_from_hf(x->titan ? &x->names : &none, &x->t->plan.arena, o->own_name, fused,
+                         o->num_dims, o->shape, part, err);
+}
+
+static enum status add_out(struct dcp_target *x, size_t i, struct error *err)
+{
+    const struct out_tensor *o = &x->own.out.items[i];
+    struct arena *a = &x->t->plan.arena;
+    struct titan_part part;
+    TRY(place_own(x, o, x->fused && o->state, &part, err));
+    const struct key key =
+        o->state ? optim_key(x, "state", part.name, o->state) : parameter_key(x, part.name);
+    const size_t at = out_of(x, &key, o->dtype, &part);
+    struct dcp_out *out = &x->out[at];
+    if (out->dtype != o->dtype)
+        return fail(err, ERR_UNSUPPORTED, "%s would be part %s, part %s; --no-optim leaves it out",
+                    out->name, dtype_infos[out->dtype].name, dtype_infos[o->dtype].name);
+    *ARENA_PUSH(a, out->runs, out->num_runs, out->runs_capacity) =
+        (struct out_run){i, part.pair};
+    out->filled += o->numel;
+    return OK;
+}
+
+static enum status add_outs(struct dcp_target *x, struct error *err)
+{
+    TRY(own_outputs_check(&x->own, err));
+    for (size_t i = 0; i < x->own.out.count; i++)
+        TRY(add_out(x, i, err));
+    for (size_t i = 0; i < x->num_out; i++)
+        if (x->out[i].filled != x->out[i].numel)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: of its %" PRIu64 " elements the source has %" PRIu64, x->out[i].name,
+                        x->out[i].numel, x->out[i].filled);
+    return OK;
+}
+
+/* ---- chunks ---- */
+
+static struct rank_file *file_of_rank(struct dcp_target *x, uint64_t rank)
+{
+    struct rank_file *f = &x->ranks[rank];
+    if (f->file == UINT32_MAX)
+        f->file = plan_add_file(&x->t->plan,
+                                arena_printf(&x->t->plan.arena, "__%" PRIu64 "_0.distcp", rank));
+    return f;
+}
+
+struct filling {
+    struct dcp_target *x;
+    size_t own;
+    uint32_t segment;
+    const char *name;
+};
+
+/* p.a: element of the segment, p.b: in the own tensor. */
+static enum status fill_run(void *context, const struct pair *p, struct error *err)
+{
+    const struct filling *f = context;
+    struct pair by_own = *p;
+    TRY(pair_turn(&by_own, f->name, err));
+    return own_outputs_fill(&f->x->own, f->own, &by_own, f->segment, err);
+}
+
+/* Plans elements [first, first + count) of a tensor for a segment. */
+static enum status fill_chunk(struct dcp_target *x, const struct dcp_out *o, uint64_t first,
+                              uint64_t count, uint32_t segment, struct error *err)
+{
+    for (size_t i = 0; i < o->num_runs; i++) {
+        struct filling f = {x, o->runs[i].own, segment, o->name};
+        struct pair by_out = o->runs[i].pair;
+        TRY(pair_turn(&by_out, o->name, err));
+        TRY(pair_clip(&by_out, first, count, o->name, fill_run, &f, err));
+    }
+    return OK;
+}
+
+/* Adds rows [first, first + rows) of a tensor, all of it where it has no dimensions. */
+static enum status add_chunk(struct dcp_target *x, struct dcp_out *o, uint64_t rank,
+                             uint64_t first, uint64_t rows, struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    struct rank_file *f = file_of_rank(x, rank);
+    uint64_t *offsets = arena_array(a, o->num_dims, sizeof *offsets);
+    uint64_t *sizes = arena_copy(a, o->shape, o->num_dims * sizeof *sizes);
+    uint64_t row = o->numel;
+    struct torch_item layout;
+    if (o->num_dims) {
+        row = o->shape[0] ? o->numel / o->shape[0] : 0;
+        offsets[0] = first;
+        sizes[0] = rows;
+    }
+    torch_item_layout(&layout, o->dtype, o->num_dims, sizes);
+    const uint64_t count = rows * row;
+    const uint32_t segment = plan_add_segment(&x->t->plan, f->file, o->dtype, count, true);
+    x->t->plan.segments[segment].offset_bytes = f->bytes + layout.data_offset;
+    *ARENA_PUSH(a, f->items, f->num_items, f->items_capacity) =
+        (struct item){segment, o->dtype, o->num_dims, sizes};
+    *ARENA_PUSH(a, o->chunks, o->num_chunks, o->chunks_capacity) =
+        (struct dcp_chunk){offsets, sizes, f->file, f->bytes, layout.total_bytes};
+    f->bytes += layout.total_bytes;
+    return count ? fill_chunk(x, o, first * row, count, segment, err) : OK;
+}
+
+static enum status add_chunks(struct dcp_target *x, struct dcp_out *o, struct error *err)
+{
+    const uint64_t rows = o->num_dims ? o->shape[0] : 1;
+    const uint64_t most = (rows + x->dp - 1) / x->dp;
+    if (!rows || !o->num_dims) return add_chunk(x, o, 0, 0, rows, err);
+    for (uint64_t r = 0; r < x->dp && r * most < rows; r++)
+        TRY(add_chunk(x, o, r, r * most, r * most + most < rows ? most : rows - r * most, err));
+    return OK;
+}
+
+/* ---- objects and numbers ---- */
+
+/* Adds an entry whose archive is [offset, end of small), or that of an equal value before. */
+static void add_small(struct dcp_target *x, const struct key *key, bool is_number,
+                      uint64_t offset, const char *text)
+{
+    struct arena *a = &x->t->plan.arena;
+    size_t first = x->num_smalls;
+    uint64_t length = x->small.length - offset;
+    if (!map_add(&x->small_texts, text, first, &first)) {
+        offset = x->smalls[first].offset;
+        length = x->smalls[first].length;
+    }
+    *ARENA_PUSH(a, x->smalls, x->num_smalls, x->smalls_capacity) =
+        (struct small){key->name, key->path, is_number, offset, length};
+}
+
+static enum status add_object(struct dcp_target *x, const struct key *key, const struct value *v,
+                              struct error *err)
+{
+    struct strbuf text = {0};
+    const uint64_t offset = x->small.length;
+    enum status st = OK;
+    value_print(&text, v, 1 << 20);
+    const char *copy = arena_text(&x->t->plan.arena, text.data, text.length);
+    strbuf_release(&text);
+    if (!map_get(&x->small_texts, copy, NULL))
+        st = torch_to_bytes(&x->small, "archive", v, NULL, err);
+    if (st) return fail_in(err, "%s", key->name);
+    add_small(x, key, false, offset, copy);
+    return OK;
+}
+
+/* A tensor of F32 without dimensions. */
+static void add_number(struct dcp_target *x, const struct key *key, float number)
+{
+    struct torch_item layout;
+    struct strbuf after = {0};
+    const uint64_t offset = x->small.length;
+    const char *text = arena_printf(&x->t->plan.arena, "tensor(%a)", (double)number);
+    if (!map_get(&x->small_texts, text, NULL)) {
+        torch_item_layout(&layout, DT_F32, 0, NULL);
+        const uint32_t crc = torch_crc(&number, sizeof number);
+        torch_item_emit(DT_F32, 0, NULL, crc, &x->small, &after);
+        strbuf_add(&x->small, &number, sizeof number);
+        strbuf_add(&x->small, after.data, after.length);
+        strbuf_release(&after);
+    }
+    add_small(x, key, true, offset, text);
+}
+
+/* ---- groups ---- */
+
+/* Whether a value is of numbers and texts only, as settings are. */
+static bool is_plain(const struct value *v, unsigned depth)
+{
+    const bool is_list = v->kind == VALUE_LIST || v->kind == VALUE_TUPLE;
+    if (v->kind <= VALUE_TEXT) return true;
+    if (!is_list || depth == 0) return false;
+    for (uint32_t i = 0; i < v->count; i++)
+        if (!is_plain(v->items[i], depth - 1)) return false;
+    return true;
+}
+
+/* The settings of a group: the source's, then those that torch's AdamW has besides. */
+static struct value *settings_of(struct dcp_target *x, const struct torch_out_group *g)
+{
+    struct arena *a = &x->t->plan.arena;
+    struct torch_out_group made = *g;
+    made.own = NULL;
+    struct value *dict = torch_group_value(a, g), *more = torch_group_value(a, &made);
+    for (uint32_t i = 0; g->own && i < more->count; i++) {
+        const char *key = value_as_text(more->items[2 * i]);
+        if (!value_get(dict, key)) value_dict_add(a, dict, key, more->items[2 * i + 1]);
+    }
+    return dict;
+}
+
+static enum status add_settings(struct dcp_target *x, const char *of, const struct value *dict,
+                                struct error *err)
+{
+    for (uint32_t i = 0; i < dict->count; i++) {
+        const char *name = value_as_text(dict->items[2 * i]);
+        if (!name || !is_plain(dict->items[2 * i + 1], 4)) continue;
+        const struct key key = optim_key(x, "param_groups", of, name);
+        TRY(add_object(x, &key, dict->items[2 * i + 1], err));
+    }
+    return OK;
+}
+
+static void add_step(struct dcp_target *x, const char *fqn, double step)
+{
+    const struct key key = optim_key(x, "state", fqn, "step");
+    add_number(x, &key, (float)(isnan(step) ? (double)x->t->training.step : step));
+}
+
+/* The group's parameters, and for each its step; of the three that are wqkv the first counts. */
+static enum status add_group(struct dcp_target *x, size_t number, const struct torch_out_group *g,
+                             struct map *seen, struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    const struct value *dict = settings_of(x, g);
+    struct value *params = value_list(a, VALUE_LIST, 0, NULL);
+    for (size_t i = 0; i < g->num_params; i++) {
+        struct titan_part part;
+        TRY(place_own(x, &x->own.out.items[g->params[i]], x->fused, &part, err));
+        if (!map_add(seen, part.name, number, NULL)) continue;
+        value_append(a, params, value_text(a, part.name));
+        add_step(x, part.name, g->steps[i]);
+        if (x->flatten) TRY(add_settings(x, part.name, dict, err));
+    }
+    if (x->flatten) return OK;
+    const char *of = arena_printf(a, "%zu", number);
+    const struct key key = optim_key(x, "param_groups", of, "params");
+    TRY(add_settings(x, of, dict, err));
+    return add_object(x, &key, params, err);
+}
+
+static enum status add_groups(struct dcp_target *x, struct error *err)
+{
+    struct torch_out_group *groups;
+    struct map seen = {0};
+    size_t count;
+    enum status st = torch_groups_plan(x->t, &x->own, &groups, &count, err);
+    for (size_t g = 0; g < count && !st; g++)
+        st = add_group(x, g, &groups[g], &seen, err);
+    map_release(&seen);
+    return st;
+}
+
+/* ---- torchtitan's run ---- */
+
+static const uint64_t MAX_COPIED_BYTES = 1 << 28; /* a dataloader's state */
+
+/* Copies an object of a torchtitan source as it is. */
+static enum status copy_object(struct dcp_target *x, const struct stored_object *o,
+                               struct error *err)
+{
+    const struct stored *s = &x->t->source->catalog.stored;
+    const uint64_t offset = x->small.length;
+    const struct key key = {o->name, o->nested_path};
+    if (o->size_bytes > MAX_COPIED_BYTES - offset)
+        return fail(err, ERR_UNSUPPORTED, "%s has %" PRIu64 " bytes, which is too much", o->name,
+                    o->size_bytes);
+    struct stored_reader *r = stored_reader_create(s, 1);
+    strbuf_add_repeated(&x->small, '\0', (size_t)o->size_bytes);
+    enum status st = stored_read(r, o->file, o->offset_bytes, x->small.data + offset,
+                                 (size_t)o->size_bytes, err);
+    stored_reader_free(r);
+    if (!st) add_small(x, &key, false, offset, arena_printf(&x->t->plan.arena, "copy of %s", o->name));
+    return st;
+}
+
+static enum status copy_objects(struct dcp_target *x, const char *prefix, bool *copied,
+                                struct error *err)
+{
+    const struct checkpoint *c = x->t->source;
+    *copied = false;
+    if (!(c->format->has & FORMAT_FUSED_QKV)) return OK;
+    for (size_t i = 0; i < c->catalog.stored.num_objects; i++) {
+        const char *rest = c->catalog.stored.objects[i].name;
+        if (!text_skip_prefix(&rest, prefix) || (*rest && *rest != '.')) continue;
+        *copied = true;
+        TRY(copy_object(x, &c->catalog.stored.objects[i], err));
+    }
+    return OK;
+}
+
+static enum status add_run(struct dcp_target *x, struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    const struct training *run = &x->t->training;
+    const struct key step = {"train_state.step", "train_state\x1fstep"},
+                     tokens = {"train_state.ntokens_seen", "train_state\x1fntokens_seen"},
+                     epoch = {"lr_scheduler.last_epoch", "lr_scheduler\x1flast_epoch"},
+                     loader = {"dataloader", "dataloader"};
+    const int64_t iteration = (int64_t)x->t->options.iteration;
+    bool copied;
+    if (!x->t->num_states) return OK;
+    TRY(add_object(x, &step, value_int(a, iteration), err));
+    TRY(add_object(x, &tokens, value_int(a, (int64_t)run->consumed_tokens), err));
+    TRY(copy_objects(x, "lr_scheduler", &copied, err));
+    if (!copied) TRY(add_object(x, &epoch, value_int(a, iteration), err));
+    TRY(copy_objects(x, "dataloader", &copied, err));
+    return copied ? OK : add_object(x, &loader, value_none(a), err);
+}
+
+/* ---- the plan ---- */
+
+static void set_fates(struct target *t, bool titan)
+{
+    const struct training *had = &t->source->training.run;
+    const bool same = t->source->format == t->format;
+    static const enum training_part lost[] = {TRAINING_SCHEDULE, TRAINING_LOSS_SCALE, TRAINING_RNG};
+    if (!t->num_states) return;
+    for (unsigned p = 0; p < NUM_TRAINING_PARTS; p++)
+        if (p != TRAINING_GROUPS && training_has(had, (enum training_part)p))
+            t->fates[p].fate = same ? FATE_CARRIED : FATE_TRANSLATED;
+    for (size_t i = 0; i < COUNT(lost); i++)
+        if (training_has(had, lost[i]))
+            t->fates[lost[i]] = (struct training_fate){
+                FATE_DROPPED, titan ? "torchtitan makes it of the run's config"
+                                    : "a DCP folder of FSDP has no place for it"};
+}
+
+/* Weights whose masters are wider become these, unless the user says which dtype weights have. */
+static void take_masters_as_weights(struct target *t)
+{
+    const struct catalog *all = &t->source->catalog;
+    bool wider = false, any = false;
+    for (size_t i = 0; i < all->num_tensors; i++) {
+        const struct tensor *x = &all->tensors[i], *master;
+        if (!is_parameter(x)) continue;
+        master = catalog_find(all, state_name(&t->plan.arena, master_state, x->name));
+        any |= master && !master->same_as;
+        wider |= master && dtype_bytes(master->dtype) > dtype_bytes(x->dtype);
+    }
+    if (!t->options.optimizer || !any) return;
+    if (t->options.casts && t->options.dtype != DT_F32)
+        notes_add(&t->notes, &t->plan.arena,
+                  "weights are written as %s, and FSDP has no masters beside its weights: those of "
+                  "the source are lost; without --torch-dtype they are written as the weights",
+                  dtype_infos[t->options.dtype].name);
+    if (t->options.casts || !wider) return;
+    t->options.casts = true;
+    t->options.dtype = DT_F32;
+    notes_add(&t->notes, &t->plan.arena,
+              "the weights are written as F32, from their masters, which FSDP trains as the "
+              "weights; --torch-dtype writes another dtype");
+}
+
+static enum status check_names(const struct dcp_target *x, struct error *err)
+{
+    const struct checkpoint *c = x->t->source;
+    const bool from_titan = c->format->has & FORMAT_FUSED_QKV;
+    if (!c->names_alone || from_titan == x->titan) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: only a config.json says how torchtitan's names and rows and Hugging Face's "
+                "become each other; --hf-config DIR gives one",
+                c->path);
+}
+
+static enum status begin(struct dcp_target *x, struct error *err)
+{
+    struct target *t = x->t;
+    const struct target_options *o = &t->options;
+    struct arena *a = &t->plan.arena;
+    x->flatten = x->titan || o->flatten_optim;
+    x->fused = x->titan && !o->split_qkv;
+    x->optim_key = x->titan ? "optimizer" : o->optim_key ? o->optim_key : "optim";
+    x->dp = o->dp ? o->dp : 1;
+    if (x->dp > MAX_DP)
+        return fail(err, ERR_USAGE, "--dp %" PRIu64 ": at most %d", x->dp, MAX_DP);
+    x->ranks = arena_array(a, x->dp, sizeof *x->ranks);
+    for (uint64_t r = 0; r < x->dp; r++)
+        x->ranks[r].file = UINT32_MAX;
+    TRY(hf_model_check_export(t, err));
+    TRY(check_names(x, err));
+    if (x->titan) TRY(titan_names_init(&x->names, t->source, err));
+    TRY(hf_model_make_config(t, &x->config, err));
+    take_masters_as_weights(t);
+    TRY(target_take_states(t, false, err));
+    set_fates(t, x->titan);
+    if (x->titan) {
+        t->options.iteration = training_target_iteration(t);
+        t->unit = arena_printf(a, "step-%" PRIu64, t->options.iteration);
+    }
+    return OK;
+}
+
+static enum status emit_file(const struct plan *plan, uint32_t file, void *context,
+                             const struct file_writer *writer, struct error *err)
+{
+    const struct dcp_target *x = context;
+    const struct rank_file *f = NULL;
+    struct strbuf between = {0}, before = {0}, after = {0};
+    uint64_t at = 0;
+    enum status st = OK;
+    for (uint64_t r = 0; r < x->dp && !f; r++)
+        if (x->ranks[r].file == file) f = &x->ranks[r];
+    if (f == x->ranks) strbuf_add(&between, x->small.data, x->small.length);
+    for (size_t i = 0; f && i < f->num_items && !st; i++) {
+        const struct item *item = &f->items[i];
+        const struct segment *s = &plan->segments[item->segment];
+        const uint32_t crc = writer->crc(writer->context, item->segment);
+        strbuf_clear(&before);
+        strbuf_clear(&after);
+        torch_item_emit(item->dtype, item->num_dims, item->shape, crc, &before, &after);
+        strbuf_add(&between, before.data, before.length);
+        st = writer->put(writer->context, at, between.data, between.length, err);
+        at = s->offset_bytes + s->numel * dtype_bytes(s->dtype);
+        strbuf_clear(&between);
+        strbuf_add(&between, after.data, after.length);
+    }
+    if (!st) st = writer->put(writer->context, at, between.data, between.length, err);
+    strbuf_release(&between);
+    strbuf_release(&before);
+    strbuf_release(&after);
+    return st;
+}
+
+static void end_files(struct dcp_target *x)
+{
+    struct plan *plan = &x->t->plan;
+    for (uint64_t r = 0; r < x->dp; r++) {
+        if (x->ranks[r].file == UINT32_MAX) continue;
+        struct output_file *f = &plan->files[x->ranks[r].file];
+        f->size_bytes = x->ranks[r].bytes;
+        f->finish = emit_file;
+        f->finish_context = x;
+    }
+    x->t->facts.num_target_tensors = x->num_out;
+    x->t->facts.num_weight_files = plan->num_files;
+}
+
+static enum status plan_folder(struct target *t, bool titan, struct error *err)
+{
+    struct dcp_target *x = arena_alloc(&t->plan.arena, sizeof *x);
+    x->t = t;
+    x->titan = titan;
+    t->own = x;
+    own_outputs_init(&x->own, t);
+    TRY(begin(x, err));
+    TRY(hf_model_export(t, add_output, x, err));
+    TRY(add_outs(x, err));
+    TRY(add_groups(x, err));
+    if (titan) TRY(add_run(x, err));
+    file_of_rank(x, 0)->bytes = x->small.length;
+    for (size_t i = 0; i < x->num_out; i++)
+        TRY(add_chunks(x, &x->out[i], err));
+    end_files(x);
+    return OK;
+}
+
+static enum status plan_dcp(struct target *t, struct error *err)
+{
+    return plan_folder(t, false, err);
+}
+
+static enum status plan_torchtitan(struct target *t, struct error *err)
+{
+    return plan_folder(t, true, err);
+}
+
+/* ---- small files ---- */
+
+static struct dcp_tensor tensor_of(const struct dcp_out *o)
+{
+    return (struct dcp_tensor){.name = o->name,
+                               .dtype = o->dtype,
+                               .num_dims = o->num_dims,
+                               .shape = o->shape,
+                               .chunks = o->chunks,
+                               .num_chunks = o->num_chunks,
+                               .nested_path = o->path};
+}
+
+/* A tied head has the embedding's items. */
+static void add_tied_head(struct dcp_target *x, struct dcp_tensor *tensors, size_t *count)
+{
+    const struct titan_names none = {0};
+    const char *head, *embedding;
+    const uint64_t one[2] = {1, 1};
+    struct titan_part from, to;
+    struct key key;
+    size_t at;
+    if (!hf_model_tied_head(x->t, &head, &embedding)) return;
+    const struct titan_names *names = x->titan ? &x->names : &none;
+    if (titan_from_hf(names, &x->t->plan.arena, embedding, false, 2, one, &from, NULL) ||
+        titan_from_hf(names, &x->t->plan.arena, head, false, 2, one, &to, NULL))
+        return;
+    key = parameter_key(x, from.name);
+    if (!map_get(&x->out_names, key.name, &at)) return;
+    key = parameter_key(x, to.name);
+    if (map_get(&x->out_names, key.name, NULL)) return;
+    tensors[*count] = tensor_of(&x->out[at]);
+    tensors[*count].name = key.name;
+    tensors[(*count)++].nested_path = key.path;
+}
+
+/* A number in the file of rank 0. */
+static struct dcp_tensor number_of(struct dcp_target *x, const struct small *s)
+{
+    struct dcp_chunk *chunk = arena_alloc(&x->t->plan.arena, sizeof *chunk);
+    *chunk = (struct dcp_chunk){NULL, NULL, x->ranks[0].file, s->offset, s->length};
+    return (struct dcp_tensor){
+        .name = s->name, .dtype = DT_F32, .chunks = chunk, .num_chunks = 1, .nested_path = s->path};
+}
+
+static enum status write_metadata(struct dcp_target *x, const char *folder, struct error *err)
+{
+    struct plan *plan = &x->t->plan;
+    struct arena *a = &plan->arena;
+    const char **paths = arena_array(a, plan->num_files, sizeof *paths);
+    struct dcp_tensor *tensors =
+        arena_array(a, x->num_out + x->num_smalls + 1, sizeof *tensors);
+    struct dcp_object *objects = arena_array(a, x->num_smalls, sizeof *objects);
+    size_t num_tensors = 0, num_objects = 0;
+    for (size_t i = 0; i < plan->num_files; i++)
+        paths[i] = plan->files[i].path;
+    for (size_t i = 0; i < x->num_out; i++)
+        tensors[num_tensors++] = tensor_of(&x->out[i]);
+    add_tied_head(x, tensors, &num_tensors);
+    for (size_t i = 0; i < x->num_smalls; i++) {
+        const struct small *s = &x->smalls[i];
+        if (s->is_number)
+            tensors[num_tensors++] = number_of(x, s);
+        else
+            objects[num_objects++] =
+                (struct dcp_object){s->name, x->ranks[0].file, s->offset, s->length, s->path};
+    }
+    return dcp_write_metadata(path_join(a, folder, ".metadata"), paths, tensors, num_tensors,
+                              objects, num_objects, x->t->options.durable, err);
+}
+
+static enum status write_small_files(struct target *t, const char *folder, struct error *err)
+{
+    struct dcp_target *x = t->own;
+    TRY(hf_model_write_config(t, x->config, own_outputs_main_dtype(&x->own), folder, err));
+    return write_metadata(x, folder, err);
+}
+
+static enum status titan_root_files(struct target *t, struct root_file **files, size_t *num_files,
+                                    struct error *err)
+{
+    struct arena *a = &t->plan.arena;
+    (void)err;
+    *files = arena_array(a, 1, sizeof **files);
+    (*files)[(*num_files)++] = (struct root_file){
+        .name = record_name, .link = arena_printf(a, "%s/%s", t->unit, record_name)};
+    return OK;
+}
+
+static void release_dcp(struct target *t)
+{
+    struct dcp_target *x = t->own;
+    cJSON_Delete(x->config);
+    own_outputs_release(&x->own);
+    map_release(&x->out_names);
+    map_release(&x->small_texts);
+    strbuf_release(&x->small);
+}
+
+const struct target_kind target_dcp = {plan_dcp, write_small_files, NULL, release_dcp};
+const struct target_kind target_torchtitan = {plan_torchtitan, write_small_files, titan_root_files,
+                                              release_dcp};

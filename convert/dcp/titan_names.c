@@ -1,0 +1,222 @@
+#include "convert/dcp/titan_names.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/count.h"
+#include "common/text.h"
+
+enum { MAX_HEAD_COUNT = 1 << 24 }; /* so that no product overflows; of heads and of head_dim */
+
+/* ---- the table ---- */
+
+/* Which part of the fused wqkv a tensor is; the rows of q and k differ, too. */
+enum titan_role { WHOLE, ROWS_Q, ROWS_K, ROWS_V };
+
+/* "%" is the number of a layer. Of several names of torchtitan's the first is written. */
+static const struct titan_row {
+    const char *titan, *hf;
+    enum titan_role role;
+} rows[] = {
+    {"tok_embeddings.weight", "model.embed_tokens.weight", WHOLE},
+    {"layers.%.attention_norm.weight", "model.layers.%.input_layernorm.weight", WHOLE},
+    {"layers.%.attention.qkv_linear.wq.weight", "model.layers.%.self_attn.q_proj.weight", ROWS_Q},
+    {"layers.%.attention.qkv_linear.wk.weight", "model.layers.%.self_attn.k_proj.weight", ROWS_K},
+    {"layers.%.attention.qkv_linear.wv.weight", "model.layers.%.self_attn.v_proj.weight", ROWS_V},
+    {"layers.%.attention.wq.weight", "model.layers.%.self_attn.q_proj.weight", ROWS_Q},
+    {"layers.%.attention.wk.weight", "model.layers.%.self_attn.k_proj.weight", ROWS_K},
+    {"layers.%.attention.wv.weight", "model.layers.%.self_attn.v_proj.weight", ROWS_V},
+    {"layers.%.attention.q_norm.weight", "model.layers.%.self_attn.q_norm.weight", WHOLE},
+    {"layers.%.attention.k_norm.weight", "model.layers.%.self_attn.k_norm.weight", WHOLE},
+    {"layers.%.attention.wo.weight", "model.layers.%.self_attn.o_proj.weight", WHOLE},
+    {"layers.%.ffn_norm.weight", "model.layers.%.post_attention_layernorm.weight", WHOLE},
+    {"layers.%.feed_forward.w1.weight", "model.layers.%.mlp.gate_proj.weight", WHOLE},
+    {"layers.%.feed_forward.w2.weight", "model.layers.%.mlp.down_proj.weight", WHOLE},
+    {"layers.%.feed_forward.w3.weight", "model.layers.%.mlp.up_proj.weight", WHOLE},
+    {"norm.weight", "model.norm.weight", WHOLE},
+    {"lm_head.weight", "lm_head.weight", WHOLE},
+    {"output.weight", "lm_head.weight", WHOLE},
+};
+static const char fused_name[] = "layers.%.attention.qkv_linear.wqkv.weight";
+
+/* Families that torchtitan trains under these names, and whether rows of q and k differ. */
+static const struct {
+    const char *family;
+    bool rotates;
+} families[] = {{"llama", true}, {"qwen3", false}};
+
+/* Whether a name has the pattern; *layer is the text for "%", NULL: it has none. */
+static bool name_has(struct arena *a, const char *name, const char *pattern, const char **layer)
+{
+    const char *percent = strchr(pattern, '%');
+    *layer = NULL;
+    if (!percent) return strcmp(name, pattern) == 0;
+    const size_t before = (size_t)(percent - pattern);
+    if (strncmp(name, pattern, before)) return false;
+    const size_t digits = strspn(name + before, "0123456789");
+    if (!digits || strcmp(name + before + digits, percent + 1)) return false;
+    *layer = arena_text(a, name + before, digits);
+    return true;
+}
+
+static const char *with_layer(struct arena *a, const char *pattern, const char *layer)
+{
+    const char *percent = strchr(pattern, '%');
+    if (!percent) return pattern;
+    return arena_printf(a, "%.*s%s%s", (int)(percent - pattern), pattern, layer, percent + 1);
+}
+
+enum status titan_names_init(struct titan_names *n, const struct checkpoint *c, struct error *err)
+{
+    const struct model_config *m = &c->config;
+    *n = (struct titan_names){0};
+    if (!c->family) return OK;
+    n->known = true;
+    for (size_t i = 0; i < COUNT(families); i++) {
+        if (strcmp(families[i].family, c->family)) continue;
+        n->rotates = families[i].rotates;
+        n->groups = m->num_query_groups;
+        n->head_dim = m->kv_channels;
+        if (n->groups) n->heads_per_group = m->num_attention_heads / n->groups;
+        if (!n->heads_per_group || !n->head_dim || m->num_attention_heads % n->groups ||
+            m->num_attention_heads > MAX_HEAD_COUNT || n->head_dim > MAX_HEAD_COUNT)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: the heads of its config are no groups of equal size", c->path);
+        if (n->rotates && n->head_dim % 2)
+            return fail(err, ERR_UNSUPPORTED, "%s: an odd head_dim has no torchtitan order",
+                        c->path);
+        return OK;
+    }
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: the family %s has no torchtitan names that are known; llama and qwen3 have",
+                c->path, c->family);
+}
+
+/* ---- rows ---- */
+
+/* The heads of a role among the rows of a group of wqkv, or of a tensor of its own. */
+struct head_rows {
+    uint64_t heads;  /* of a group */
+    uint64_t first;  /* head of the group in torchtitan's tensor */
+    uint64_t stride; /* heads of a group there */
+    bool rotates;
+};
+
+static struct head_rows rows_of(const struct titan_names *n, enum titan_role role, bool fused)
+{
+    const uint64_t q = n->heads_per_group;
+    struct head_rows r = {role == ROWS_Q ? q : 1, 0, 0, n->rotates && role != ROWS_V};
+    r.stride = fused ? q + 2 : r.heads;
+    if (fused && role != ROWS_Q) r.first = role == ROWS_K ? q : q + 1;
+    return r;
+}
+
+/* The pair of all rows of a role; columns: elements of a row. */
+static struct pair pair_of_rows(const struct titan_names *n, const struct head_rows *r,
+                                uint64_t columns)
+{
+    const uint64_t dim = n->head_dim, half = dim / 2;
+    struct pair p = {.b_offset = r->first * dim * columns};
+    p.axes[p.num_axes++] =
+        (struct axis){n->groups, r->heads * dim * columns, r->stride * dim * columns};
+    p.axes[p.num_axes++] = (struct axis){r->heads, dim * columns, dim * columns};
+    if (r->rotates) {
+        p.axes[p.num_axes++] = (struct axis){2, half * columns, columns};
+        p.axes[p.num_axes++] = (struct axis){half, columns, 2 * columns};
+    } else {
+        p.axes[p.num_axes++] = (struct axis){dim, columns, columns};
+    }
+    p.axes[p.num_axes++] = (struct axis){columns, 1, 1};
+    return p;
+}
+
+static uint64_t numel_of(unsigned num_dims, const uint64_t *shape)
+{
+    uint64_t numel = 1;
+    for (unsigned d = 0; d < num_dims; d++)
+        numel *= shape[d];
+    return numel;
+}
+
+/* Sets the pair and the shape of `to`, which has `rows` rows, from a tensor of `shape` with
+ * `expected` rows. */
+static enum status set_rows(const struct titan_names *n, const struct head_rows *r,
+                            const char *name, unsigned num_dims, const uint64_t *shape,
+                            uint64_t expected, uint64_t num_rows, struct titan_part *to,
+                            struct error *err)
+{
+    if (!num_dims || num_dims > MAX_AXES || shape[0] != expected)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s has %" PRIu64 " rows; by the config it should have %" PRIu64, name,
+                    num_dims ? shape[0] : 0, expected);
+    memcpy(to->shape, shape, num_dims * sizeof *shape);
+    to->num_dims = num_dims;
+    to->shape[0] = num_rows;
+    to->pair = pair_of_rows(n, r, numel_of(num_dims - 1, shape + 1));
+    return pair_require_nested(&to->pair, name, err);
+}
+
+static enum status set_whole(const char *name, unsigned num_dims, const uint64_t *shape,
+                             struct titan_part *to, struct error *err)
+{
+    if (num_dims > MAX_AXES)
+        return fail(err, ERR_UNSUPPORTED, "%s has %u dimensions", name, num_dims);
+    if (num_dims) memcpy(to->shape, shape, num_dims * sizeof *shape);
+    to->num_dims = num_dims;
+    to->pair = pair_whole(0, 0, numel_of(num_dims, shape));
+    return OK;
+}
+
+static enum status part_of(const struct titan_names *n, enum titan_role role, bool fused,
+                           bool from_titan, const char *name, unsigned num_dims,
+                           const uint64_t *shape, struct titan_part *to, struct error *err)
+{
+    if (role == WHOLE) return set_whole(name, num_dims, shape, to, err);
+    const struct head_rows r = rows_of(n, role, fused);
+    const uint64_t group = n->groups * n->head_dim;
+    const uint64_t hf = group * r.heads, titan = group * r.stride;
+    return set_rows(n, &r, name, num_dims, shape, from_titan ? titan : hf, from_titan ? hf : titan,
+                    to, err);
+}
+
+enum status titan_to_hf(const struct titan_names *n, struct arena *a, const char *name,
+                        unsigned num_dims, const uint64_t *shape, struct titan_part parts[3],
+                        size_t *count, struct error *err)
+{
+    const char *layer;
+    const bool fused = n->known && name_has(a, name, fused_name, &layer);
+    *count = 0;
+    for (size_t i = 0; i < COUNT(rows) && n->known; i++) {
+        const struct titan_row *row = &rows[i];
+        const char *pattern = fused ? "" : row->titan;
+        if (fused) {
+            if (row->role == WHOLE || *count == 3) continue;
+        } else if (!name_has(a, name, pattern, &layer)) {
+            continue;
+        }
+        struct titan_part *to = &parts[(*count)++];
+        *to = (struct titan_part){.name = with_layer(a, row->hf, layer)};
+        if (shape) TRY(part_of(n, row->role, fused, true, name, num_dims, shape, to, err));
+        if (!fused) return OK;
+    }
+    if (*count) return OK;
+    *count = 1;
+    parts[0] = (struct titan_part){.name = name};
+    return shape ? set_whole(name, num_dims, shape, &parts[0], err) : OK;
+}
+
+enum status titan_from_hf(const struct titan_names *n, struct arena *a, const char *name,
+                          bool fused, unsigned num_dims, const uint64_t *shape,
+                          struct titan_part *part, struct error *err)
+{
+    const char *layer;
+    *part = (struct titan_part){.name = name};
+    if (!n->known) return set_whole(name, num_dims, shape, part, err);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        if (!name_has(a, name, rows[i].hf, &layer)) continue;
+        const bool joins = fused && rows[i].role != WHOLE;
+        part->name = with_layer(a, joins ? fused_name : rows[i].titan, layer);
+        return part_of(n, rows[i].role, joins, false, name, num_dims, shape, part, err);
+    }
+    return fail(err, ERR_UNSUPPORTED, "%s: torchtitan's name of this parameter is not known", name);
+}
