@@ -114,6 +114,39 @@ const struct format format_torch = {
     .unit_glob = "iter_[0-9][0-9][0-9][0-9][0-9][0-9][0-9]",
 };
 
+/* ---- FSDP ---- */
+
+static const char *const fsdp_paths[] = {
+    "model.pt",
+    "optim.pt",
+    "*_rank_[0-9]*.pt",
+    "pytorch_model_fsdp*.bin",
+    "optimizer.bin",
+    "config.json",
+    "generation_config.json",
+    "ferry.json",
+    "integrity.json",
+};
+static const char *const fsdp_weights[] = {"model.pt", "model_world_size_*_rank_*.pt",
+                                           "pytorch_model_fsdp*.bin", NULL};
+static const struct format_contents fsdp_contents = {
+    .paths = fsdp_paths,
+    .num_paths = COUNT(fsdp_paths),
+    .signs = {fsdp_weights, NULL},
+    .lacks = "model.pt",
+};
+
+const struct format format_fsdp = {
+    .name = "fsdp",
+    .title = "FSDP",
+    .has = FORMAT_DATA_PARALLEL | FORMAT_TORCH_GROUPS,
+    .naming = &naming_hf,
+    .source = &source_fsdp,
+    .target = NULL,
+    .contents = &fsdp_contents,
+    .last_entry = "model.pt",
+};
+
 /* ---- all ---- */
 
 #define FORMAT_ROW(name) &format_##name,

@@ -4,7 +4,8 @@
  *
  *   hf          a Hugging Face folder: config.json and weights (formats/hf_folder.h)
  *   torch_dist  Megatron-Core's distributed checkpoint: a root with its tracker, or one iteration
- *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt */
+ *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt
+ *   fsdp        torch.save files of FSDP: model.pt and optim.pt, or a file a rank */
 #ifndef FERRY_CONVERT_FORMAT_H
 #define FERRY_CONVERT_FORMAT_H
 
@@ -20,12 +21,14 @@
     FIRST(hf)                                                                                      \
     NEXT(torch_dist)                                                                               \
     NEXT(torch)                                                                                    \
+    NEXT(fsdp)                                                                                     \
     ALSO(huggingface, hf)                                                                          \
     ALSO(safetensors, hf)                                                                          \
     ALSO(megatron, torch_dist)                                                                     \
     ALSO(mcore, torch_dist)                                                                        \
     ALSO(legacy, torch)                                                                            \
-    ALSO(megatron_legacy, torch)
+    ALSO(megatron_legacy, torch)                                                                   \
+    ALSO(fsdp_full, fsdp)
 
 /* Properties of a format. */
 enum format_column {
