@@ -142,7 +142,7 @@ const struct format format_fsdp = {
     .has = FORMAT_DATA_PARALLEL | FORMAT_TORCH_GROUPS,
     .naming = &naming_hf,
     .source = &source_fsdp,
-    .target = NULL,
+    .target = &target_fsdp,
     .contents = &fsdp_contents,
     .last_entry = "model.pt",
 };

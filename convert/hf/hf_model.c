@@ -176,6 +176,37 @@ enum status hf_model_export(struct target *t, export_visit *visit, void *context
     return gaps_check(&t->gaps, t->source->path, err);
 }
 
+struct tied_search {
+    struct arena *a;
+    const char *head, *embedding;
+};
+
+static enum status find_tied(void *context, const struct mapped_tensor *x, struct error *err)
+{
+    struct tied_search *s = context;
+    (void)err;
+    if (strcmp(x->name, "output_layer.weight") == 0)
+        s->head = arena_copy_text(s->a, x->parts->hf_name);
+    if (strcmp(x->name, "embedding.word_embeddings.weight") == 0)
+        s->embedding = arena_copy_text(s->a, x->parts->hf_name);
+    return OK;
+}
+
+bool hf_model_tied_head(const struct target *t, struct arena *a, const char **head,
+                        const char **embedding)
+{
+    struct tied_search s = {.a = a};
+    struct model_config one = t->source->config; /* one layer is enough for those outside of all */
+    if (is_plain(t->source) || !t->map || one.untie_embeddings_and_output_weights) return false;
+    one.num_layers = 1;
+    one.num_experts = one.num_experts ? 1 : 0;
+    one.untie_embeddings_and_output_weights = true;
+    if (model_map_expand(t->map, &one, NULL, find_tied, &s, NULL)) return false;
+    *head = s.head;
+    *embedding = s.embedding;
+    return s.head && s.embedding;
+}
+
 enum status hf_model_make_config(const struct target *t, cJSON **made, struct error *err)
 {
     *made = NULL;

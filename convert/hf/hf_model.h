@@ -33,6 +33,11 @@ MUST_CHECK enum status hf_model_check_export(const struct target *t, struct erro
 MUST_CHECK enum status hf_model_export(struct target *t, export_visit *visit, void *context,
                                        struct error *err);
 
+/* The names of a head that is tied to the embedding, and of the embedding: torch's state_dict() has
+ * both. In arena a. false: the model has no tied head, or is not known. */
+bool hf_model_tied_head(const struct target *t, struct arena *a, const char **head,
+                        const char **embedding);
+
 /* The config.json of a target: made from the config of the model where the source has none, else
  * the source's, which is copied byte for byte with its companions unless it says another dtype or a
  * quantisation. begin comes before anything is written, since the family may have no words for the
