@@ -81,14 +81,19 @@ static enum status take_states(struct target *t, struct error *err)
     return OK;
 }
 
+/* torch_groups_plan() says what becomes of the groups. */
 static void set_fates(struct target *t)
 {
     const struct training *had = &t->source->training.run;
     if (!t->num_states) return;
     for (unsigned p = 0; p < NUM_TRAINING_PARTS; p++)
-        if (training_has(had, (enum training_part)p))
+        if (p != TRAINING_GROUPS && training_has(had, (enum training_part)p))
             t->fates[p] = (struct training_fate){FATE_DROPPED, "a full state has no place for it"};
-    if (had->step) t->fates[TRAINING_PROGRESS] = (struct training_fate){FATE_TRANSLATED, NULL};
+    if (had->step) {
+        const bool more = had->iteration || had->consumed_train_samples;
+        t->fates[TRAINING_PROGRESS] =
+            (struct training_fate){FATE_TRANSLATED, more ? "of it the step" : NULL};
+    }
     if (had->optimizer) t->fates[TRAINING_OPTIMIZER] = (struct training_fate){FATE_TRANSLATED, NULL};
 }
 
@@ -140,6 +145,18 @@ static struct value *param_value(struct fsdp_target *x, size_t param, double ste
     return dict;
 }
 
+/* Groups that are made here have no initial_lr, which only a schedule adds: torch's set_state_dict
+ * with full_state_dict=True fails on a key that the groups of the run lack, and takes the run's where
+ * the file lacks one. */
+static struct value *group_value(struct arena *a, const struct torch_out_group *g)
+{
+    struct torch_out_group plain = *g;
+    struct param_group fields = *g->fields;
+    if (!g->own) fields.max_lr = NAN;
+    plain.fields = &fields;
+    return torch_group_value(a, &plain);
+}
+
 static struct value *optim_value(struct fsdp_target *x, const struct torch_out_group *groups,
                                  size_t num_groups)
 {
@@ -147,7 +164,7 @@ static struct value *optim_value(struct fsdp_target *x, const struct torch_out_g
     struct value *root = value_dict(a), *state = value_dict(a);
     struct value *list = value_list(a, VALUE_LIST, 0, NULL);
     for (size_t g = 0; g < num_groups; g++) {
-        struct value *group = torch_group_value(a, &groups[g]);
+        struct value *group = group_value(a, &groups[g]);
         struct value *names = value_list(a, VALUE_LIST, 0, NULL);
         for (size_t i = 0; i < groups[g].num_params; i++) {
             const size_t at = groups[g].params[i];
