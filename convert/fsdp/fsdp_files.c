@@ -179,9 +179,7 @@ static void find_full(struct fsdp_files *f, struct arena *a)
 {
     for (size_t i = 0; i < COUNT(full_names) && !f->weights.count; i++) {
         add_one(&f->weights, a, f->folder, full_names[i].weights);
-        if (!f->weights.count) continue;
-        f->optimizer = (struct fsdp_set){0};
-        add_one(&f->optimizer, a, f->folder, full_names[i].optimizer);
+        if (f->weights.count) add_one(&f->optimizer, a, f->folder, full_names[i].optimizer);
     }
 }
 

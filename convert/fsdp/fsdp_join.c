@@ -37,9 +37,11 @@ const struct joined *fsdp_join_find(const struct fsdp_join *j, const char *name,
 
 /* ---- adding ---- */
 
-static bool is_piece(const struct fsdp_join *j, const struct dtensor *d)
+/* A state of one dimension may be a piece, or whole where its parameter has one dimension too: its
+ * shape will tell. */
+static bool is_piece(const struct fsdp_join *j, const struct dtensor *d, const char *state)
 {
-    return j->flat && !d->sharded && d->num_dims == 1;
+    return !d->sharded && d->num_dims == 1 && (j->flat || (state && j->by_rank));
 }
 
 /* The item of a name: a new one, or that of another rank, which must agree. */
@@ -55,7 +57,7 @@ static enum status meet(struct fsdp_join *j, size_t rank, const char *name, cons
             .state = state,
             .dtype = d->dtype,
             .num_dims = d->num_dims,
-            .in_pieces = is_piece(j, d),
+            .in_pieces = is_piece(j, d, state),
             .last_rank = rank,
         };
         if (!(*out)->in_pieces)
@@ -69,7 +71,7 @@ static enum status meet(struct fsdp_join *j, size_t rank, const char *name, cons
     if (d->num_parts && x->dtype != d->dtype)
         return fail(err, ERR_CORRUPT, "it is %s, and %s in the files of other ranks",
                     dtype_infos[d->dtype].name, dtype_infos[x->dtype].name);
-    if (x->in_pieces != is_piece(j, d) || x->num_dims != d->num_dims ||
+    if (x->in_pieces != is_piece(j, d, state) || x->num_dims != d->num_dims ||
         (!x->in_pieces && memcmp(x->shape, d->shape, d->num_dims * sizeof *d->shape) != 0))
         return fail(err, ERR_CORRUPT, "it is %s, and %s in the files of other ranks",
                     shape_text(a, d->num_dims, d->shape),
@@ -137,12 +139,18 @@ static uint64_t piece_numel(const struct joined_part *p)
     return p->extent[0];
 }
 
-/* Whether each rank has the whole tensor. */
-static bool is_whole(const struct joined *x, uint64_t numel)
+/* The number of pieces that are the tensor, where groups of ranks repeat them; 0: there is none.
+ * Where each rank has the whole tensor it is 1. */
+static size_t pieces_of(const struct joined *x, uint64_t numel)
 {
-    for (size_t i = 0; i < x->num_parts; i++)
-        if (piece_numel(&x->parts[i]) != numel) return false;
-    return x->num_parts > 0;
+    size_t n = 0;
+    uint64_t sum = 0;
+    while (sum < numel && n < x->num_parts)
+        sum += piece_numel(&x->parts[n++]);
+    if (sum != numel || (n && x->num_parts % n)) return 0;
+    for (size_t i = n; i < x->num_parts; i++)
+        if (piece_numel(&x->parts[i]) != piece_numel(&x->parts[i - n])) return 0;
+    return n;
 }
 
 enum status fsdp_join_shape(struct fsdp_join *j, struct joined *x, unsigned num_dims,
@@ -157,16 +165,24 @@ enum status fsdp_join_shape(struct fsdp_join *j, struct joined *x, unsigned num_
         shape = &sum;
     }
     if (!shape_numel(shape, num_dims, &numel)) numel = UINT64_MAX;
-    if (numel != sum && is_whole(x, numel))
-        x->num_parts = 1;
-    else if (numel != sum)
+    const size_t n = pieces_of(x, numel);
+    if (numel != sum && !n)
         return fail(err, ERR_CORRUPT,
                     "%s: %s: its pieces in the files of ranks have %" PRIu64
-                    " elements, the config says %s",
+                    " elements, and the parameter is %s",
                     j->c->path, label(a, x->name, x->state), sum, shape_text(a, num_dims, shape));
+    if (numel != sum) x->num_parts = n;
     x->num_dims = num_dims;
     x->shape = arena_copy(a, shape, num_dims * sizeof *shape);
     return OK;
+}
+
+/* The pieces of a state have its parameter's shape, others are of one dimension. */
+static enum status shape_of_parameter(struct fsdp_join *j, struct joined *x, struct error *err)
+{
+    const struct joined *of = x->state ? fsdp_join_find(j, x->name, NULL) : NULL;
+    if (!of || !of->shape) return fsdp_join_shape(j, x, 0, NULL, err);
+    return fsdp_join_shape(j, x, of->num_dims, of->shape, err);
 }
 
 /* ---- own tensors ---- */
@@ -254,7 +270,7 @@ enum status fsdp_join_own(struct fsdp_join *j, const struct fsdp_set *set, bool 
         uint64_t covered = 0;
         bool whole;
         if (!x->state == states) continue;
-        if (x->in_pieces && !x->shape) TRY(fsdp_join_shape(j, x, 0, NULL, err));
+        if (x->in_pieces && !x->shape) TRY(shape_of_parameter(j, x, err));
         TRY(check_tiles(j, x, &covered, &whole, err));
         if (!whole && !first)
             first = arena_printf(a, "%s: the files have %" PRIu64 " elements of %s",

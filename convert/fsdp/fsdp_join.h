@@ -4,7 +4,8 @@
  * FSDP1 flattens the parameters of a module into one tensor, of which each rank has an equal part.
  * With use_orig_params=True, LOCAL_STATE_DICT also has each parameter as the 1-D piece of it that
  * the rank holds, of no elements where it holds none: the pieces in order of ranks are the
- * parameter, whose shape no file says (torch/distributed/fsdp/_flat_param.py). */
+ * parameter, whose shape no file says (torch/distributed/fsdp/_flat_param.py). optimizer.state_dict()
+ * of such a run has pieces too, whatever the weights are saved as. */
 #ifndef FERRY_CONVERT_FSDP_FSDP_JOIN_H
 #define FERRY_CONVERT_FSDP_FSDP_JOIN_H
 
@@ -33,6 +34,7 @@ struct fsdp_join {
     size_t count, capacity;
     struct map names, boxes; /* name and state -> items; these and a box */
     bool flat;               /* plain tensors of one dimension are pieces */
+    bool by_rank;            /* a file a rank: so states of one dimension may be */
     uint64_t state_bytes;
 };
 
@@ -47,8 +49,8 @@ MUST_CHECK enum status fsdp_join_add(struct fsdp_join *j, struct torch_file *t, 
 /* The tensor; NULL: there is none. Valid until the next is added. */
 const struct joined *fsdp_join_find(const struct fsdp_join *j, const char *name, const char *state);
 
-/* Sets the shape of a tensor in pieces: the expected one of its parameter, whose pieces may also be
- * whole in each rank. ERR_CORRUPT where they are neither. Without a shape they are joined as one
+/* Sets the shape of a tensor in pieces. Groups of ranks may repeat them: so each rank may have all.
+ * ERR_CORRUPT where they are not of this shape. Without a shape (NULL) they are joined as one
  * dimension. */
 MUST_CHECK enum status fsdp_join_shape(struct fsdp_join *j, struct joined *x, unsigned num_dims,
                                        const uint64_t *shape, struct error *err);

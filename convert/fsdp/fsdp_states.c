@@ -3,8 +3,7 @@
  *   {"state": {NAME or NUMBER: {"step", "exp_avg", "exp_avg_sq", ...}},
  *    "param_groups": [{"lr", ..., "params": [NAME or NUMBER, ...]}]}
  *
- * FSDP's own functions name the parameters; a plain optimizer.state_dict() numbers them, in the
- * order in which the groups list them. step is a number, or a tensor of one. */
+ * FSDP's own functions name the parameters; a plain optimizer.state_dict() numbers them. step is a number, or a tensor of one. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -27,7 +26,7 @@ struct reader {
     struct fsdp_source *x;
     struct torch_file *t;
     size_t rank;
-    bool by_number;
+    const char **numbered; /* names of parameters by their numbers; NULL: they have none */
     struct steps steps;
     /* tensors of this file that hold steps not known yet */
     const struct value **tensors;
@@ -56,28 +55,119 @@ static bool is_list(const struct value *v)
 
 /* ---- names ---- */
 
-/* Numbers are those of the model's parameters where one group lists them all. */
-static enum status check_numbers(const struct reader *r, const struct value *groups,
-                                 struct error *err)
+/* A parameter's number: torch counts the parameters of the groups, one group after the other. Each
+ * group lists its parameters in the order of the model. So one group is all of them; of two, one may
+ * have those of one dimension and the other all else, which the shapes of states show. */
+enum dims { UNKNOWN, VECTOR, MATRIX };
+struct numbering {
+    struct reader *r;
+    size_t count;
+    enum dims *dims; /* [count]: of each number's states */
+};
+
+static enum dims dims_of(unsigned num_dims)
 {
-    uint64_t count = 0;
-    if (!is_list(groups))
-        return fail(err, ERR_CORRUPT, "%s: param_groups is no list", r->t->path);
-    for (uint32_t i = 0; i < groups->count; i++) {
-        const struct value *params = value_get(groups->items[i], "params");
-        count += is_list(params) ? params->count : 0;
+    return num_dims < 2 ? VECTOR : MATRIX;
+}
+
+static enum dims dims_of_states(struct arena *a, const struct value *states)
+{
+    if (states->kind != VALUE_DICT) return UNKNOWN;
+    for (uint32_t i = 0; i < states->count; i++) {
+        struct dtensor d;
+        if (!dtensor_read(&d, a, states->items[2 * i + 1], NULL) && d.num_dims)
+            return dims_of(d.num_dims);
     }
-    if (groups->count > 1)
+    return UNKNOWN;
+}
+
+/* Those that all parameters of a group have. */
+static enum dims dims_of_group(const struct numbering *n, const struct value *params)
+{
+    enum dims all = UNKNOWN;
+    for (uint32_t i = 0; i < params->count; i++) {
+        int64_t number = -1;
+        (void)value_as_int(params->items[i], &number);
+        const enum dims one = n->dims[number];
+        if (all && one && one != all) return UNKNOWN;
+        if (one) all = one;
+    }
+    return all;
+}
+
+/* Names the parameters of a group; dims UNKNOWN: any parameters are its own. */
+static bool name_group(struct numbering *n, const struct value *params, enum dims dims)
+{
+    struct fsdp_source *x = n->r->x;
+    size_t next = 0;
+    for (uint32_t i = 0; i < params->count; i++, next++) {
+        int64_t number = -1;
+        for (; dims && next < x->num_params; next++) {
+            const struct joined *j = fsdp_join_find(&x->join, x->params[next], NULL);
+            if (j && dims_of(j->num_dims) == dims) break;
+        }
+        if (next >= x->num_params) return false;
+        (void)value_as_int(params->items[i], &number);
+        n->r->numbered[number] = x->params[next];
+    }
+    return true;
+}
+
+/* Whether the groups list each number below `count` once. */
+static bool lists_all(const struct numbering *n, const struct value *groups)
+{
+    size_t found = 0;
+    bool *seen = arena_array(&n->r->t->arena, n->count + 1, sizeof *seen);
+    for (uint32_t g = 0; g < groups->count; g++) {
+        const struct value *params = value_get(groups->items[g], "params");
+        for (uint32_t i = 0; is_list(params) && i < params->count; i++) {
+            int64_t number;
+            if (!value_as_int(params->items[i], &number) || number < 0 ||
+                (uint64_t)number >= n->count || seen[number])
+                return false;
+            seen[number] = true;
+            found++;
+        }
+    }
+    return found == n->count;
+}
+
+static bool name_groups(struct numbering *n, const struct value *groups)
+{
+    const struct value *params[2];
+    enum dims dims[2] = {UNKNOWN, UNKNOWN};
+    for (uint32_t g = 0; g < groups->count; g++)
+        params[g] = value_get(groups->items[g], "params");
+    if (groups->count == 2) {
+        for (unsigned g = 0; g < 2; g++)
+            if (is_list(params[g])) dims[g] = dims_of_group(n, params[g]);
+        if (n->r->x->join.flat || !dims[0] || !dims[1] || dims[0] == dims[1]) return false;
+    }
+    for (uint32_t g = 0; g < groups->count; g++)
+        if (is_list(params[g]) && !name_group(n, params[g], dims[g])) return false;
+    return true;
+}
+
+static enum status number_params(struct reader *r, const struct value *state,
+                                 const struct value *groups, struct error *err)
+{
+    struct numbering n = {.r = r, .count = r->x->num_params};
+    int64_t number;
+    if (!is_list(groups) || !lists_all(&n, groups))
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: parameters of %u groups have numbers instead of names, and nothing says "
-                    "which parameter is in which group",
-                    r->t->path, groups->count);
-    if (count != r->x->num_params)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s: parameters have numbers instead of names: there are %" PRIu64
-                    ", and the model has %zu",
-                    r->t->path, count, r->x->num_params);
-    return OK;
+                    "%s: parameters have numbers instead of names, and the groups do not list as "
+                    "many as the model has, %zu",
+                    r->t->path, n.count);
+    n.dims = arena_array(&r->t->arena, n.count + 1, sizeof *n.dims);
+    for (uint32_t i = 0; i < state->count; i++)
+        if (value_as_int(state->items[2 * i], &number) && number >= 0 && (uint64_t)number < n.count)
+            n.dims[number] = dims_of_states(&r->t->arena, state->items[2 * i + 1]);
+    r->numbered = arena_array(&r->x->c->arena, n.count + 1, sizeof *r->numbered);
+    if (groups->count <= 2 && name_groups(&n, groups)) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: parameters of %u groups have numbers instead of names, and nothing says which "
+                "parameter is in which group",
+                r->t->path, groups->count);
 }
 
 static enum status name_of(struct reader *r, const struct value *key, const char **out,
@@ -89,10 +179,10 @@ static enum status name_of(struct reader *r, const struct value *key, const char
     if (!value_as_int(key, &number))
         return fail(err, ERR_CORRUPT, "%s: a key of the optimizer's state is no name and no number",
                     r->t->path);
-    if (number < 0 || (uint64_t)number >= r->x->num_params)
+    if (number < 0 || (uint64_t)number >= r->x->num_params || !r->numbered)
         return fail(err, ERR_CORRUPT, "%s: parameter number %" PRId64 " of %zu", r->t->path, number,
                     r->x->num_params);
-    *out = r->x->params[number];
+    *out = r->numbered[number];
     return OK;
 }
 
@@ -229,8 +319,8 @@ static enum status read_file(struct reader *r, bool is_last, struct error *err)
         return fail(err, ERR_UNSUPPORTED, "%s: no dict of an optimizer's state in it", r->t->path);
     const struct value *state = value_get(optimizer, "state"),
                        *groups = value_get(optimizer, "param_groups");
-    if (state->count && value_as_int(state->items[0], &number))
-        TRY(check_numbers(r, groups, err));
+    if (!r->numbered && state->count && value_as_int(state->items[0], &number))
+        TRY(number_params(r, state, groups, err));
     for (uint32_t i = 0; i < state->count; i++) {
         const char *name;
         TRY(name_of(r, state->items[2 * i], &name, err));

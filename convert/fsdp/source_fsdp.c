@@ -161,7 +161,7 @@ static enum status set_shapes(struct fsdp_join *j, const struct shapes *s, struc
 {
     for (size_t i = 0; i < j->count; i++) {
         size_t at;
-        if (!j->items[i].in_pieces || !map_get(&s->names, j->items[i].name, &at)) continue;
+        if (!j->items[i].in_pieces || j->items[i].state || !map_get(&s->names, j->items[i].name, &at)) continue;
         TRY(fsdp_join_shape(j, &j->items[i], s->items[at].num_dims, s->items[at].shape, err));
     }
     return OK;
@@ -212,6 +212,7 @@ static enum status open_with(struct fsdp_source *x, const struct source_options 
     TRY(fsdp_files_find(&x->files, &c->arena, c->path, err));
     c->folder = x->files.folder;
     const char *const folders[] = {c->folder, path_join(&c->arena, c->folder, "huggingface"), NULL};
+    x->join.by_rank = x->files.by_rank;
     TRY(read_weights(x, err));
     fsdp_states_read(x);
     if (!x->join.flat) TRY(fsdp_join_own(&x->join, &x->files.weights, false, err));
