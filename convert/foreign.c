@@ -39,6 +39,9 @@
     .is = "a GGUF model of llama.cpp",                                                             \
     .way = "start from the Hugging Face model that it was made of"
 #define NEMO1 .is = "a model of NeMo 1", .way = "NeMo's own scripts export it to Hugging Face"
+#define FSDP                                                                                       \
+    .is_folder = true, .is = "a checkpoint of FSDP", .way = "--from fsdp reads it",                \
+    .beside = "the state of FSDP in it is not read"
 #define TORCH_FILE                                                                                 \
     .is_file = true, .is = "one file of torch.save", .has_tensors = true,                          \
     .way = "ferry inspect and print show it; a model is a folder: config.json, and weights that "  \
@@ -61,8 +64,7 @@ static const struct foreign rows[] = {
     {{"*.gguf"},                   .is_file = true, GGUF},
     {{"*.nemo"},                   .is_file = true, NEMO1},
     {{"model_config.yaml", "model_weights*"}, .is_folder = true, NEMO1},
-    {{"model_world_size_*_rank_*.pt"}, .is_folder = true, .is = "a checkpoint of FSDP as verl writes it",
-     .way = "python -m verl.model_merger merge makes a Hugging Face model of it"},
+    {{"model_world_size_*_rank_*.pt"}, FSDP}, {{"pytorch_model_fsdp*.bin"}, FSDP}, {{"model.pt"}, FSDP},
     {{"pytorch_model_fsdp_[0-9]*"}, .is_folder = true, .is = "a checkpoint of FSDP as accelerate writes it",
      .way = "accelerate merge-weights makes one file of its folder pytorch_model_fsdp_0; with the model's config.json that is a Hugging Face folder"},
     {{"trainer_state.json", "optimizer.pt"}, .is_folder = true, .is = "what transformers' Trainer saves, without the model's weights",
@@ -97,8 +99,6 @@ static const struct foreign rows[] = {
      .way = "give the folder that holds all its mp_rank_*", .has_tensors = true},
     {{"*.safetensors"}, .is_file = true, .is = "one file of safetensors", .has_tensors = true,
      .way = "ferry inspect and print show it; a model is a folder: config.json and weights"},
-    {{"*rank*[0-9]*.pt"}, .is_folder = true, .is = "a folder of torch.save files, one a rank, as FSDP saves them",
-     .way = "gather them where they were written: a full state dict, as save_pretrained() writes it"},
     {{"*.safetensors"}, .is_folder = true, .is = "a folder of safetensors files that are not called as a model's are",
      .way = "ferry inspect and print show each file; a model's are called model.safetensors, or model-00001-of-0000N.safetensors and so on"},
     {{"*.pt"}, TORCH_FILE}, {{"*.pth"}, TORCH_FILE}, {{"*.ckpt"}, TORCH_FILE}, {{"*.bin"}, TORCH_FILE},

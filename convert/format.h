@@ -7,7 +7,8 @@
  *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt
  *   fsdp_dtensor  Megatron-FSDP's: an iteration that is a DCP folder; read only
  *   dcp         a DCP folder of FSDP, with Hugging Face's names
- *   torchtitan  a root of DCP folders step-N, with torchtitan's names; or one of them */
+ *   torchtitan  a root of DCP folders step-N, with torchtitan's names; or one of them
+ *   fsdp        torch.save files of FSDP: model.pt and optim.pt, or a file a rank */
 #ifndef FERRY_CONVERT_FORMAT_H
 #define FERRY_CONVERT_FORMAT_H
 
@@ -26,12 +27,14 @@
     NEXT(fsdp_dtensor)                                                                             \
     NEXT(dcp)                                                                                      \
     NEXT(torchtitan)                                                                               \
+    NEXT(fsdp)                                                                                     \
     ALSO(huggingface, hf)                                                                          \
     ALSO(safetensors, hf)                                                                          \
     ALSO(megatron, torch_dist)                                                                     \
     ALSO(mcore, torch_dist)                                                                        \
     ALSO(legacy, torch)                                                                            \
-    ALSO(megatron_legacy, torch)
+    ALSO(megatron_legacy, torch)                                                                   \
+    ALSO(fsdp_full, fsdp)
 
 /* Properties of a format. */
 enum format_column {

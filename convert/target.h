@@ -109,8 +109,7 @@ struct target_kind {
                               struct error *err);
     void (*release)(struct target *t); /* frees t->own if it was set; NULL: nothing to free */
 };
-extern const struct target_kind target_hf, target_torch_dist, target_torch, target_dcp,
-    target_torchtitan;
+extern const struct target_kind target_hf, target_torch_dist, target_torch, target_dcp, target_torchtitan, target_fsdp;
 
 /* An estimate of the small files' size in bytes, added to the disk space that is needed. */
 enum { SMALL_FILES_BYTES = 1 << 20 };

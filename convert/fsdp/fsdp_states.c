@@ -1,0 +1,363 @@
+/* fsdp_states.c - the optimizer's states in FSDP's files, full or a file a rank:
+ *
+ *   {"state": {NAME or NUMBER: {"step", "exp_avg", "exp_avg_sq", ...}},
+ *    "param_groups": [{"lr", ..., "params": [NAME or NUMBER, ...]}]}
+ *
+ * FSDP's own functions name the parameters; a plain optimizer.state_dict() numbers them. step is a number, or a tensor of one. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/count.h"
+#include "convert/fsdp/fsdp_source.h"
+#include "convert/megatron/megatron_source.h"
+#include "convert/states.h"
+#include "convert/torch_groups.h"
+#include "formats/dtensor.h"
+
+/* The steps of parameters. */
+struct steps {
+    struct map names; /* -> values */
+    double *values;
+    size_t count, capacity;
+};
+
+struct reader {
+    struct fsdp_source *x;
+    struct torch_file *t;
+    size_t rank;
+    const char **numbered; /* names of parameters by their numbers; NULL: they have none */
+    struct steps steps;
+    /* tensors of this file that hold steps not known yet */
+    const struct value **tensors;
+    const char **of;
+    size_t num_tensors, tensors_capacity, of_capacity, num_of;
+};
+
+const struct value *fsdp_find_optimizer(const struct value *root)
+{
+    static const char *const keys[] = {"optim", "optimizer", "optimizer_state_dict",
+                                       "optim_state_dict"};
+    const struct value *state = value_get(root, "state");
+    if (state && state->kind == VALUE_DICT && value_get(root, "param_groups")) return root;
+    for (size_t i = 0; i < COUNT(keys); i++) {
+        const struct value *below = value_get(root, keys[i]);
+        state = value_get(below, "state");
+        if (state && state->kind == VALUE_DICT) return below;
+    }
+    return NULL;
+}
+
+static bool is_list(const struct value *v)
+{
+    return v && (v->kind == VALUE_LIST || v->kind == VALUE_TUPLE);
+}
+
+/* ---- names ---- */
+
+/* A parameter's number: torch counts the parameters of the groups, one group after the other. Each
+ * group lists its parameters in the order of the model. So one group is all of them; of two, one may
+ * have those of one dimension and the other all else, which the shapes of states show. */
+enum dims { UNKNOWN, VECTOR, MATRIX };
+struct numbering {
+    struct reader *r;
+    size_t count;
+    enum dims *dims; /* [count]: of each number's states */
+};
+
+static enum dims dims_of(unsigned num_dims)
+{
+    return num_dims < 2 ? VECTOR : MATRIX;
+}
+
+static enum dims dims_of_states(struct arena *a, const struct value *states)
+{
+    if (states->kind != VALUE_DICT) return UNKNOWN;
+    for (uint32_t i = 0; i < states->count; i++) {
+        struct dtensor d;
+        if (!dtensor_read(&d, a, states->items[2 * i + 1], NULL) && d.num_dims)
+            return dims_of(d.num_dims);
+    }
+    return UNKNOWN;
+}
+
+/* Those that all parameters of a group have. */
+static enum dims dims_of_group(const struct numbering *n, const struct value *params)
+{
+    enum dims all = UNKNOWN;
+    for (uint32_t i = 0; i < params->count; i++) {
+        int64_t number = -1;
+        (void)value_as_int(params->items[i], &number);
+        const enum dims one = n->dims[number];
+        if (all && one && one != all) return UNKNOWN;
+        if (one) all = one;
+    }
+    return all;
+}
+
+/* Names the parameters of a group; dims UNKNOWN: any parameters are its own. */
+static bool name_group(struct numbering *n, const struct value *params, enum dims dims)
+{
+    struct fsdp_source *x = n->r->x;
+    size_t next = 0;
+    for (uint32_t i = 0; i < params->count; i++, next++) {
+        int64_t number = -1;
+        for (; dims && next < x->num_params; next++) {
+            const struct joined *j = fsdp_join_find(&x->join, x->params[next], NULL);
+            if (j && dims_of(j->num_dims) == dims) break;
+        }
+        if (next >= x->num_params) return false;
+        (void)value_as_int(params->items[i], &number);
+        n->r->numbered[number] = x->params[next];
+    }
+    return true;
+}
+
+/* Whether the groups list each number below `count` once. */
+static bool lists_all(const struct numbering *n, const struct value *groups)
+{
+    size_t found = 0;
+    bool *seen = arena_array(&n->r->t->arena, n->count + 1, sizeof *seen);
+    for (uint32_t g = 0; g < groups->count; g++) {
+        const struct value *params = value_get(groups->items[g], "params");
+        for (uint32_t i = 0; is_list(params) && i < params->count; i++) {
+            int64_t number;
+            if (!value_as_int(params->items[i], &number) || number < 0 ||
+                (uint64_t)number >= n->count || seen[number])
+                return false;
+            seen[number] = true;
+            found++;
+        }
+    }
+    return found == n->count;
+}
+
+static bool name_groups(struct numbering *n, const struct value *groups)
+{
+    const struct value *params[2];
+    enum dims dims[2] = {UNKNOWN, UNKNOWN};
+    for (uint32_t g = 0; g < groups->count; g++)
+        params[g] = value_get(groups->items[g], "params");
+    if (groups->count == 2) {
+        for (unsigned g = 0; g < 2; g++)
+            if (is_list(params[g])) dims[g] = dims_of_group(n, params[g]);
+        if (n->r->x->join.flat || !dims[0] || !dims[1] || dims[0] == dims[1]) return false;
+    }
+    for (uint32_t g = 0; g < groups->count; g++)
+        if (is_list(params[g]) && !name_group(n, params[g], dims[g])) return false;
+    return true;
+}
+
+static enum status number_params(struct reader *r, const struct value *state,
+                                 const struct value *groups, struct error *err)
+{
+    struct numbering n = {.r = r, .count = r->x->num_params};
+    int64_t number;
+    if (!is_list(groups) || !lists_all(&n, groups))
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: parameters have numbers instead of names, and the groups do not list as "
+                    "many as the model has, %zu",
+                    r->t->path, n.count);
+    n.dims = arena_array(&r->t->arena, n.count + 1, sizeof *n.dims);
+    for (uint32_t i = 0; i < state->count; i++)
+        if (value_as_int(state->items[2 * i], &number) && number >= 0 && (uint64_t)number < n.count)
+            n.dims[number] = dims_of_states(&r->t->arena, state->items[2 * i + 1]);
+    r->numbered = arena_array(&r->x->c->arena, n.count + 1, sizeof *r->numbered);
+    if (groups->count <= 2 && name_groups(&n, groups)) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: parameters of %u groups have numbers instead of names, and nothing says which "
+                "parameter is in which group",
+                r->t->path, groups->count);
+}
+
+static enum status name_of(struct reader *r, const struct value *key, const char **out,
+                           struct error *err)
+{
+    const char *text = value_as_text(key);
+    int64_t number;
+    if (text) return wrapper_names_strip(&r->x->names, text, out, err);
+    if (!value_as_int(key, &number))
+        return fail(err, ERR_CORRUPT, "%s: a key of the optimizer's state is no name and no number",
+                    r->t->path);
+    if (number < 0 || (uint64_t)number >= r->x->num_params || !r->numbered)
+        return fail(err, ERR_CORRUPT, "%s: parameter number %" PRId64 " of %zu", r->t->path, number,
+                    r->x->num_params);
+    *out = r->numbered[number];
+    return OK;
+}
+
+/* ---- steps ---- */
+
+static void set_step(struct reader *r, const char *name, double step)
+{
+    struct steps *s = &r->steps;
+    if (map_add(&s->names, name, s->count, NULL))
+        *ARENA_PUSH(&r->x->c->arena, s->values, s->count, s->capacity) = step;
+}
+
+static void take_step(struct reader *r, const char *name, const struct value *v)
+{
+    double step;
+    struct arena *a = &r->t->arena;
+    if (map_get(&r->steps.names, name, NULL)) return;
+    if (value_as_float(v, &step)) {
+        set_step(r, name, step);
+        return;
+    }
+    if (v->kind != VALUE_TENSOR) v = value_get(v, "_local_tensor");
+    if (!v || v->kind != VALUE_TENSOR) return;
+    *ARENA_PUSH(a, r->tensors, r->num_tensors, r->tensors_capacity) = v;
+    *ARENA_PUSH(a, r->of, r->num_of, r->of_capacity) = name;
+}
+
+static enum status read_steps(struct reader *r, struct error *err)
+{
+    double *numbers = arena_array(&r->t->arena, r->num_tensors + 1, sizeof *numbers);
+    if (r->num_tensors)
+        TRY(torch_numbers(r->t->path, 0, UINT64_MAX, r->tensors, r->num_tensors, numbers, err));
+    for (size_t i = 0; i < r->num_tensors; i++)
+        set_step(r, r->of[i], numbers[i]);
+    r->tensors = NULL;
+    r->of = NULL;
+    r->num_tensors = r->num_of = r->tensors_capacity = r->of_capacity = 0;
+    return OK;
+}
+
+/* ---- states ---- */
+
+static bool is_scalar(const struct value *v)
+{
+    return v->kind == VALUE_TENSOR && v->tensor->num_dims == 0;
+}
+
+static enum status read_param(struct reader *r, const char *name, const struct value *states,
+                              struct error *err)
+{
+    struct fsdp_source *x = r->x;
+    if (states->kind != VALUE_DICT)
+        return fail(err, ERR_CORRUPT, "%s: the state of %s is no dict", r->t->path, name);
+    for (uint32_t i = 0; i < states->count; i++) {
+        const char *state = value_as_text(states->items[2 * i]);
+        const struct value *v = states->items[2 * i + 1];
+        if (state && strcmp(state, "step") == 0) {
+            take_step(r, name, v);
+            continue;
+        }
+        if (!state || !dtensor_matches(v) || is_scalar(v)) continue;
+        if (!state_is_valid(state))
+            return fail(err, ERR_UNSUPPORTED, "%s: %s has a state of a name that cannot be read",
+                        r->t->path, name);
+        TRY(fsdp_join_add(&x->join, r->t, r->rank, name, arena_copy_text(&x->c->arena, state), v,
+                          err));
+    }
+    return OK;
+}
+
+/* ---- groups ---- */
+
+static bool read_scalar(void *context, const struct value *tensor, double *out)
+{
+    const struct reader *r = context;
+    struct error why;
+    return !torch_numbers(r->t->path, 0, UINT64_MAX, &tensor, 1, out, &why);
+}
+
+/* The group without its parameters, tensors as the numbers that they hold; in the checkpoint's
+ * arena. */
+static enum status plain_group(struct reader *r, const struct value *group, struct value **out,
+                               struct error *err)
+{
+    struct arena *a = &r->t->arena;
+    struct value *plain = value_dict(a);
+    double number;
+    for (uint32_t i = 0; i < group->count; i++) {
+        struct value *key = group->items[2 * i], *v = group->items[2 * i + 1];
+        const char *name = value_as_text(key);
+        if (!name || strcmp(name, "params") == 0) continue;
+        if (v->kind == VALUE_TENSOR) v = read_scalar(r, v, &number) ? value_float(a, number) : NULL;
+        if (v) value_dict_put(a, plain, key, v);
+    }
+    return value_copy(&r->x->c->arena, plain, out, err);
+}
+
+static enum status read_group(struct reader *r, const struct value *group, struct error *err)
+{
+    struct checkpoint *c = r->x->c;
+    const struct value *params = value_get(group, "params");
+    struct value *own;
+    if (group->kind != VALUE_DICT || !is_list(params))
+        return fail(err, ERR_CORRUPT, "%s: a group of param_groups has no params", r->t->path);
+    TRY(plain_group(r, group, &own, err));
+    TRY(torch_groups_add(c, own, NULL, NULL, err));
+    for (uint32_t i = 0; i < params->count; i++) {
+        const char *name;
+        size_t at;
+        TRY(name_of(r, params->items[i], &name, err));
+        torch_groups_add_param(
+            c, name, map_get(&r->steps.names, name, &at) ? r->steps.values[at] : NAN);
+    }
+    return OK;
+}
+
+static enum status read_groups(struct reader *r, const struct value *groups, struct error *err)
+{
+    if (!groups) return OK;
+    if (!is_list(groups))
+        return fail(err, ERR_CORRUPT, "%s: param_groups is no list", r->t->path);
+    for (uint32_t i = 0; i < groups->count; i++)
+        TRY(read_group(r, groups->items[i], err));
+    return OK;
+}
+
+/* ---- files ---- */
+
+static enum status read_file(struct reader *r, bool is_last, struct error *err)
+{
+    int64_t number;
+    const struct value *optimizer = fsdp_find_optimizer(r->t->root);
+    if (!optimizer)
+        return fail(err, ERR_UNSUPPORTED, "%s: no dict of an optimizer's state in it", r->t->path);
+    const struct value *state = value_get(optimizer, "state"),
+                       *groups = value_get(optimizer, "param_groups");
+    if (!r->numbered && state->count && value_as_int(state->items[0], &number))
+        TRY(number_params(r, state, groups, err));
+    for (uint32_t i = 0; i < state->count; i++) {
+        const char *name;
+        TRY(name_of(r, state->items[2 * i], &name, err));
+        TRY(read_param(r, name, state->items[2 * i + 1], err));
+    }
+    TRY(read_steps(r, err));
+    return is_last ? read_groups(r, groups, err) : OK;
+}
+
+/* Groups are those of the last file: then all steps are known. */
+static enum status read_files(struct reader *r, const struct fsdp_set *set, struct error *err)
+{
+    size_t last = set->count;
+    while (last && !set->paths[last - 1])
+        last--;
+    for (r->rank = 0; r->rank < last; r->rank++) {
+        struct torch_file t;
+        if (!set->paths[r->rank]) continue;
+        TRY(torch_open(&t, &r->x->c->catalog.stored, set->paths[r->rank], 0, UINT64_MAX, err));
+        r->t = &t;
+        enum status st = read_file(r, r->rank + 1 == last, err);
+        torch_close(&t);
+        if (st) return st;
+    }
+    return OK;
+}
+
+void fsdp_states_read(struct fsdp_source *x)
+{
+    struct reader r = {.x = x};
+    struct error why;
+    struct optimizer_info *o = &x->c->training.optimizer;
+    if (!x->files.optimizer.count && x->combined) x->files.optimizer = x->files.weights;
+    if (!x->files.optimizer.count) return;
+    o->present = true;
+    o->kind = x->files.by_rank ? "of FSDP, a file a rank" : "of FSDP, full";
+    if (read_files(&r, &x->files.optimizer, &why)) states_unread(x->c, "%s", why.text);
+    o->size_bytes = x->join.state_bytes;
+    map_release(&r.steps.names);
+}

@@ -1,0 +1,238 @@
+/* target_fsdp.c - writes FSDP's full state dicts, which any number of ranks can load, wrapped by
+ * FSDP1, FSDP2 or not at all:
+ *
+ *   model.pt   {NAME: tensor}
+ *   optim.pt   {"state": {NAME: {"step": 0-dim F32, "exp_avg": tensor, ...}},
+ *               "param_groups": [{"lr": ..., "params": [NAME, ...]}]}
+ *              (torch/distributed/fsdp: FullyShardedDataParallel.full_optim_state_dict)
+ *   config.json and its companions, where the model is known
+ *
+ * FSDP has no master weights beside the weights: mixed precision casts a copy of them for each use.
+ * So the master of a narrower weight is written as the weight. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "convert/format.h"
+#include "convert/hf/hf_model.h"
+#include "convert/states.h"
+#include "convert/torch_archive.h"
+#include "convert/torch_groups.h"
+
+struct fsdp_target {
+    struct target *t;
+    struct own_outputs own;            /* weights, and states */
+    struct value **values;             /* [own.out.count] */
+    struct torch_archive model, optim; /* optim: only with states */
+    cJSON *config; /* made here; NULL: the source's config.json is copied */
+};
+
+static enum status add_output(void *context, const struct own_output *own, struct error *err)
+{
+    struct fsdp_target *x = context;
+    struct arena *a = &x->t->plan.arena;
+    const char *name = own->state ? arena_printf(a, "%s of %s", own->state, own->name) : own->name;
+    return own_outputs_add(&x->own, name, own, NULL, err);
+}
+
+/* ---- states ---- */
+
+/* Whether the source has a master in F32 of any narrower weight. */
+static bool has_wider_masters(const struct target *t)
+{
+    const struct catalog *all = &t->source->catalog;
+    struct arena a;
+    bool found = false;
+    arena_init(&a);
+    for (size_t i = 0; i < all->num_tensors && !found; i++) {
+        const struct tensor *x = &all->tensors[i];
+        if (!is_parameter(x)) continue;
+        const struct tensor *master = catalog_find(all, state_name(&a, master_state, x->name));
+        found = master && dtype_bytes(master->dtype) > dtype_bytes(x->dtype);
+    }
+    arena_release(&a);
+    return found;
+}
+
+/* Masters are no states here: they are weights. */
+static void leave_masters_out(struct target *t)
+{
+    if (!t->num_states || strcmp(t->states[0], master_state)) return;
+    t->states++;
+    t->num_states--;
+}
+
+static enum status take_states(struct target *t, struct error *err)
+{
+    const bool wider = t->options.optimizer && has_wider_masters(t);
+    if (wider && t->options.casts && t->options.dtype != DT_F32)
+        notes_add(&t->notes, &t->plan.arena,
+                  "FSDP has no master weights beside the weights: those in F32 are lost, since "
+                  "--torch-dtype casts the weights");
+    if (wider && !t->options.casts) {
+        t->options.casts = true;
+        t->options.dtype = DT_F32;
+        notes_add(&t->notes, &t->plan.arena,
+                  "FSDP has no master weights beside the weights: the masters in F32 are written "
+                  "as the weights");
+    }
+    TRY(target_take_states(t, false, err));
+    leave_masters_out(t);
+    return OK;
+}
+
+/* torch_groups_plan() says what becomes of the groups. */
+static void set_fates(struct target *t)
+{
+    const struct training *had = &t->source->training.run;
+    if (!t->num_states) return;
+    for (unsigned p = 0; p < NUM_TRAINING_PARTS; p++)
+        if (p != TRAINING_GROUPS && training_has(had, (enum training_part)p))
+            t->fates[p] = (struct training_fate){FATE_DROPPED, "a full state has no place for it"};
+    if (had->step) {
+        const bool more = had->iteration || had->consumed_train_samples;
+        t->fates[TRAINING_PROGRESS] =
+            (struct training_fate){FATE_TRANSLATED, more ? "of it the step" : NULL};
+    }
+    if (had->optimizer) t->fates[TRAINING_OPTIMIZER] = (struct training_fate){FATE_TRANSLATED, NULL};
+}
+
+/* ---- values ---- */
+
+/* Makes the tensors of one file: those of the parameters, or of their states. */
+static enum status place_tensors(struct fsdp_target *x, struct torch_archive *archive, bool states,
+                                 struct error *err)
+{
+    for (size_t i = 0; i < x->own.out.count; i++) {
+        const struct out_tensor *o = &x->own.out.items[i];
+        const struct pair whole = pair_whole(0, 0, o->numel);
+        uint32_t segment;
+        if (!o->state == states) continue;
+        x->values[i] = archive_tensor(archive, o->dtype, o->num_dims, o->shape, &segment);
+        TRY(own_outputs_fill(&x->own, i, &whole, segment, err));
+    }
+    return OK;
+}
+
+static struct value *weights_value(const struct fsdp_target *x)
+{
+    struct arena *a = &x->t->plan.arena;
+    struct value *dict = value_dict(a);
+    const char *head, *embedding;
+    for (size_t i = 0; i < x->own.out.count; i++)
+        if (!x->own.out.items[i].state)
+            value_dict_put(a, dict, value_text(a, x->own.out.items[i].name), x->values[i]);
+    if (!hf_model_tied_head(x->t, &head, &embedding)) return dict;
+    const size_t at = own_outputs_find(&x->own, embedding, NULL);
+    if (at != SIZE_MAX && own_outputs_find(&x->own, head, NULL) == SIZE_MAX)
+        value_dict_put(a, dict, value_text(a, head), x->values[at]);
+    return dict;
+}
+
+static struct value *param_value(struct fsdp_target *x, size_t param, double step)
+{
+    struct arena *a = &x->t->plan.arena;
+    struct value *dict = value_dict(a);
+    const double known = isfinite(step) ? step : (double)x->t->training.step;
+    const float number = (float)known;
+    value_dict_add(a, dict, "step",
+                   archive_bytes(&x->optim, DT_F32, 0, NULL, arena_copy(a, &number, sizeof number)));
+    for (size_t i = 0; i < x->t->num_states; i++) {
+        const char *state = x->t->states[i];
+        const size_t at = own_outputs_find(&x->own, x->own.out.items[param].own_name, state);
+        if (at != SIZE_MAX) value_dict_add(a, dict, state, x->values[at]);
+    }
+    return dict;
+}
+
+/* Groups that are made here have no initial_lr, which only a schedule adds: torch's set_state_dict
+ * with full_state_dict=True fails on a key that the groups of the run lack, and takes the run's where
+ * the file lacks one. */
+static struct value *group_value(struct arena *a, const struct torch_out_group *g)
+{
+    struct torch_out_group plain = *g;
+    struct param_group fields = *g->fields;
+    if (!g->own) fields.max_lr = NAN;
+    plain.fields = &fields;
+    return torch_group_value(a, &plain);
+}
+
+static struct value *optim_value(struct fsdp_target *x, const struct torch_out_group *groups,
+                                 size_t num_groups)
+{
+    struct arena *a = &x->t->plan.arena;
+    struct value *root = value_dict(a), *state = value_dict(a);
+    struct value *list = value_list(a, VALUE_LIST, 0, NULL);
+    for (size_t g = 0; g < num_groups; g++) {
+        struct value *group = group_value(a, &groups[g]);
+        struct value *names = value_list(a, VALUE_LIST, 0, NULL);
+        for (size_t i = 0; i < groups[g].num_params; i++) {
+            const size_t at = groups[g].params[i];
+            struct value *name = value_text(a, x->own.out.items[at].name);
+            value_append(a, names, name);
+            value_dict_put(a, state, name, param_value(x, at, groups[g].steps[i]));
+        }
+        value_dict_add(a, group, "params", names);
+        value_append(a, list, group);
+    }
+    value_dict_add(a, root, "state", state);
+    value_dict_add(a, root, "param_groups", list);
+    return root;
+}
+
+/* ---- the plan ---- */
+
+static enum status plan_optim(struct fsdp_target *x, struct error *err)
+{
+    struct target *t = x->t;
+    struct torch_out_group *groups;
+    size_t num_groups;
+    if (!t->num_states) return OK;
+    TRY(torch_groups_plan(t, &x->own, &groups, &num_groups, err));
+    if (!t->training.step)
+        notes_add(&t->notes, &t->plan.arena,
+                  "nothing says how many updates the states have seen: step 0 is written, and "
+                  "Adam corrects their bias as at its start");
+    archive_begin(&x->optim, &t->plan, "optim.pt");
+    TRY(place_tensors(x, &x->optim, true, err));
+    return archive_lay_out(&x->optim, "optim", optim_value(x, groups, num_groups), err);
+}
+
+static enum status plan_fsdp(struct target *t, struct error *err)
+{
+    struct fsdp_target *x = arena_alloc(&t->plan.arena, sizeof *x);
+    x->t = t;
+    own_outputs_init(&x->own, t);
+    t->own = x;
+    TRY(hf_model_check_export(t, err));
+    TRY(hf_model_make_config(t, &x->config, err));
+    TRY(take_states(t, err));
+    set_fates(t);
+    TRY(hf_model_export(t, add_output, x, err));
+    TRY(own_outputs_check(&x->own, err));
+    x->values = arena_array(&t->plan.arena, x->own.out.count + 1, sizeof *x->values);
+    archive_begin(&x->model, &t->plan, "model.pt");
+    TRY(place_tensors(x, &x->model, false, err));
+    TRY(archive_lay_out(&x->model, "model", weights_value(x), err));
+    TRY(plan_optim(x, err));
+    t->facts.num_target_tensors = x->own.out.count;
+    t->facts.num_weight_files = t->plan.num_files;
+    return OK;
+}
+
+static enum status write_small_files(struct target *t, const char *folder, struct error *err)
+{
+    const struct fsdp_target *x = t->own;
+    return hf_model_write_config(t, x->config, own_outputs_main_dtype(&x->own), folder, err);
+}
+
+static void release_fsdp(struct target *t)
+{
+    struct fsdp_target *x = t->own;
+    cJSON_Delete(x->config);
+    own_outputs_release(&x->own);
+    archive_release(&x->model);
+    archive_release(&x->optim);
+}
+
+const struct target_kind target_fsdp = {plan_fsdp, write_small_files, NULL, release_fsdp};

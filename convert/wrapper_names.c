@@ -1,0 +1,74 @@
+#include "convert/wrapper_names.h"
+
+#include <string.h>
+
+#include "common/count.h"
+#include "common/text.h"
+
+static const char *const wrappers[] = {"_fsdp_wrapped_module.", "_orig_mod.",
+                                       "_checkpoint_wrapped_module."};
+
+void wrapper_names_init(struct wrapper_names *w, struct checkpoint *c)
+{
+    *w = (struct wrapper_names){.c = c};
+}
+
+void wrapper_names_release(struct wrapper_names *w)
+{
+    map_release(&w->originals);
+}
+
+/* Moves *at behind one wrapper that stands there. */
+static bool skip_wrapper(const char **at)
+{
+    for (size_t i = 0; i < COUNT(wrappers); i++)
+        if (text_skip_prefix(at, wrappers[i])) return true;
+    return false;
+}
+
+/* Copies component by component. `to` has room for the name. */
+static void copy_without(char *to, const char *name)
+{
+    const char *at = name;
+    bool is_first = true;
+    while (*at) {
+        if (skip_wrapper(&at)) continue;
+        if (is_first && text_skip_prefix(&at, "module.")) continue;
+        is_first = false;
+        const size_t n = strcspn(at, ".") + 1;
+        const size_t length = at[n - 1] ? n : n - 1;
+        memcpy(to, at, length);
+        to += length;
+        at += length;
+    }
+    *to = 0;
+}
+
+enum status wrapper_names_strip(struct wrapper_names *w, const char *name, const char **out,
+                                struct error *err)
+{
+    struct arena *a = &w->c->arena;
+    size_t old;
+    char *stripped = arena_alloc(a, strlen(name) + 1);
+    copy_without(stripped, name);
+    *out = stripped;
+    if (map_add(&w->originals, stripped, w->num_names, &old)) {
+        const char *copy = strcmp(stripped, name) ? arena_copy_text(a, name) : stripped;
+        *ARENA_PUSH(a, w->names, w->num_names, w->capacity) = copy;
+        if (copy != stripped && !w->num_stripped++) w->first = copy;
+        return OK;
+    }
+    if (strcmp(w->names[old], name) == 0) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: %s and %s are one name once the modules that wrap the model are taken out",
+                w->c->path, w->names[old], name);
+}
+
+void wrapper_names_note(const struct wrapper_names *w)
+{
+    if (w->num_stripped)
+        checkpoint_note(w->c,
+                        "%zu names have modules that wrap the model (%s): they are read without "
+                        "them",
+                        w->num_stripped, w->first);
+}
