@@ -114,6 +114,33 @@ const struct format format_torch = {
     .unit_glob = "iter_[0-9][0-9][0-9][0-9][0-9][0-9][0-9]",
 };
 
+/* ---- DeepSpeed ---- */
+
+static const char *const deepspeed_paths[] = {
+    "*_states.pt",
+    "ferry.json",
+    "integrity.json",
+};
+static const char *const deepspeed_files[] = {"*_states.pt", NULL};
+static const struct format_contents deepspeed_contents = {
+    .paths = deepspeed_paths,
+    .num_paths = COUNT(deepspeed_paths),
+    .signs = {deepspeed_files, NULL},
+    .lacks = "*_states.pt files",
+};
+static const char *const deepspeed_roots[] = {"latest", "global_step*", NULL};
+
+const struct format format_deepspeed = {
+    .name = "deepspeed",
+    .title = "DeepSpeed",
+    .has = FORMAT_ITERATIONS | FORMAT_DATA_PARALLEL | FORMAT_ZERO | FORMAT_TORCH_GROUPS,
+    .becomes = &format_hf,
+    .naming = &naming_hf,
+    .source = &source_deepspeed,
+    .contents = &deepspeed_contents,
+    .root_signs = deepspeed_roots,
+};
+
 /* ---- all ---- */
 
 #define FORMAT_ROW(name) &format_##name,

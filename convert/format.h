@@ -4,6 +4,7 @@
  *
  *   hf          a Hugging Face folder: config.json and weights (formats/hf_folder.h)
  *   torch_dist  Megatron-Core's distributed checkpoint: a root with its tracker, or one iteration
+ *   deepspeed   ranks' files of DeepSpeed: a root with `latest`, or one tag (convert/deepspeed)
  *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt */
 #ifndef FERRY_CONVERT_FORMAT_H
 #define FERRY_CONVERT_FORMAT_H
@@ -20,6 +21,7 @@
     FIRST(hf)                                                                                      \
     NEXT(torch_dist)                                                                               \
     NEXT(torch)                                                                                    \
+    NEXT(deepspeed)                                                                                \
     ALSO(huggingface, hf)                                                                          \
     ALSO(safetensors, hf)                                                                          \
     ALSO(megatron, torch_dist)                                                                     \
