@@ -5,6 +5,7 @@
  *   hf          a Hugging Face folder: config.json and weights (formats/hf_folder.h)
  *   torch_dist  Megatron-Core's distributed checkpoint: a root with its tracker, or one iteration
  *   deepspeed   ranks' files of DeepSpeed: a root with `latest`, or one tag (convert/deepspeed)
+ *   deepspeed_universal  its universal form: a folder for each parameter
  *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt */
 #ifndef FERRY_CONVERT_FORMAT_H
 #define FERRY_CONVERT_FORMAT_H
@@ -21,7 +22,9 @@
     FIRST(hf)                                                                                      \
     NEXT(torch_dist)                                                                               \
     NEXT(torch)                                                                                    \
+    NEXT(deepspeed_universal)                                                                      \
     NEXT(deepspeed)                                                                                \
+    ALSO(deepspeed-universal, deepspeed_universal)                                                 \
     ALSO(huggingface, hf)                                                                          \
     ALSO(safetensors, hf)                                                                          \
     ALSO(megatron, torch_dist)                                                                     \

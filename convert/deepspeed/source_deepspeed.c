@@ -1,12 +1,12 @@
 /* source_deepspeed.c - opens a DeepSpeed checkpoint: own tensors are the parameters under the names
  * that the model has, from the model's file or (stage 3) from the masters of all ranks, and the
- * states of the optimizer from the ranks' flat vectors. */
+ * states of the optimizer from the ranks' flat vectors, or from the files of a universal folder. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "common/count.h"
 #include "convert/deepspeed/model_states.h"
-#include "convert/foreign.h"
+#include "convert/deepspeed/universal_states.h"
 #include "convert/hf/hf_model.h"
 
 /* ---- what is not read ---- */
@@ -52,23 +52,25 @@ static enum status check_rank_models(const struct deepspeed *d, const struct ds_
     return OK;
 }
 
-static enum status read_models(struct deepspeed *d, struct error *err)
+/* universal: the states are elsewhere. */
+static enum status read_models(struct deepspeed *d, bool universal, struct error *err)
 {
     size_t count, num_optim;
     const struct ds_file *files = ds_files_of(&d->files, DS_RANK_MODEL, &count);
     (void)ds_files_of(&d->files, DS_OPTIM, &num_optim);
     d->partitioned = files != NULL;
     if (!files) files = ds_files_of(&d->files, DS_MODEL, &count);
+    if (!files && universal) return OK;
     if (!files)
         return fail(err, ERR_CORRUPT,
                     "%s: no *model_states.pt, which has the names of the parameters", d->c->folder);
     if (d->partitioned) TRY(check_rank_models(d, files, count, err));
-    if (d->partitioned && !num_optim)
+    if (d->partitioned && !num_optim && !universal)
         return fail(err, ERR_CORRUPT,
                     "%s: %s is of stage 3 and holds no weights: the *_optim_states.pt files are "
                     "needed",
                     d->c->folder, files[0].name);
-    if (d->partitioned && num_optim != count)
+    if (d->partitioned && num_optim != count && !universal)
         return fail(err, ERR_CORRUPT,
                     "%s: %zu *_model_states.pt and %zu *_optim_states.pt; a rank has one of each",
                     d->c->folder, count, num_optim);
@@ -115,19 +117,29 @@ static enum status read_zero(struct deepspeed *d, struct error *err)
 /* ---- all ---- */
 
 static enum status read_checkpoint(struct deepspeed *d, const struct model_maps *maps,
-                                   struct error *err)
+                                   bool universal, struct error *err)
 {
     struct checkpoint *c = d->c;
     struct naming_import import;
-    TRY(ds_folder_find(&c->arena, c->path, d->o, false, &c->folder, err));
+    TRY(ds_folder_find(&c->arena, c->path, d->o, universal, &c->folder, err));
     TRY(ds_files_list(&c->arena, c->folder, &d->files, err));
     TRY(check_kinds(d, err));
-    TRY(read_models(d, err));
-    TRY(read_zero(d, err));
+    TRY(read_models(d, universal, err));
+    TRY(universal ? universal_states_read(d, err) : read_zero(d, err));
     const char *const folders[] = {c->folder, c->path, path_parent(&c->arena, c->folder), NULL};
     TRY(hf_model_describe(c, d->o, maps, folders, false, &import, err));
     TRY(hf_model_import(&import, err));
     return states_prove(c, err);
+}
+
+static enum status open_either(struct checkpoint *c, const struct source_options *o,
+                               const struct model_maps *maps, bool universal, struct error *err)
+{
+    struct deepspeed d = {.c = c, .o = o};
+    enum status st = read_checkpoint(&d, maps, universal, err);
+    ds_params_release(&d.params);
+    ds_params_release(&d.frozen);
+    return st;
 }
 
 static bool matches_deepspeed(const char *path, const struct source_options *o)
@@ -136,14 +148,23 @@ static bool matches_deepspeed(const char *path, const struct source_options *o)
     return ds_folder_matches(path, false);
 }
 
+static bool matches_universal(const char *path, const struct source_options *o)
+{
+    (void)o;
+    return ds_folder_matches(path, true);
+}
+
 static enum status open_deepspeed(struct checkpoint *c, const struct source_options *o,
                                   const struct model_maps *maps, struct error *err)
 {
-    struct deepspeed d = {.c = c, .o = o};
-    enum status st = read_checkpoint(&d, maps, err);
-    ds_params_release(&d.params);
-    ds_params_release(&d.frozen);
-    return st;
+    return open_either(c, o, maps, false, err);
 }
 
-const struct source_kind source_deepspeed = {matches_deepspeed, open_deepspeed};
+static enum status open_universal(struct checkpoint *c, const struct source_options *o,
+                                  const struct model_maps *maps, struct error *err)
+{
+    return open_either(c, o, maps, true, err);
+}
+
+const struct source_kind source_deepspeed = {matches_deepspeed, open_deepspeed},
+                         source_deepspeed_universal = {matches_universal, open_universal};
