@@ -8,9 +8,9 @@
 
 /* One program's checkpoints are recognised by several names: a row for each, with the same text. */
 #define DEEPSPEED                                                                                  \
-    .is_folder = true, .is = "a DeepSpeed checkpoint",                                             \
-    .way = "zero_to_fp32.py, which DeepSpeed leaves beside it, makes a pytorch_model.bin of it; "  \
-           "with the model's config.json that is a Hugging Face folder",                           \
+    .is_folder = true, .is = "a folder of DeepSpeed's without files of a checkpoint",              \
+    .way = "give one that has *_model_states.pt and *_optim_states.pt in it, or in a folder "      \
+           "global_stepN",                                                                         \
     .optimizer = "of DeepSpeed", .beside = "the state of DeepSpeed in it is not read"
 #define LORA                                                                                       \
     .is_folder = true, .is = "a LoRA adapter, not a whole model",                                  \
@@ -52,8 +52,6 @@
 static const struct foreign rows[] = {
     {{"zero_to_fp32.py"},          DEEPSPEED},
     {{"global_step[0-9]*"},        DEEPSPEED},
-    {{"*zero_pp_rank_*_states.pt"}, DEEPSPEED},
-    {{"mp_rank_*_model_states.pt"}, DEEPSPEED},
     {{"adapter_config.json"},      LORA},
     {{"pytorch_lora_weights.*"},   .is_folder = true, .is = "a LoRA adapter of diffusers", .way = "Ferry reads language models only"},
     {{"pytorch_lora_weights.*"},   LORA_FILE}, {{"adapter_model.*"}, LORA_FILE},

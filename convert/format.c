@@ -213,6 +213,59 @@ const struct format format_fsdp = {
     .last_entry = "model.pt",
 };
 
+/* ---- DeepSpeed ---- */
+
+static const char *const deepspeed_paths[] = {
+    "*_states.pt",
+    "ferry.json",
+    "integrity.json",
+};
+static const char *const deepspeed_files[] = {"*_states.pt", NULL};
+static const struct format_contents deepspeed_contents = {
+    .paths = deepspeed_paths,
+    .num_paths = COUNT(deepspeed_paths),
+    .signs = {deepspeed_files, NULL},
+    .lacks = "*_states.pt files",
+};
+static const char *const universal_paths[] = {
+    "*_states.pt",
+    "zero/optimizer_state.pt",
+    "ferry.json",
+    "integrity.json",
+};
+static const char *const universal_files[] = {"zero", NULL};
+static const struct format_contents universal_contents = {
+    .paths = universal_paths,
+    .num_paths = COUNT(universal_paths),
+    .signs = {universal_files, NULL},
+    .lacks = "zero folder",
+};
+static const char *const universal_roots[] = {"latest_universal", "global_step*_universal", NULL};
+
+const struct format format_deepspeed_universal = {
+    .name = "deepspeed_universal",
+    .title = "DeepSpeed",
+    .has = FORMAT_ITERATIONS | FORMAT_TORCH_GROUPS,
+    .becomes = &format_hf,
+    .naming = &naming_hf,
+    .source = &source_deepspeed_universal,
+    .contents = &universal_contents,
+    .root_signs = universal_roots,
+};
+
+static const char *const deepspeed_roots[] = {"latest", "global_step*", NULL};
+
+const struct format format_deepspeed = {
+    .name = "deepspeed",
+    .title = "DeepSpeed",
+    .has = FORMAT_ITERATIONS | FORMAT_DATA_PARALLEL | FORMAT_ZERO | FORMAT_TORCH_GROUPS,
+    .becomes = &format_hf,
+    .naming = &naming_hf,
+    .source = &source_deepspeed,
+    .contents = &deepspeed_contents,
+    .root_signs = deepspeed_roots,
+};
+
 /* ---- all ---- */
 
 #define FORMAT_ROW(name) &format_##name,

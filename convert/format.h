@@ -8,7 +8,10 @@
  *   fsdp_dtensor  Megatron-FSDP's: an iteration that is a DCP folder; read only
  *   dcp         a DCP folder of FSDP, with Hugging Face's names
  *   torchtitan  a root of DCP folders step-N, with torchtitan's names; or one of them
- *   fsdp        torch.save files of FSDP: model.pt and optim.pt, or a file a rank */
+ *   fsdp        torch.save files of FSDP: model.pt and optim.pt, or a file a rank
+ *   deepspeed   ranks' files of DeepSpeed: a root with `latest`, or one tag (convert/deepspeed)
+ *   deepspeed_universal  its universal form: a folder for each parameter
+ *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt */
 #ifndef FERRY_CONVERT_FORMAT_H
 #define FERRY_CONVERT_FORMAT_H
 
@@ -28,6 +31,9 @@
     NEXT(dcp)                                                                                      \
     NEXT(torchtitan)                                                                               \
     NEXT(fsdp)                                                                                     \
+    NEXT(deepspeed_universal)                                                                      \
+    NEXT(deepspeed)                                                                                \
+    ALSO(deepspeed-universal, deepspeed_universal)                                                 \
     ALSO(huggingface, hf)                                                                          \
     ALSO(safetensors, hf)                                                                          \
     ALSO(megatron, torch_dist)                                                                     \

@@ -212,9 +212,7 @@ touched() {
 }
 
 it "what other programs write is called by its name, with the way on"
-touched ds latest zero_to_fp32.py global_step3/mp_rank_00_model_states.pt
-touched zero3 global_step500/zero_pp_rank_0_mp_rank_00_model_states.pt latest
-cp m/config.json zero3
+touched ds latest zero_to_fp32.py global_step3/junk
 touched lora adapter_config.json adapter_model.safetensors README.md
 touched gguf llama-Q4_K_M.gguf README.md
 touched nemo2 weights/metadata.json context/model.yaml
@@ -224,9 +222,7 @@ touched titan step-10/.metadata
 touched trainer checkpoint-500/model.safetensors runs/x
 touched zarr key/.zarray common.pt
 echo '{"sharded_backend": "zarr", "sharded_backend_version": 1}' >zarr/metadata.json
-foreign "a DeepSpeed checkpoint: zero_to_fp32.py" ds
-foreign "a DeepSpeed checkpoint: zero_to_fp32.py" ds/global_step3
-foreign "a DeepSpeed checkpoint: zero_to_fp32.py" zero3
+foreign "a folder of DeepSpeed's without files of a checkpoint: give one that has" ds
 foreign "a LoRA adapter, not a whole model: merge it first" lora
 foreign "a GGUF model of llama.cpp: start from the Hugging Face model" gguf
 foreign "a GGUF model of llama.cpp: start from the Hugging Face model" files/model.gguf

@@ -82,8 +82,13 @@ static bool same_shape(const struct tensor *a, const struct tensor *b)
 uint64_t stored_dtypes(const struct tensor *t)
 {
     uint64_t dtypes = 0;
-    for (size_t i = 0; i < t->num_pieces; i++)
-        if (piece_origin(&t->pieces[i])->is_stored) dtypes |= UINT64_C(1) << t->pieces[i].dtype;
+    for (size_t i = 0; i < t->num_pieces; i++) {
+        const enum dtype piece = t->pieces[i].dtype;
+        /* elements of a wider dtype are read as the tensor's (a master as the weight) */
+        const bool is_wider = dtype_bytes(piece) > dtype_bytes(t->dtype);
+        if (piece_origin(&t->pieces[i])->is_stored)
+            dtypes |= UINT64_C(1) << (is_wider ? t->dtype : piece);
+    }
     return dtypes ? dtypes : UINT64_C(1) << t->dtype;
 }
 

@@ -98,7 +98,8 @@ void compare_release(struct comparison *c);
 void compare_note(struct comparison *c, const char *text);
 
 /* The dtypes in which the parts of a tensor are stored: bits 1 << DT_*. A tensor fused from several
- * is read in the widest. */
+ * is read in the widest. A part stored in a wider dtype than the tensor's counts as the tensor's:
+ * the reader of the format said that the weight is the stored number rounded. */
 uint64_t stored_dtypes(const struct tensor *t);
 
 /* 'A' of 0, 'B' of 1. */

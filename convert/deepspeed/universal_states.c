@@ -1,0 +1,248 @@
+#include "convert/deepspeed/universal_states.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/text.h"
+#include "convert/megatron/megatron_source.h" /* value_copy */
+#include "convert/torch_groups.h"
+
+struct universal {
+    struct deepspeed *d;
+    const char *folder;       /* zero */
+    struct map names;         /* of parameters -> steps */
+    struct ds_number *steps;  /* [params] */
+    const char **params;
+    size_t num_params, params_capacity;
+};
+
+/* ---- one file ---- */
+
+struct state_file {
+    struct universal *u;
+    const char *name, *state; /* of the own tensor */
+    const char *place;        /* NAME/STATE.pt */
+    struct torch_file t;
+};
+
+/* The shape of a parameter by param_shapes; NULL: it is not there. */
+static const struct ds_param *shape_of(const struct deepspeed *d, const char *name)
+{
+    size_t i;
+    return map_get(&d->params.names, name, &i) ? &d->params.items[i] : NULL;
+}
+
+static enum status check_flat(const struct state_file *f, const struct value_tensor *v,
+                              const struct ds_param *p, struct error *err)
+{
+    if (!p)
+        return fail(err, ERR_UNSUPPORTED,
+                    "a flat tensor without a shape: the *model_states.pt file that has "
+                    "param_shapes is needed");
+    if (v->num_dims == 1 && v->shape[0] == p->numel) return OK;
+    return fail(err, ERR_CORRUPT, "it is %s, and %s has %" PRIu64 " elements",
+                shape_text(&f->u->d->c->arena, v->num_dims, v->shape), f->name, p->numel);
+}
+
+static enum status add_own(struct state_file *f, const char *state, enum dtype dtype,
+                           const struct stored_tensor *stored, const struct ds_param *flat,
+                           struct error *err)
+{
+    struct catalog *all = &f->u->d->c->catalog;
+    struct own_tensor *own;
+    TRY(catalog_add_own(all, f->name, state, dtype, flat ? flat->num_dims : stored->num_dims,
+                        flat ? flat->shape : stored->shape, &own, err));
+    const struct pair whole = pair_whole(0, 0, own->numel);
+    return catalog_add_own_part(all, own, stored, &whole, err);
+}
+
+static enum status add_tensor(struct state_file *f, const struct value *v,
+                              const struct ds_param *flat, struct error *err)
+{
+    struct checkpoint *c = f->u->d->c;
+    struct stored *s = &c->catalog.stored;
+    TRY(torch_add_tensor(&f->t, s, arena_printf(&c->arena, "zero/%s", f->place), v, err));
+    const struct stored_tensor *stored = &s->tensors[s->num_tensors - 1];
+    c->training.optimizer.size_bytes += stored_tensor_bytes(stored);
+    const enum dtype dtype = f->u->d->params.count ? f->u->d->dtype : stored->dtype;
+    const bool is_master = strcmp(f->state, master_state) == 0,
+               makes_weight = is_master && !catalog_find_own(&c->catalog, f->name, NULL);
+    if (makes_weight) TRY(add_own(f, NULL, dtype, stored, flat, err));
+    if (makes_weight && dtype == stored->dtype) return OK; /* its own master */
+    return add_own(f, f->state, stored->dtype, stored, flat, err);
+}
+
+static enum status read_state(struct state_file *f, struct error *err)
+{
+    const struct value *v = value_get(f->t.root, "param");
+    const struct ds_param *p = NULL;
+    if (v && v->kind == VALUE_TENSOR) return add_tensor(f, v, NULL, err);
+    v = f->t.root;
+    if (v->kind != VALUE_TENSOR) {
+        states_unread(f->u->d->c, "zero/%s is no tensor", f->place);
+        return OK;
+    }
+    p = shape_of(f->u->d, f->name);
+    TRY(check_flat(f, v->tensor, p, err));
+    return add_tensor(f, v, p, err);
+}
+
+static enum status read_file(struct universal *u, const char *name, const char *file, size_t param,
+                             struct error *err)
+{
+    struct arena *a = &u->d->c->arena;
+    struct state_file f = {.u = u, .name = name, .place = arena_printf(a, "%s/%s", name, file)};
+    const char *path = path_join(a, u->folder, f.place);
+    f.state = arena_text(a, file, strlen(file) - strlen(".pt"));
+    if (strcmp(f.state, "fp32") == 0) f.state = master_state;
+    TRY(torch_open(&f.t, &u->d->c->catalog.stored, path, 0, UINT64_MAX, err));
+    enum status st = OK;
+    if (strcmp(f.state, "step") == 0)
+        st = ds_number_of(&f.t, &u->d->c->catalog.stored, f.t.root,
+                          arena_printf(a, "zero/%s", f.place), &u->steps[param], err);
+    else if (state_is_valid(f.state))
+        st = read_state(&f, err);
+    else
+        states_unread(u->d->c, "zero/%s is no state that can be named", f.place);
+    if (st && !text_starts_with(err->text, path)) st = fail_in(err, "%s", path);
+    torch_close(&f.t);
+    return st;
+}
+
+/* ---- folders ---- */
+
+static enum status list_params(struct universal *u, struct error *err)
+{
+    struct arena *a = &u->d->c->arena;
+    struct name_list names;
+    TRY(folder_list(u->folder, a, &names, err));
+    for (size_t i = 0; i < names.count; i++) {
+        if (!path_is_folder(path_join(a, u->folder, names.names[i]))) continue;
+        (void)map_add(&u->names, names.names[i], u->num_params, NULL);
+        *ARENA_PUSH(a, u->params, u->num_params, u->params_capacity) = names.names[i];
+    }
+    if (!u->num_params)
+        return fail(err, ERR_CORRUPT, "%s: no folder of a parameter", u->folder);
+    u->steps = arena_array(a, u->num_params, sizeof *u->steps);
+    for (size_t i = 0; i < u->num_params; i++)
+        u->steps[i] = (struct ds_number){NAN, SIZE_MAX};
+    return OK;
+}
+
+/* Every parameter that the model's file lists has a folder. */
+static enum status check_params(const struct universal *u, struct error *err)
+{
+    size_t missing = 0;
+    const char *first = NULL;
+    for (size_t i = 0; i < u->d->params.count; i++)
+        if (!map_get(&u->names, u->d->params.items[i].name, &(size_t){0}))
+            if (!missing++) first = u->d->params.items[i].name;
+    if (!missing) return OK;
+    return fail(err, ERR_CORRUPT, "%s: no folder of %zu parameters that %s lists: %s%s", u->folder,
+                missing, u->d->first, first, missing > 1 ? ", ..." : "");
+}
+
+static enum status read_params(struct universal *u, struct error *err)
+{
+    struct arena *a = &u->d->c->arena;
+    for (size_t i = 0; i < u->num_params; i++) {
+        struct name_list files;
+        TRY(folder_list(path_join(a, u->folder, u->params[i]), a, &files, err));
+        for (size_t k = 0; k < files.count; k++)
+            if (text_ends_with(files.names[k], ".pt") && strlen(files.names[k]) > strlen(".pt"))
+                TRY(read_file(u, u->params[i], files.names[k], i, err));
+        if (!catalog_find_own(&u->d->c->catalog, u->params[i], NULL))
+            return fail(err, ERR_CORRUPT, "%s/%s: no fp32.pt, which has the weight", u->folder,
+                        u->params[i]);
+    }
+    return OK;
+}
+
+/* ---- groups ---- */
+
+/* The list of param_shapes, a group or (stage 3) a sub-group, that is in a group. */
+static bool group_has(const struct universal *u, const struct value *group, size_t number,
+                      size_t list)
+{
+    struct value *const *members;
+    uint64_t member;
+    if (!u->d->partitioned) return list == number;
+    for (uint32_t i = 0, n = ds_list(value_get(group, "params"), &members); i < n; i++)
+        if (ds_as_count(members[i], &member) && member == list) return true;
+    return false;
+}
+
+/* The step of a stage 3 universal folder is in the states of rank 0. */
+static enum status step_of_all(struct universal *u, struct torch_file *t, const struct value *torch,
+                               struct error *err)
+{
+    const struct value *state = value_get(torch, "state");
+    struct ds_number step;
+    TRY(ds_number_of(t, &u->d->c->catalog.stored, value_get(ds_get_int(state, 0), "step"),
+                     "zero/optimizer_state.pt/step", &step, err));
+    for (size_t i = 0; i < u->num_params; i++)
+        if (u->steps[i].stored == SIZE_MAX && isnan(u->steps[i].value)) u->steps[i] = step;
+    return OK;
+}
+
+static enum status add_group(struct universal *u, const struct value *group, size_t number,
+                             struct error *err)
+{
+    struct ds_params *p = &u->d->params;
+    struct value *copy;
+    size_t step;
+    TRY(value_copy(&u->d->c->arena, group, &copy, err));
+    TRY(torch_groups_add(u->d->c, copy, NULL, NULL, err));
+    for (size_t list = 0; list < p->num_lists; list++)
+        for (size_t i = list ? p->ends[list - 1] : 0; i < p->ends[list]; i++)
+            if (group_has(u, group, number, list) && map_get(&u->names, p->items[i].name, &step))
+                torch_groups_add_param(u->d->c, p->items[i].name, u->steps[step].value);
+    return OK;
+}
+
+static enum status read_groups(struct universal *u, struct torch_file *t, struct error *err)
+{
+    const struct value *torch = value_get(t->root, "optimizer_state_dict");
+    struct value *const *groups;
+    bool dynamic = false;
+    (void)value_as_bool(value_get(t->root, "dynamic_loss_scale"), &dynamic);
+    ds_read_loss_scale(u->d->c, value_get(t->root, "loss_scaler"), dynamic);
+    if (torch) TRY(step_of_all(u, t, torch, err));
+    TRY(ds_numbers_read(&u->d->c->catalog.stored, u->steps, u->num_params, err));
+    const struct value *list = value_get(torch, "param_groups");
+    const uint32_t n = ds_list(list ? list : value_get(t->root, "param_groups"), &groups);
+    for (uint32_t g = 0; g < n; g++)
+        TRY(add_group(u, groups[g], g, err));
+    return OK;
+}
+
+static enum status read_optimizer(struct universal *u, struct error *err)
+{
+    struct torch_file t;
+    const char *path = path_join(&u->d->c->arena, u->folder, "optimizer_state.pt");
+    TRY(torch_open(&t, &u->d->c->catalog.stored, path, 0, UINT64_MAX, err));
+    enum status st = read_groups(u, &t, err);
+    if (st && !text_starts_with(err->text, path)) st = fail_in(err, "%s", path);
+    torch_close(&t);
+    return st;
+}
+
+static enum status read_all(struct universal *u, struct error *err)
+{
+    TRY(list_params(u, err));
+    TRY(check_params(u, err));
+    TRY(read_params(u, err));
+    return read_optimizer(u, err);
+}
+
+enum status universal_states_read(struct deepspeed *d, struct error *err)
+{
+    struct universal u = {.d = d, .folder = path_join(&d->c->arena, d->c->folder, "zero")};
+    d->c->training.optimizer.present = true;
+    d->c->training.optimizer.kind = "DeepSpeed, universal";
+    d->c->training.optimizer.inferred = !d->partitioned;
+    enum status st = read_all(&u, err);
+    map_release(&u.names);
+    return st;
+}

@@ -1,0 +1,183 @@
+#!/bin/sh
+# deepspeed_test.sh - checkpoints of DeepSpeed: read in every stage of ZeRO and in the universal form,
+# and refused by name. More of them, with $FERRY_FIXTURES (default ../shared/fixtures beside the checkout).
+here=$(cd "$(dirname "$0")" && pwd)
+golden=$here/../golden/deepspeed
+fixtures=${FERRY_FIXTURES:-$here/../../../shared/fixtures}/deepspeed
+. "$(dirname "$0")/lib.sh"
+
+cat >"$scratch/edit.py" <<'PYTHON'
+# edit.py FILE PATTERN NEW - replaces what the regular expression has first, by as many bytes, in a
+# torch.save file, whose entries are not packed; both are of bytes, with escapes.
+import re, sys
+path, pattern, new = sys.argv[1:]
+data = open(path, "rb").read()
+pattern, new = (x.encode("latin-1").decode("unicode_escape").encode("latin-1") for x in (pattern, new))
+found = re.search(pattern, data, re.S)
+assert found, "nothing has the pattern"
+first, end = found.span(1)
+assert end - first == len(new), found.group(1)
+open(path, "wb").write(data[:first] + new + data[end:])
+PYTHON
+
+# copy_of CASE: ds, its folder ds/ckpt/global_step3 is $tag.
+copy_of() {
+    rm -rf ds
+    cp -r "$golden/$1" ds
+    chmod -R u+w ds
+    tag=ds/ckpt/global_step3
+}
+
+edit() { # FILE PATTERN NEW
+    python3 "$scratch/edit.py" "$@" || is_wrong "edit.py $* fails"
+}
+
+refuses() { # CODE TEXT
+    run inspect ds/ckpt
+    exits "$1"
+    says "$2"
+}
+
+# The model and its optimizer, bit for bit, directly and after a detour.
+is_the_run_of() { # CHECKPOINT EXPECTED
+    run verify "$1" "$2" --hf-config "$2"
+    exits 0
+    prints "identical: "
+    rm -rf out dist back
+    run convert -q "$1" out --to hf --optim --hf-config "$2"
+    exits 0
+    run verify out "$2"
+    exits 0
+    cmp -s out/model.safetensors "$2/model.safetensors" || is_wrong "other weights of $1"
+    run convert -q "$1" dist --to torch_dist --hf-config "$2"
+    exits 0
+    run convert -q dist back --to hf --optim --hf-config "$2"
+    exits 0
+    run verify back "$2"
+    exits 0
+    prints "identical: "
+}
+
+for case in "$golden"/*; do
+    it "$(basename "$case") is the run that it holds, with the optimizer"
+    is_the_run_of "$case/ckpt" "$case/expected"
+done
+
+it "a universal folder is the same run"
+case=$golden/zero2-bf16-dp2-aligned
+is_the_run_of "$case/ckpt/global_step3_universal" "$case/expected"
+
+if [ -d "$fixtures" ]; then
+    for case in "$fixtures"/*; do
+        [ -d "$golden/$(basename "$case")" ] && continue
+        it "$(basename "$case") is the run that it holds, with the optimizer"
+        is_the_run_of "$case/ckpt" "$case/expected"
+        [ -d "$case/ckpt/global_step3_universal" ] || continue
+        it "$(basename "$case") in the universal form is the same run"
+        is_the_run_of "$case/ckpt/global_step3_universal" "$case/expected"
+    done
+fi
+
+it "the file latest, --ckpt-step or the only folder says which tag is read"
+copy_of zero2-roundrobin-dp4
+run inspect ds/ckpt
+exits 0
+prints "iteration  3"
+prints "DeepSpeed ZeRO stage 2, 4 ranks"
+run inspect "$tag"
+exits 0
+run inspect ds/ckpt --ckpt-step 3
+exits 0
+run inspect ds/ckpt --ckpt-step 4
+exits 4
+says "no folder global_step4, which --ckpt-step names"
+run inspect "$tag" --ckpt-step 4
+exits 2
+printf 'other' >ds/ckpt/latest
+refuses 4 "no folder other, which the file latest names"
+printf '../x' >ds/ckpt/latest
+refuses 5 "latest: its text is not the name of a folder"
+rm ds/ckpt/latest
+run inspect ds/ckpt
+exits 0
+cp -r "$tag" ds/ckpt/global_step4
+refuses 3 "no file latest says which of these to read: global_step3, global_step4"
+
+it "round robin: mappings that disagree are named, and param_shapes used"
+copy_of zero2-roundrobin-dp4
+run inspect ds/ckpt
+says "param_slice_mappings disagree with param_shapes, as round_robin_gradients makes them"
+
+it "alignment that the file does not tell shifts states: they are found out by the weights"
+copy_of zero2-bf16-dp2-aligned
+rm -rf ds/ckpt/*universal
+for file in "$tag"/*optim*; do
+    edit "$file" '(param_alignment_paddings)' 'other_alignment_paddings'
+done
+refuses 5 "group 0: parameters need 3474 elements, files hold 3514"
+
+it "without config.json names alone count, and conversions between formats of these names work"
+copy_of zero3-bf16-dp4-groups-frozen
+run inspect ds/ckpt
+exits 0
+run convert -q ds/ckpt out2 --to torch_dist
+exits 3
+
+it "a rank's file that is missing is named, with what it held"
+copy_of zero3-bf16-dp4-groups-frozen
+rm "$tag/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"
+refuses 5 "optim_states.pt; a rank has one of each"
+copy_of zero2-roundrobin-dp4
+rm "$tag/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"
+refuses 5 "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt is missing (3 of 4 files are there): it held elements of"
+copy_of zero2-roundrobin-dp4
+rm "$tag/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt"
+refuses 5 "bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt is missing (3 of 4 files are there): it held elements of"
+copy_of zero2-roundrobin-dp4
+cp "$tag/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt" "$tag/bf16_zero_pp_rank_4_mp_rank_00_optim_states.pt"
+refuses 5 "5 files of optimizer states, and partition_count says 4"
+copy_of zero3-bf16-dp4-groups-frozen
+rm "$tag"/*_2_mp_rank_00_*
+refuses 5 "zero_pp_rank_2_mp_rank_00_model_states.pt is missing"
+copy_of zero3-bf16-dp4-groups-frozen
+rm "$tag"/*optim_states.pt
+refuses 5 "is of stage 3 and holds no weights: the *_optim_states.pt files are needed"
+copy_of zero2-roundrobin-dp4
+rm "$tag"/mp_rank_00_model_states.pt
+refuses 5 "no *model_states.pt, which has the names of the parameters"
+
+it "files of different saves are refused"
+copy_of zero3-bf16-dp4-groups-frozen
+edit "$tag/zero_pp_rank_1_mp_rank_00_model_states.pt" 'global_steps(?:q.|r....)K(.)' '\x04'
+refuses 5 "it is of global step 4, zero_pp_rank_0_mp_rank_00_model_states.pt of 3: files of different saves"
+copy_of zero2-roundrobin-dp4
+edit "$tag/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt" '(\x00\x00\x40\x40)' '\x00\x00\x80\x40'
+refuses 5 "rank 1 has made 4 steps in group 0, rank 0 3: files of different saves"
+
+it "files of different versions are noted"
+copy_of zero2-roundrobin-dp4
+edit "$tag/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt" '(0[.]19[.]8)' '0.19.7'
+run inspect ds/ckpt
+exits 0
+says "files of different versions of DeepSpeed: bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt by 0.19.7"
+
+it "what is not read is named"
+copy_of zero2-roundrobin-dp4
+mkdir "$tag/offloaded_tensors"
+refuses 3 "the optimizer was offloaded to NVMe swap files"
+copy_of zero2-roundrobin-dp4
+touch "$tag/layer_0_expert_1_mp_rank_00_model_states.pt"
+refuses 3 "experts of DeepSpeed's MoE are not read"
+copy_of zero2-roundrobin-dp4
+cp "$tag/mp_rank_00_model_states.pt" "$tag/mp_rank_01_model_states.pt"
+refuses 3 "parameters that tensor parallel ranks have split are not read"
+copy_of zero3-bf16-dp4-groups-frozen
+for file in "$tag"/*optim*; do
+    edit "$file" 'fp32_(flat_groups)' 'flat_lost__'
+done
+refuses 5 "no fp32_flat_groups, which has the master weights"
+
+it "an empty folder of DeepSpeed's is no checkpoint"
+rm -rf ds
+mkdir -p ds/ckpt/global_step5
+refuses 3 "this is a folder of DeepSpeed's without files of a checkpoint"
