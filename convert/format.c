@@ -114,6 +114,49 @@ const struct format format_torch = {
     .unit_glob = "iter_[0-9][0-9][0-9][0-9][0-9][0-9][0-9]",
 };
 
+/* ---- DeepSpeed ---- */
+
+static const char *const deepspeed_paths[] = {
+    "*_model_states.pt",
+    "*_optim_states.pt",
+    "zero/optimizer_state.pt",
+    "zero/*/*.pt",
+    "config.json",
+    "integrity.json",
+    "ferry.json",
+};
+static const char *const deepspeed_weights[] = {"*_model_states.pt", NULL};
+static const char *const deepspeed_roots[] = {"global_step[0-9]*", "latest", "latest_universal",
+                                              NULL};
+static const struct format_contents deepspeed_contents = {
+    .paths = deepspeed_paths,
+    .num_paths = COUNT(deepspeed_paths),
+    .signs = {deepspeed_weights, NULL},
+    .lacks = "*_model_states.pt file",
+};
+
+const struct format format_deepspeed = {
+    .name = "deepspeed",
+    .title = "DeepSpeed",
+    .has = FORMAT_ITERATIONS | FORMAT_DATA_PARALLEL | FORMAT_ZERO | FORMAT_TORCH_GROUPS,
+    .naming = &naming_hf,
+    .target = &target_deepspeed,
+    .contents = &deepspeed_contents,
+    .root_signs = deepspeed_roots,
+    .unit_glob = "global_step[0-9]*",
+};
+
+const struct format format_deepspeed_universal = {
+    .name = "deepspeed_universal",
+    .title = "DeepSpeed",
+    .has = FORMAT_ITERATIONS | FORMAT_ZERO | FORMAT_TORCH_GROUPS,
+    .naming = &naming_hf,
+    .target = &target_deepspeed_universal,
+    .contents = &deepspeed_contents,
+    .root_signs = deepspeed_roots,
+    .unit_glob = "global_step[0-9]*_universal",
+};
+
 /* ---- all ---- */
 
 #define FORMAT_ROW(name) &format_##name,
@@ -149,7 +192,7 @@ const struct format *format_of_path(const char *path, const struct source_option
         return o->format;
     }
     for (size_t i = COUNT(formats); i-- > 0;) {
-        if (!formats[i]->source->matches(path, o)) continue;
+        if (!formats[i]->source || !formats[i]->source->matches(path, o)) continue;
         if (found && !other) other = formats[i];
         if (!found) found = formats[i];
         if (!also) break;

@@ -4,7 +4,9 @@
  *
  *   hf          a Hugging Face folder: config.json and weights (formats/hf_folder.h)
  *   torch_dist  Megatron-Core's distributed checkpoint: a root with its tracker, or one iteration
- *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt */
+ *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt
+ *   deepspeed   global_stepN with a file for each data parallel rank; `latest` beside it
+ *   deepspeed_universal  global_stepN_universal with a folder for each parameter */
 #ifndef FERRY_CONVERT_FORMAT_H
 #define FERRY_CONVERT_FORMAT_H
 
@@ -20,12 +22,15 @@
     FIRST(hf)                                                                                      \
     NEXT(torch_dist)                                                                               \
     NEXT(torch)                                                                                    \
+    NEXT(deepspeed)                                                                                \
+    NEXT(deepspeed_universal)                                                                      \
     ALSO(huggingface, hf)                                                                          \
     ALSO(safetensors, hf)                                                                          \
     ALSO(megatron, torch_dist)                                                                     \
     ALSO(mcore, torch_dist)                                                                        \
     ALSO(legacy, torch)                                                                            \
-    ALSO(megatron_legacy, torch)
+    ALSO(megatron_legacy, torch)                                                                   \
+    ALSO(deepspeed-universal, deepspeed_universal)
 
 /* Properties of a format. */
 enum format_column {

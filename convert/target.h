@@ -108,6 +108,7 @@ struct target_kind {
     void (*release)(struct target *t); /* frees t->own if it was set; NULL: nothing to free */
 };
 extern const struct target_kind target_hf, target_torch_dist, target_torch;
+extern const struct target_kind target_deepspeed, target_deepspeed_universal;
 
 /* An estimate of the small files' size in bytes, added to the disk space that is needed. */
 enum { SMALL_FILES_BYTES = 1 << 20 };
