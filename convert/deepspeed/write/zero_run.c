@@ -6,6 +6,7 @@
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "convert/deepspeed/write/param_order.h"
 #include "convert/deepspeed/write/zero_values.h"
 #include "convert/deepspeed/zero_layout.h"
 #include "convert/format.h"
@@ -35,6 +36,23 @@ static bool is_buffer(const struct checkpoint *c, const struct out_tensor *o)
     return o->logical && c->params && param_find(c->params, o->logical, &p) && p.spec->buffer;
 }
 
+/* Where the model is not known, its parameters stay in the source's order. */
+static void order_params(struct zero_run *r)
+{
+    struct arena *a = arena_of(r);
+    const char **names = arena_array(a, r->num_params, sizeof *names);
+    const size_t *all = arena_copy(a, r->params, r->num_params * sizeof *all);
+    for (size_t i = 0; i < r->num_params; i++)
+        names[i] = r->own.out.items[all[i]].name;
+    const size_t *order =
+        r->t->source->names_alone ? NULL : param_order(a, names, r->num_params);
+    r->place = arena_array(a, r->own.out.count, sizeof *r->place);
+    for (size_t i = 0; i < r->num_params; i++) {
+        r->params[i] = all[order ? order[i] : i];
+        r->place[r->params[i]] = i;
+    }
+}
+
 static void list_params(struct zero_run *r)
 {
     const struct out_tensors *out = &r->own.out;
@@ -46,6 +64,7 @@ static void list_params(struct zero_run *r)
         r->params[r->num_params++] = i;
         r->is_buffer[i] = is_buffer(r->t->source, &out->items[i]);
     }
+    order_params(r);
 }
 
 /* ---- the tied head ---- */
@@ -86,17 +105,11 @@ static enum status find_tied_head(struct zero_run *r, struct error *err)
 
 /* ---- groups ---- */
 
-static int by_number(const void *a, const void *b)
+static int by_place(const void *a, const void *b, void *place)
 {
-    const size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    const size_t *places = place;
+    const size_t x = places[*(const size_t *)a], y = places[*(const size_t *)b];
     return x < y ? -1 : x > y;
-}
-
-/* Whether the parameters of a group are in the order of the export, whatever the source's files
- * have: the model is known, so this is the order in which it registers them. */
-static bool has_known_order(const struct zero_run *r)
-{
-    return !r->t->source->names_alone;
 }
 
 static float step_of(const struct zero_run *r, const struct torch_out_group *g)
@@ -146,7 +159,10 @@ static enum status add_group(struct zero_run *r, const struct torch_out_group *o
     g->num_params = of->num_params;
     g->params = arena_copy(arena_of(r), of->params, of->num_params * sizeof *g->params);
     g->step = step_of(r, of);
-    if (has_known_order(r)) qsort(g->params, g->num_params, sizeof *g->params, by_number);
+    /* A run makes its groups in this order, whatever the source's files have. Where the model is
+     * not known, these know best. */
+    if (!r->t->source->names_alone)
+        qsort_r(g->params, g->num_params, sizeof *g->params, by_place, r->place);
     for (size_t i = 0; i < g->num_params; i++)
         r->is_trained[g->params[i]] = true;
     return list_states(r, g, err);

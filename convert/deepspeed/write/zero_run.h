@@ -1,7 +1,7 @@
 /* zero_run.h - the run of DeepSpeed that a checkpoint is written for: its parameters, groups and
  * stage of ZeRO. Both formats of DeepSpeed are written from it.
  *
- * Parameters are in the order of the export, which is that of torch's named_parameters(). Those
+ * Parameters are in the order of torch's named_parameters() (param_order.h). Those
  * with states are trained, and lie in groups (convert/torch_groups.h); the others are frozen, or
  * buffers. */
 #ifndef FERRY_CONVERT_DEEPSPEED_WRITE_ZERO_RUN_H
@@ -33,6 +33,7 @@ struct zero_run {
     size_t num_groups;
     size_t *params; /* [num_params] of own.out: all parameters and buffers */
     size_t num_params;
+    size_t *place; /* [own.out.count] of a parameter in params */
     bool *is_trained, *is_buffer; /* [own.out.count] */
     size_t tied_to;               /* the embedding in own.out; SIZE_MAX: no head is tied */
     const char *tied_head;
