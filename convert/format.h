@@ -50,8 +50,8 @@ enum format_column {
 };
 
 /* The files that a checkpoint of a format is made of, so that --overwrite removes no others. Paths
- * are globs relative to its folder. A path of two components also says that the folder belongs to
- * the checkpoint; deeper files never belong. */
+ * are globs relative to its folder. A path of several components also says that the folders belong
+ * to the checkpoint; deeper files never belong. */
 struct format_contents {
     const char *const *paths;
     size_t num_paths;

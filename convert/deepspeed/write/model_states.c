@@ -115,12 +115,10 @@ static enum status fragment(struct model_file *f, size_t at, struct value **out,
     return part ? zero_fill(f->r, at, f->rank * part, part, 0, segment, err) : OK;
 }
 
-static enum status add_frozen(struct model_file *f, struct value *dict, struct error *err)
+static enum status frozen_params(struct model_file *f, struct value *shapes,
+                                 struct value *fragments, struct error *err)
 {
     const struct zero_run *r = f->r;
-    struct value *shapes, *fragments;
-    value_dict_add(f->a, dict, "frozen_param_shapes", zero_ordered_dict(f->a, &shapes));
-    value_dict_add(f->a, dict, "frozen_param_fragments", zero_ordered_dict(f->a, &fragments));
     for (size_t i = 0; i < r->num_params; i++) {
         const size_t at = r->params[i];
         struct value *v;
@@ -129,6 +127,19 @@ static enum status add_frozen(struct model_file *f, struct value *dict, struct e
         TRY(fragment(f, at, &v, err));
         value_dict_add(f->a, fragments, param_of(r, at)->name, v);
     }
+    return OK;
+}
+
+/* DeepSpeed keeps them apart where gradients are partitioned. */
+static enum status add_frozen(struct model_file *f, struct value *dict, bool apart,
+                              struct error *err)
+{
+    struct value *both[2], *pairs[2] = {NULL};
+    for (size_t i = 0; i < 2; i++)
+        both[i] = apart ? zero_ordered_dict(f->a, &pairs[i]) : value_none(f->a);
+    if (apart) TRY(frozen_params(f, pairs[0], pairs[1], err));
+    value_dict_add(f->a, dict, "frozen_param_shapes", both[0]);
+    value_dict_add(f->a, dict, "frozen_param_fragments", both[1]);
     return OK;
 }
 
@@ -194,14 +205,14 @@ static void add_progress(struct model_file *f, struct value *dict)
     if (samples > 0) value_dict_add(f->a, dict, "global_samples", value_int(f->a, samples));
 }
 
-static void add_shared(struct model_file *f, struct value *dict)
+static struct value *shared_params(struct model_file *f)
 {
     const struct zero_run *r = f->r;
     struct value *shared = value_dict(f->a);
     if (r->tied_to != SIZE_MAX && f->rank == 0) /* DeepSpeed writes it in the first file only */
         value_dict_add(f->a, shared, r->tied_head,
                        value_text(f->a, param_of(r, r->tied_to)->name));
-    value_dict_add(f->a, dict, "shared_params", shared);
+    return shared;
 }
 
 static void add_buffer_names(struct model_file *f, struct value *dict)
@@ -233,8 +244,8 @@ static enum status add_optimizer(struct model_file *f, struct value *dict, struc
     if (f->r->num_groups && !has_zero) TRY(plain_optimizer(f, &optimizer, err));
     value_dict_add(f->a, dict, "optimizer", optimizer);
     value_dict_add(f->a, dict, "param_shapes", has_zero ? param_shapes(f) : value_none(f->a));
-    if (has_zero) add_shared(f, dict);
-    return has_zero && f->r->stage >= 2 ? add_frozen(f, dict, err) : OK;
+    value_dict_add(f->a, dict, "shared_params", has_zero ? shared_params(f) : value_none(f->a));
+    return add_frozen(f, dict, has_zero && (f->is_partitioned || f->r->stage == 2), err);
 }
 
 static enum status plan_file(struct model_file *f, const char *path, struct error *err)
