@@ -11,7 +11,8 @@
  *   fsdp        torch.save files of FSDP: model.pt and optim.pt, or a file a rank
  *   deepspeed   ranks' files of DeepSpeed: a root with `latest`, or one tag (convert/deepspeed)
  *   deepspeed_universal  its universal form: a folder for each parameter
- *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt */
+ *
+ * The rows are in the folders of the programs, as convert/hf/format_hf.c. */
 #ifndef FERRY_CONVERT_FORMAT_H
 #define FERRY_CONVERT_FORMAT_H
 
@@ -60,8 +61,8 @@ enum format_column {
 };
 
 /* The files that a checkpoint of a format is made of, so that --overwrite removes no others. Paths
- * are globs relative to its folder. A path of two components also says that the folder belongs to
- * the checkpoint; deeper files never belong. */
+ * are globs relative to its folder. A path of several components also says that the folders belong
+ * to the checkpoint; deeper files never belong. */
 struct format_contents {
     const char *const *paths;
     size_t num_paths;

@@ -34,7 +34,8 @@ struct source_kind {
     enum status (*open)(struct checkpoint *c, const struct source_options *o,
                         const struct model_maps *maps, struct error *err);
 };
-extern const struct source_kind source_hf, source_torch_dist, source_torch, source_fsdp_dtensor, source_dcp, source_torchtitan, source_fsdp, source_deepspeed, source_deepspeed_universal;
+extern const struct source_kind source_hf, source_torch_dist, source_torch, source_fsdp_dtensor,
+    source_dcp, source_torchtitan, source_fsdp, source_deepspeed, source_deepspeed_universal;
 
 /* The model map for a config.json: the map of --model if given, else by its model_type. */
 MUST_CHECK enum status source_choose_map(const struct source_options *o,

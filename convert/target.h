@@ -109,7 +109,8 @@ struct target_kind {
                               struct error *err);
     void (*release)(struct target *t); /* frees t->own if it was set; NULL: nothing to free */
 };
-extern const struct target_kind target_hf, target_torch_dist, target_torch, target_dcp, target_torchtitan, target_fsdp;
+extern const struct target_kind target_hf, target_torch_dist, target_torch, target_dcp,
+    target_torchtitan, target_fsdp, target_deepspeed, target_deepspeed_universal;
 
 /* An estimate of the small files' size in bytes, added to the disk space that is needed. */
 enum { SMALL_FILES_BYTES = 1 << 20 };

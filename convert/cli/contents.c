@@ -15,14 +15,30 @@
 
 enum { MAX_NAMED = 5 };
 
+/* The length of the first `count` components of a path; 0: it has no more than these. */
+static size_t components(const char *path, size_t count)
+{
+    size_t n = 0;
+    for (; count; count--) {
+        n += n ? 1 : 0;
+        n += strcspn(path + n, "/");
+        if (!path[n]) return 0;
+    }
+    return n;
+}
+
+/* Whether a folder matches as many components of the pattern, of which some are left. */
 static bool names_folder(const char *pattern, const char *folder)
 {
     char first[64];
-    size_t n = strcspn(pattern, "/");
-    if (!pattern[n] || n >= sizeof first) return false;
+    size_t depth = 1;
+    for (const char *slash = strchr(folder, '/'); slash; slash = strchr(slash + 1, '/'))
+        depth++;
+    const size_t n = components(pattern, depth);
+    if (!n || n >= sizeof first) return false;
     memcpy(first, pattern, n);
     first[n] = '\0';
-    return fnmatch(first, folder, FNM_PERIOD) == 0;
+    return fnmatch(first, folder, FNM_PATHNAME | FNM_PERIOD) == 0;
 }
 
 /* Whether `path` is FOLDER/NAME of a companion. */
