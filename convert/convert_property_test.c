@@ -1,5 +1,6 @@
-/* Converts random models through random formats, layouts and names and back. The digests are the
- * same all the way, and the files at the end equal those at the start, byte by byte.
+/* Converts random models through random formats, layouts and names and back, from every format to
+ * every other. The digests are the same all the way, and the files at the end equal those at the
+ * start, byte by byte.
  * FERRY_TEST_SEED and FERRY_TEST_CASES vary the cases, FERRY_TEST_CASE picks one. */
 #include "ckpt/digest.h"
 #include "ckpt/testing_layout.h"
@@ -183,8 +184,48 @@ static bool fits(const struct random_case *x, const struct layout_options *o, bo
 
 /* ---- steps ---- */
 
-enum tried_format { HF, TORCH_DIST, TORCH, NUM_FORMATS };
-static const char *const format_names[] = {"hf", "torch_dist", "torch"};
+enum tried_format {
+    HF,
+    TORCH_DIST,
+    TORCH,
+    DCP,
+    TORCHTITAN,
+    FSDP,
+    DEEPSPEED,
+    UNIVERSAL,
+    NUM_FORMATS
+};
+static const char *const format_names[] = {
+    "hf", "torch_dist", "torch", "dcp", "torchtitan", "fsdp", "deepspeed", "deepspeed_universal"};
+
+static bool is_megatron(enum tried_format f)
+{
+    return f == TORCH_DIST || f == TORCH;
+}
+
+/* The weights in files of torch's own trainers are the masters of the optimizer; those of a
+ * universal checkpoint are made of them. */
+static bool weights_are_masters(enum tried_format f)
+{
+    return f == DCP || f == TORCHTITAN || f == FSDP;
+}
+
+static bool one_dtype(const struct random_case *x)
+{
+    return x->dtypes[0] == x->dtypes[1] || x->mixing > 1;
+}
+
+static bool all_f32(const struct random_case *x)
+{
+    return one_dtype(x) && x->dtypes[0] == DT_F32;
+}
+
+/* Whether digests stay the same in that format: it has the dtypes of the case. */
+static bool keeps_dtypes(const struct random_case *x, enum tried_format f)
+{
+    if (weights_are_masters(f) || f == UNIVERSAL) return !x->trained || all_f32(x);
+    return f != DEEPSPEED || one_dtype(x);
+}
 
 /* One conversion: the target, with all its options. */
 struct step {
@@ -193,11 +234,15 @@ struct step {
     bool te, grouped, object;
     uint64_t divisible_by, iteration, max_shard; /* 0: not given */
     const char *optim_format;                    /* NULL: not given */
+    uint64_t dp, zero;
+    bool flatten, split_qkv, split_decay;
 };
 
 static struct step random_step(struct random_case *x)
 {
     struct step s = {.format = (enum tried_format)draw(x, NUM_FORMATS)};
+    while (!keeps_dtypes(x, s.format))
+        s.format = (enum tried_format)draw(x, NUM_FORMATS);
     s.layout = random_layout(&x->seed, &scratch, &x->c);
     for (int i = 0; i < 3 && !fits(x, &s.layout, s.format == TORCH); i++)
         s.layout = random_layout(&x->seed, &scratch, &x->c);
@@ -211,6 +256,13 @@ static struct step random_step(struct random_case *x)
         [TORCH_DIST] = {"fully_reshardable", "fully_sharded_model_space"},
         [TORCH] = {"distributed", "not_distributed"}};
     if (draw(x, 3)) s.optim_format = optim_formats[s.format][draw(x, 2)];
+    s.dp = 1 + draw(x, 5);
+    s.zero = x->trained ? draw(x, 4) : 0;
+    /* without ZeRO there are no masters, and stage 3 has nothing else: here weights are not their
+     * masters rounded */
+    if (x->trained && !all_f32(x)) s.zero = 1 + draw(x, 2);
+    s.flatten = draw(x, 2);
+    s.split_qkv = draw(x, 2);
     return s;
 }
 
@@ -224,9 +276,26 @@ static void say_all(struct step *s)
     s->grouped = s->te;
 }
 
+/* torchtitan has names for Llama 3 and Qwen 3, without biases. */
 static bool step_fits(const struct random_case *x, const struct step *s)
 {
-    return s->format == HF || fits(x, &s->layout, s->format == TORCH);
+    const char *family = model_map_family(x->map);
+    if (s->format == TORCHTITAN)
+        return (strcmp(family, "llama") == 0 || strcmp(family, "qwen3") == 0) &&
+               !x->c.add_bias_linear && !x->c.add_qkv_bias;
+    if (s->format == UNIVERSAL) return x->trained; /* it is made of the optimizer's tensors */
+    return !is_megatron(s->format) || fits(x, &s->layout, s->format == TORCH);
+}
+
+static void add_trainer_options(struct words *w, const struct step *s, bool trained)
+{
+    if (s->format != FSDP && s->format != UNIVERSAL) add_option(w, "--dp", s->dp);
+    if (s->format == DEEPSPEED) add_option(w, "--zero", s->zero);
+    if (s->format == DCP && s->flatten) add_word(w, "--flatten-optim");
+    if (s->format == TORCHTITAN && s->split_qkv) add_word(w, "--split-qkv");
+    if (s->format != DCP && s->format != FSDP && s->iteration)
+        add_option(w, "--iteration", s->iteration);
+    (void)trained;
 }
 
 static struct words words_of(const struct step *s, bool trained, const char *from, const char *to)
@@ -236,6 +305,10 @@ static struct words words_of(const struct step *s, bool trained, const char *fro
     if (s->format == HF) {
         if (s->max_shard) add_option(&w, "--max-shard-size", s->max_shard);
         if (trained) add_word(&w, "--optim");
+        return w;
+    }
+    if (!is_megatron(s->format)) {
+        add_trainer_options(&w, s, trained);
         return w;
     }
     add_layout(&w, &s->layout);
@@ -385,7 +458,13 @@ static void run_case(uint64_t number, struct tally *tally)
         tally->trained[i ? steps[i - 1].format : HF][steps[i].format] += x->trained;
     }
     if ((st = convert(x, &steps[0], folders[STEPS], folders[STEPS + 1]))) fail_step(st);
-    check_same_folder(folders[STEPS + 1], folders[1]);
+    bool same_training = true; /* other trainers have groups, and fields of them, of their own */
+    for (int i = 0; i < STEPS; i++)
+        same_training &= is_megatron(steps[i].format) || steps[i].format == HF;
+    if (same_training || (!x->trained && is_megatron(steps[0].format)))
+        check_same_folder(folders[STEPS + 1], folders[1]);
+    else
+        assert_string_equal(digests_of(folders[STEPS + 1]), digests);
     struct step last = {.format = HF, .max_shard = draw(x, 2) ? 200 + draw(x, 2000) : 0};
     if ((st = convert(x, &last, folders[STEPS + 1], folders[STEPS + 2]))) fail_step(st);
     check_same_weights(folders[STEPS + 2], folders[0]);
@@ -414,9 +493,66 @@ static void random_models_survive_random_conversions(void **state)
     assert_in_range(tally.refused, CASES / 10, STEPS * cases);
     for (size_t i = 0; i < maps.num_maps; i++)
         assert_true(tally.families[i]);
-    for (int from = 0; from < NUM_FORMATS; from++)
-        for (int to = 0; to < NUM_FORMATS; to++)
+    for (int from = HF; from <= TORCH; from++)
+        for (int to = HF; to <= TORCH; to++)
             assert_true(tally.formats[from][to] && tally.trained[from][to]);
+    for (int to = 0; to < NUM_FORMATS; to++)
+        assert_true(tally.formats[HF][to]);
+}
+
+/* A Llama in F32 with the states of an optimizer, which all formats have room for. */
+static void begin_pairs(struct random_case *x)
+{
+    *x = (struct random_case){.seed = test_seed(), .map = model_map_of_family(&maps, "llama")};
+    x->dtypes[0] = x->dtypes[1] = DT_F32;
+    x->mixing = 3;
+    x->trained = true;
+    x->config = cJSON_CreateObject();
+    cJSON_AddStringToObject(x->config, "model_type", "llama");
+    set(x, "vocab_size", 31);
+    set(x, "hidden_size", 24);
+    set(x, "intermediate_size", 20);
+    set(x, "num_hidden_layers", 3);
+    set(x, "num_attention_heads", 4);
+    set(x, "num_key_value_heads", 2);
+    set_flag(x, "tie_word_embeddings", draw(x, 2));
+    assert_ok(model_config_from_hf(x->map, x->config, &scratch, &x->c, &err));
+    strbuf_printf(&x->story, "FERRY_TEST_SEED=%llu:\n", (unsigned long long)test_seed());
+}
+
+static struct step step_to(struct random_case *x, enum tried_format format)
+{
+    struct step s = {.format = format, .layout = {.tp = 2, .pp = 3, .ep = 1}, .te = true};
+    s.dp = 1 + draw(x, 5);
+    s.zero = draw(x, 4);
+    s.flatten = draw(x, 2);
+    s.split_qkv = draw(x, 2);
+    return s;
+}
+
+static void every_format_becomes_every_other(void **state)
+{
+    struct random_case *x = &current;
+    (void)state;
+    begin_pairs(x);
+    const char *hf = in_scratch("hf");
+    make_hf(hf, x->map, x->config, choose_dtype, x, x->trained, &x->seed);
+    const char *digests = digests_of(hf);
+    for (int from = 0; from < NUM_FORMATS; from++) {
+        const struct step first = step_to(x, (enum tried_format)from);
+        const char *source = in_scratch(arena_printf(&scratch, "from-%d", from));
+        enum status st = convert(x, &first, hf, source);
+        if (st) fail_step(st);
+        assert_string_equal(digests_of(source), digests);
+        for (int to = 0; to < NUM_FORMATS; to++) {
+            const struct step second = step_to(x, (enum tried_format)to);
+            const char *target = in_scratch(arena_printf(&scratch, "%d-%d", from, to));
+            if ((st = convert(x, &second, source, target))) fail_step(st);
+            assert_string_equal(digests_of(target), digests);
+        }
+    }
+    cJSON_Delete(x->config);
+    strbuf_release(&x->story);
 }
 
 /* A failed check does not return, so the steps of its case can still be printed here. */
@@ -444,6 +580,7 @@ static int release_maps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_format_becomes_every_other, scratch_begin, end_cases),
         cmocka_unit_test_setup_teardown(random_models_survive_random_conversions, scratch_begin,
                                         end_cases),
     };
