@@ -7,6 +7,7 @@
 
 #include "common/count.h"
 #include "common/file.h"
+#include "common/strbuf.h"
 #include "common/text.h"
 
 /* A hostile name may have any number. */
@@ -24,9 +25,9 @@ static const char *const suffixes[] = {".pt", ".pth", ".bin"};
 /* Words in the names of files that are no weights. */
 static const char *const other_words[] = {"extra", "random", "rng", "sched", "data", "lr_"};
 
-static const char *const other_files[] = {"scheduler.bin", "scheduler.pt", "random_states_*.pkl",
-                                          "custom_checkpoint_*.pkl", "sampler*.bin",
-                                          "rng_state*.pth"};
+static const char *const other_files[] = {"scheduler.bin",       "scheduler.pt",
+                                          "random_states_*.pkl", "custom_checkpoint_*.pkl",
+                                          "sampler*.bin",        "rng_state*.pth"};
 
 /* ---- files of ranks ---- */
 
@@ -117,8 +118,8 @@ static enum status make_set(struct fsdp_set *set, struct arena *a, const char *f
     }
     for (size_t r = 0; r < count; r++)
         if (!set->names[r])
-            set->names[r] = arena_printf(a, "%.*s%zu%s", (int)names->prefix, names->name, r,
-                                         names->suffix);
+            set->names[r] =
+                arena_printf(a, "%.*s%zu%s", (int)names->prefix, names->name, r, names->suffix);
     return OK;
 }
 
@@ -219,6 +220,18 @@ enum status fsdp_files_find(struct fsdp_files *out, struct arena *a, const char 
     if (out->weights.count) return OK;
     return fail(err, ERR_UNSUPPORTED, "%s: no model.pt, and no file a rank, as FSDP's states have",
                 path);
+}
+
+const char *fsdp_names_text(struct arena *a, const char *const *names, size_t count)
+{
+    enum { MOST = 3 };
+    struct strbuf text = {0};
+    for (size_t i = 0; i < count && i < MOST; i++)
+        strbuf_printf(&text, "%s%s", i ? ", " : "", names[i]);
+    if (count > MOST) strbuf_printf(&text, " and %zu more", count - MOST);
+    const char *copy = arena_text(a, text.data ? text.data : "", text.length);
+    strbuf_release(&text);
+    return copy;
 }
 
 bool fsdp_files_match(const char *path)

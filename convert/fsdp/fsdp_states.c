@@ -3,7 +3,8 @@
  *   {"state": {NAME or NUMBER: {"step", "exp_avg", "exp_avg_sq", ...}},
  *    "param_groups": [{"lr", ..., "params": [NAME or NUMBER, ...]}]}
  *
- * FSDP's own functions name the parameters; a plain optimizer.state_dict() numbers them. step is a number, or a tensor of one. */
+ * FSDP's own functions name the parameters; a plain optimizer.state_dict() numbers them. step is a
+ * number, or a tensor of one. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -56,8 +57,8 @@ static bool is_list(const struct value *v)
 /* ---- names ---- */
 
 /* A parameter's number: torch counts the parameters of the groups, one group after the other. Each
- * group lists its parameters in the order of the model. So one group is all of them; of two, one may
- * have those of one dimension and the other all else, which the shapes of states show. */
+ * group lists its parameters in the order of the model. So one group is all of them; of two, one
+ * may have those of one dimension and the other all else, which the shapes of states show. */
 enum dims { UNKNOWN, VECTOR, MATRIX };
 struct numbering {
     struct reader *r;
@@ -293,8 +294,8 @@ static enum status read_group(struct reader *r, const struct value *group, struc
         const char *name;
         size_t at;
         TRY(name_of(r, params->items[i], &name, err));
-        torch_groups_add_param(
-            c, name, map_get(&r->steps.names, name, &at) ? r->steps.values[at] : NAN);
+        torch_groups_add_param(c, name,
+                               map_get(&r->steps.names, name, &at) ? r->steps.values[at] : NAN);
     }
     return OK;
 }
@@ -302,8 +303,7 @@ static enum status read_group(struct reader *r, const struct value *group, struc
 static enum status read_groups(struct reader *r, const struct value *groups, struct error *err)
 {
     if (!groups) return OK;
-    if (!is_list(groups))
-        return fail(err, ERR_CORRUPT, "%s: param_groups is no list", r->t->path);
+    if (!is_list(groups)) return fail(err, ERR_CORRUPT, "%s: param_groups is no list", r->t->path);
     for (uint32_t i = 0; i < groups->count; i++)
         TRY(read_group(r, groups->items[i], err));
     return OK;
