@@ -9,6 +9,7 @@
 #include "common/file.h"
 #include "common/strbuf.h"
 #include "common/text.h"
+#include "formats/hf_folder.h"
 
 /* A hostile name may have any number. */
 enum { MAX_RANKS = 1 << 20 };
@@ -234,20 +235,36 @@ const char *fsdp_names_text(struct arena *a, const char *const *names, size_t co
     return copy;
 }
 
+/* Beside the weights of a Hugging Face folder, which many programs leave files with, only names that
+ * no other program uses count. */
+static bool is_plainly_fsdp(const char *name)
+{
+    return text_starts_with(name, "model_world_size_") ||
+           text_starts_with(name, "pytorch_model_fsdp");
+}
+
+static bool is_weights(const char *name)
+{
+    struct rank_name parsed;
+    for (size_t i = 0; i < COUNT(full_names); i++)
+        if (strcmp(name, full_names[i].weights) == 0) return true;
+    return parse_rank(name, &parsed) && role_of(&parsed) == WEIGHTS;
+}
+
 bool fsdp_files_match(const char *path)
 {
     struct arena a;
     struct name_list all;
-    struct rank_name *names;
     bool found = false;
     arena_init(&a);
-    for (size_t i = 0; i < COUNT(full_names) && !found; i++)
-        found = path_is_folder(path) ? path_is_file(path_join(&a, path, full_names[i].weights))
-                                     : strcmp(path_base(&a, path), full_names[i].weights) == 0;
-    if (!found && path_is_folder(path) && !folder_list(path, &a, &all, NULL)) {
-        const size_t n = list_ranks(&a, &all, &names);
-        for (size_t i = 0; i < n && !found; i++)
-            found = role_of(&names[i]) == WEIGHTS;
+    if (!path_is_folder(path)) {
+        const char *name = path_base(&a, path);
+        found = is_weights(name) && !strstr(name, "rank");
+    } else if (!folder_list(path, &a, &all, NULL)) {
+        const bool is_model = hf_folder_has_weights(path);
+        for (size_t i = 0; i < all.count && !found; i++)
+            found = is_weights(all.names[i]) && (!is_model || is_plainly_fsdp(all.names[i])) &&
+                    path_is_file(path_join(&a, path, all.names[i]));
     }
     arena_release(&a);
     return found;
