@@ -65,6 +65,29 @@ run inspect "$golden/fsdp1-full-dp2/ckpt/model.pt"
 exits 0
 prints "torch.save file"
 
+it "accelerate has other names for the same files"
+mkdir accelerate accelerate-ranks
+cp "$golden/fsdp1-full-dp2/ckpt/model.pt" accelerate/pytorch_model_fsdp.bin
+cp "$golden/fsdp1-full-dp2/ckpt/optim.pt" accelerate/optimizer.bin
+touch accelerate/scheduler.bin accelerate/random_states_0.pkl
+run verify accelerate "$golden/fsdp1-full-dp2/expected" --hf-config "$golden/fsdp1-full-dp2/expected"
+exits 0
+prints "identical: 60 tensors"
+says "are not read: random_states_0.pkl, scheduler.bin"
+for rank in 0 1; do
+    cp "$golden/fsdp1-ranks-dp2/ckpt/model_world_size_2_rank_$rank.pt" \
+        accelerate-ranks/pytorch_model_fsdp_0_rank$rank.bin
+done
+run verify accelerate-ranks "$golden/fsdp1-ranks-dp2/expected" --hf-config "$golden/fsdp1-ranks-dp2/expected"
+exits 0
+prints "identical: "
+
+it "groups are made by --split-decay"
+run convert one split --to fsdp --optim --split-decay --lr 0.25
+exits 0
+run inspect split
+prints "2 groups: matrices (lr 0.25, weight decay 0.01), vectors (lr 0.25, weight decay 0)"
+
 it "masters in F32 are written as the weights"
 megatron=$golden/../megatron/llama-HEAD-fully-reshardable-dp2
 run convert "$megatron/checkpoint" masters --to fsdp --hf-config "$megatron/expected"
