@@ -117,14 +117,8 @@ const struct format format_torch = {
 /* ---- FSDP ---- */
 
 static const char *const fsdp_paths[] = {
-    "model.pt",
-    "optim.pt",
-    "*_rank_[0-9]*.pt",
-    "pytorch_model_fsdp*.bin",
-    "optimizer.bin",
-    "config.json",
-    "generation_config.json",
-    "ferry.json",
+    "model.pt",       "optim.pt",    "*_rank_[0-9]*.pt",       "pytorch_model_fsdp*.bin",
+    "optimizer.bin",  "config.json", "generation_config.json", "ferry.json",
     "integrity.json",
 };
 static const char *const fsdp_weights[] = {"model.pt", "model_world_size_*_rank_*.pt",

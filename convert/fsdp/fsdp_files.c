@@ -235,8 +235,8 @@ const char *fsdp_names_text(struct arena *a, const char *const *names, size_t co
     return copy;
 }
 
-/* Beside the weights of a Hugging Face folder, which many programs leave files with, only names that
- * no other program uses count. */
+/* Beside the weights of a Hugging Face folder, which many programs leave files with, only names
+ * that no other program uses count. */
 static bool is_plainly_fsdp(const char *name)
 {
     return text_starts_with(name, "model_world_size_") ||
