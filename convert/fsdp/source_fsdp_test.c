@@ -310,6 +310,12 @@ static void an_optimizer_of_another_model_is_unread(void **state)
     (void)own_of("c", NULL);
     assert_non_null(c.training.optimizer.unread);
     assert_non_null(strstr(c.training.optimizer.unread, "do not list as many as the model has, 3"));
+    struct value *twice = optimizer("w", "b", true, false);
+    struct value *first = value_get(twice, "param_groups")->items[0];
+    value_append(&values, value_get(first, "params"), value_text(&values, "b"));
+    write_file("optim.pt", twice);
+    assert_ok(open_scratch());
+    assert_non_null(strstr(c.training.optimizer.unread, "the groups list b twice"));
     write_file("optim.pt", value_int(&values, 1));
     assert_ok(open_scratch());
     assert_non_null(strstr(c.training.optimizer.unread, "no dict of an optimizer's state"));
