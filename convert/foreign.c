@@ -39,9 +39,7 @@
     .is = "a GGUF model of llama.cpp",                                                             \
     .way = "start from the Hugging Face model that it was made of"
 #define NEMO1 .is = "a model of NeMo 1", .way = "NeMo's own scripts export it to Hugging Face"
-#define FSDP                                                                                       \
-    .is_folder = true, .is = "a checkpoint of FSDP", .way = "--from fsdp reads it",                \
-    .beside = "the state of FSDP in it is not read"
+#define FSDP .is_folder = true, .is = "a checkpoint of FSDP", .way = "--from fsdp reads it"
 #define TORCH_FILE                                                                                 \
     .is_file = true, .is = "one file of torch.save", .has_tensors = true,                          \
     .way = "ferry inspect and print show it; a model is a folder: config.json, and weights that "  \

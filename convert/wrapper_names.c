@@ -68,7 +68,7 @@ void wrapper_names_note(const struct wrapper_names *w)
 {
     if (w->num_stripped)
         checkpoint_note(w->c,
-                        "%zu names have modules that wrap the model (%s): they are read without "
+                        "%zu name%s modules that wrap the model (%s): read without "
                         "them",
-                        w->num_stripped, w->first);
+                        w->num_stripped, w->num_stripped == 1 ? " has" : "s have", w->first);
 }

@@ -52,8 +52,7 @@ static void cut(uint64_t size, uint64_t coordinate, uint64_t *start, uint64_t *e
 static enum status check_axes(const struct mesh_axis *axes, size_t num_axes, unsigned num_dims,
                               struct error *err)
 {
-    if (num_axes > MAX_MESH_AXES)
-        return fail(err, ERR_CORRUPT, "a mesh of %zu axes", num_axes);
+    if (num_axes > MAX_MESH_AXES) return fail(err, ERR_CORRUPT, "a mesh of %zu axes", num_axes);
     for (size_t i = 0; i < num_axes; i++) {
         if (axes[i].coordinate >= axes[i].size)
             return fail(err, ERR_CORRUPT,
@@ -134,7 +133,8 @@ static enum status set_part(struct dtensor *out, const struct value *local, cons
     for (unsigned d = 0; d < t->num_dims; d++)
         if (t->shape[d] != extent[d])
             return fail(err, ERR_CORRUPT,
-                        "dimension %u of its local tensor has %" PRIu64 " elements, its part %" PRIu64,
+                        "dimension %u of its local tensor has %" PRIu64
+                        " elements, its part %" PRIu64,
                         d, t->shape[d], extent[d]);
     if (out->num_parts && t->dtype != out->dtype)
         return fail(err, ERR_CORRUPT, "its parts are %s and %s", dtype_infos[out->dtype].name,
@@ -292,7 +292,8 @@ static enum status read_shard(struct dtensor *out, struct arena *a, const struct
     for (unsigned d = 0; d < out->num_dims; d++)
         if (start[d] > out->shape[d] || extent[d] > out->shape[d] - start[d])
             return fail(err, ERR_CORRUPT,
-                        "a shard has %" PRIu64 " elements from %" PRIu64 " of dimension %u of %" PRIu64,
+                        "a shard has %" PRIu64 " elements from %" PRIu64
+                        " of dimension %u of %" PRIu64,
                         extent[d], start[d], d, out->shape[d]);
     return set_part(out, value_get(shard, "tensor"), start, extent, err);
 }

@@ -1,10 +1,10 @@
 /* dtensor.h - the tensors of torch.distributed in files that one rank has saved by torch.save:
  * which box of the whole tensor the rank holds.
  *
- *   DTensor        _rebuild_from_type_v2(_rebuild_wrapper_subclass, DTensor, (DTensor, dtype, size of
- *                  the whole, ...), (None, {_local_tensor, _spec}))
- *     _spec        DTensorSpec {mesh, placements: one for each axis of the mesh, tensor_meta, ...}
- *     mesh         DeviceMesh {mesh: tensor of ranks} or, from 2.9, {_layout: _MeshLayout {axes:
+ *   DTensor        _rebuild_from_type_v2(_rebuild_wrapper_subclass, DTensor, (DTensor, dtype, size
+ * of the whole, ...), (None, {_local_tensor, _spec})) _spec        DTensorSpec {mesh, placements:
+ * one for each axis of the mesh, tensor_meta, ...} mesh         DeviceMesh {mesh: tensor of ranks}
+ * or, from 2.9, {_layout: _MeshLayout {axes:
  *                  (_FlatLayout {shape, stride}, ...)}}; _coordinate_on_dim: the rank's coordinates
  *     placements   Replicate; Shard {dim}; _StridedShard {dim, split_factor}; Partial is refused
  *   ShardedTensor  the same wrapper, older an instance, whose state is (local_shards, metadata

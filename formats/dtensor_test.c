@@ -1,24 +1,23 @@
-#include "formats/dtensor.h"
+#include "formats/testing_dtensor.h"
 
 #include <string.h>
 
 #include "common/count.h"
 #include "tests/testing.h"
 
-static struct arena a;
 static struct error err;
 
 static int setup(void **state)
 {
     (void)state;
-    arena_init(&a);
+    arena_init(&values);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void)state;
-    arena_release(&a);
+    arena_release(&values);
     return 0;
 }
 
@@ -111,76 +110,13 @@ static void huge_sizes_do_not_wrap(void **state)
 
 /* ---- values ---- */
 
-static struct value *tuple(size_t count, const uint64_t *numbers)
-{
-    struct value *items[8];
-    for (size_t i = 0; i < count; i++)
-        items[i] = value_int(&a, (int64_t)numbers[i]);
-    return value_list(&a, VALUE_TUPLE, count, items);
-}
-
-static struct value *object(const char *module, const char *name, size_t num_members,
-                            const char *const *names, struct value *const *members)
-{
-    struct value *dict = value_dict(&a);
-    for (size_t i = 0; i < num_members; i++)
-        value_dict_add(&a, dict, names[i], members[i]);
-    return value_instance(&a, module, name, dict);
-}
-
-static struct value *placement(const char *name, int64_t dim)
-{
-    struct value *v = value_int(&a, dim);
-    return object("torch.distributed.tensor.placement_types", name, 1, (const char *[]){"dim"}, &v);
-}
-
-/* torch before 2.9: the mesh is a tensor of ranks. */
-static struct value *old_mesh(uint64_t size, uint64_t coordinate)
-{
-    struct value *ranks = value_tensor(&a, "9", DT_I64, 1, &size);
-    return object("torch.distributed.device_mesh", "DeviceMesh", 2,
-                  (const char *[]){"mesh", "_coordinate_on_dim"},
-                  (struct value *[]){ranks, tuple(1, &coordinate)});
-}
-
-static struct value *new_mesh(uint64_t size, uint64_t coordinate)
-{
-    struct value *flat = object("torch.distributed._mesh_layout", "_FlatLayout", 2,
-                                (const char *[]){"shape", "stride"},
-                                (struct value *[]){tuple(1, &size), tuple(1, &(uint64_t){1})});
-    struct value *axes = value_list(&a, VALUE_TUPLE, 1, &flat);
-    struct value *layout = object("torch.distributed._mesh_layout", "_MeshLayout", 1,
-                                  (const char *[]){"axes"}, &axes);
-    return object("torch.distributed.device_mesh", "DeviceMesh", 2,
-                  (const char *[]){"_layout", "_coordinate_on_dim"},
-                  (struct value *[]){layout, tuple(1, &coordinate)});
-}
-
-/* A tensor of [5, 3] whose local one has so many rows. */
-static struct value *dtensor(uint64_t rows, struct value *mesh, struct value *one)
-{
-    const uint64_t shape[] = {5, 3}, local[] = {rows, 3};
-    struct value *placements = value_list(&a, VALUE_TUPLE, 1, &one);
-    struct value *spec = object("torch.distributed.tensor._dtensor_spec", "DTensorSpec", 2,
-                                (const char *[]){"mesh", "placements"},
-                                (struct value *[]){mesh, placements});
-    struct value *v = object("torch.distributed.tensor", "DTensor", 2,
-                             (const char *[]){"_local_tensor", "_spec"},
-                             (struct value *[]){value_tensor(&a, "0", DT_F32, 2, local), spec});
-    struct value *args[] = {v->object->callable, value_global(&a, "torch", "float32"),
-                            tuple(2, shape)};
-    v->object->args = value_list(&a, VALUE_TUPLE, 3, args);
-    v->object->rebuild = value_global(&a, "torch._utils", "_rebuild_wrapper_subclass");
-    return v;
-}
-
 static void a_dtensor_of_either_mesh_has_the_box_of_its_rank(void **state)
 {
     (void)state;
     for (int is_new = 0; is_new < 2; is_new++) {
         struct dtensor d;
         struct value *mesh = is_new ? new_mesh(4, 1) : old_mesh(4, 1);
-        assert_ok(dtensor_read(&d, &a, dtensor(2, mesh, placement("Shard", 0)), &err));
+        assert_ok(dtensor_read(&d, &values, dtensor_of("0", 2, mesh, placement("Shard", 0)), &err));
         assert_int_equal(d.num_parts, 1);
         assert_true(d.sharded && d.dtype == DT_F32 && d.num_dims == 2);
         assert_true(d.shape[0] == 5 && d.shape[1] == 3);
@@ -194,11 +130,11 @@ static void a_placement_may_be_a_call(void **state)
 {
     (void)state;
     struct dtensor d;
-    struct value *called = value_instance(&a, "torch.distributed.tensor.placement_types", "Shard",
-                                          NULL);
+    struct value *called =
+        value_instance(&values, "torch.distributed.tensor.placement_types", "Shard", NULL);
     called->object->args = tuple(1, &(uint64_t){0});
     called->object->by_new = false;
-    assert_ok(dtensor_read(&d, &a, dtensor(1, old_mesh(4, 2), called), &err));
+    assert_ok(dtensor_read(&d, &values, dtensor_of("0", 1, old_mesh(4, 2), called), &err));
     assert_true(d.parts->start[0] == 4 && d.parts->extent[0] == 1);
 }
 
@@ -206,47 +142,33 @@ static void a_dtensor_that_contradicts_itself_is_refused(void **state)
 {
     (void)state;
     struct dtensor d;
-    assert_int_equal(dtensor_read(&d, &a, dtensor(3, old_mesh(4, 1), placement("Shard", 0)), &err),
-                     ERR_CORRUPT);
+    assert_int_equal(
+        dtensor_read(&d, &values, dtensor_of("0", 3, old_mesh(4, 1), placement("Shard", 0)), &err),
+        ERR_CORRUPT);
     assert_non_null(strstr(err.text, "dimension 0 of its local tensor has 3 elements, its part 2"));
-    assert_int_equal(dtensor_read(&d, &a, dtensor(5, old_mesh(4, 1), placement("Partial", 0)), &err),
+    assert_int_equal(dtensor_read(&d, &values,
+                                  dtensor_of("0", 5, old_mesh(4, 1), placement("Partial", 0)),
+                                  &err),
                      ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "its placement is Partial"));
-    assert_int_equal(dtensor_read(&d, &a, dtensor(5, old_mesh(4, 1), placement("Shard", 2)), &err),
-                     ERR_CORRUPT);
-    assert_int_equal(dtensor_read(&d, &a, dtensor(5, old_mesh(4, 4), placement("Shard", 0)), &err),
-                     ERR_CORRUPT);
-}
-
-/* (local_shards, metadata), of the wrapper and of the older instance. */
-static struct value *sharded(uint64_t offset, uint64_t rows)
-{
-    const uint64_t shape[] = {5, 3}, start[] = {offset, 0}, extent[] = {rows, 3};
-    struct value *place = object("torch.distributed._shard.metadata", "ShardMetadata", 2,
-                                 (const char *[]){"shard_offsets", "shard_sizes"},
-                                 (struct value *[]){tuple(2, start), tuple(2, extent)});
-    struct value *shard = object("torch.distributed._shard.sharded_tensor.shard", "Shard", 2,
-                                 (const char *[]){"tensor", "metadata"},
-                                 (struct value *[]){value_tensor(&a, "0", DT_BF16, 2, extent),
-                                                    place});
-    struct value *size = tuple(2, shape);
-    struct value *metadata = object("torch.distributed._shard.sharded_tensor.metadata",
-                                    "ShardedTensorMetadata", 1, (const char *[]){"size"}, &size);
-    struct value *state[] = {value_list(&a, VALUE_LIST, rows ? 1 : 0, &shard), metadata};
-    return value_instance(&a, "torch.distributed._shard.sharded_tensor.api", "ShardedTensor",
-                          value_list(&a, VALUE_TUPLE, 2, state));
+    assert_int_equal(
+        dtensor_read(&d, &values, dtensor_of("0", 5, old_mesh(4, 1), placement("Shard", 2)), &err),
+        ERR_CORRUPT);
+    assert_int_equal(
+        dtensor_read(&d, &values, dtensor_of("0", 5, old_mesh(4, 4), placement("Shard", 0)), &err),
+        ERR_CORRUPT);
 }
 
 static void a_sharded_tensor_has_the_boxes_of_its_shards(void **state)
 {
     (void)state;
     struct dtensor d;
-    assert_ok(dtensor_read(&d, &a, sharded(3, 2), &err));
-    assert_true(d.num_parts == 1 && d.dtype == DT_BF16 && d.shape[0] == 5);
+    assert_ok(dtensor_read(&d, &values, sharded_of("0", 3, 2), &err));
+    assert_true(d.num_parts == 1 && d.dtype == DT_F32 && d.shape[0] == 5);
     assert_true(d.parts->start[0] == 3 && d.parts->extent[0] == 2);
-    assert_ok(dtensor_read(&d, &a, sharded(5, 0), &err));
+    assert_ok(dtensor_read(&d, &values, sharded_of("0", 5, 0), &err));
     assert_true(d.num_parts == 0 && d.shape[0] == 5);
-    assert_int_equal(dtensor_read(&d, &a, sharded(4, 2), &err), ERR_CORRUPT);
+    assert_int_equal(dtensor_read(&d, &values, sharded_of("0", 4, 2), &err), ERR_CORRUPT);
     assert_non_null(strstr(err.text, "2 elements from 4 of dimension 0 of 5"));
 }
 
@@ -255,10 +177,10 @@ static void a_plain_tensor_is_its_only_part(void **state)
     (void)state;
     struct dtensor d;
     const uint64_t shape[] = {5, 3};
-    assert_ok(dtensor_read(&d, &a, value_tensor(&a, "0", DT_F16, 2, shape), &err));
+    assert_ok(dtensor_read(&d, &values, value_tensor(&values, "0", DT_F16, 2, shape), &err));
     assert_true(!d.sharded && d.num_parts == 1 && d.parts->start[0] == 0);
-    assert_false(dtensor_matches(value_int(&a, 1)));
-    assert_int_equal(dtensor_read(&d, &a, value_none(&a), &err), ERR_CORRUPT);
+    assert_false(dtensor_matches(value_int(&values, 1)));
+    assert_int_equal(dtensor_read(&d, &values, value_none(&values), &err), ERR_CORRUPT);
 }
 
 int main(void)

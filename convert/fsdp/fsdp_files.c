@@ -7,7 +7,9 @@
 
 #include "common/count.h"
 #include "common/file.h"
+#include "common/strbuf.h"
 #include "common/text.h"
+#include "formats/hf_folder.h"
 
 /* A hostile name may have any number. */
 enum { MAX_RANKS = 1 << 20 };
@@ -24,9 +26,9 @@ static const char *const suffixes[] = {".pt", ".pth", ".bin"};
 /* Words in the names of files that are no weights. */
 static const char *const other_words[] = {"extra", "random", "rng", "sched", "data", "lr_"};
 
-static const char *const other_files[] = {"scheduler.bin", "scheduler.pt", "random_states_*.pkl",
-                                          "custom_checkpoint_*.pkl", "sampler*.bin",
-                                          "rng_state*.pth"};
+static const char *const other_files[] = {"scheduler.bin",       "scheduler.pt",
+                                          "random_states_*.pkl", "custom_checkpoint_*.pkl",
+                                          "sampler*.bin",        "rng_state*.pth"};
 
 /* ---- files of ranks ---- */
 
@@ -117,8 +119,8 @@ static enum status make_set(struct fsdp_set *set, struct arena *a, const char *f
     }
     for (size_t r = 0; r < count; r++)
         if (!set->names[r])
-            set->names[r] = arena_printf(a, "%.*s%zu%s", (int)names->prefix, names->name, r,
-                                         names->suffix);
+            set->names[r] =
+                arena_printf(a, "%.*s%zu%s", (int)names->prefix, names->name, r, names->suffix);
     return OK;
 }
 
@@ -221,20 +223,48 @@ enum status fsdp_files_find(struct fsdp_files *out, struct arena *a, const char 
                 path);
 }
 
+const char *fsdp_names_text(struct arena *a, const char *const *names, size_t count)
+{
+    enum { MOST = 3 };
+    struct strbuf text = {0};
+    for (size_t i = 0; i < count && i < MOST; i++)
+        strbuf_printf(&text, "%s%s", i ? ", " : "", names[i]);
+    if (count > MOST) strbuf_printf(&text, " and %zu more", count - MOST);
+    const char *copy = arena_text(a, text.data ? text.data : "", text.length);
+    strbuf_release(&text);
+    return copy;
+}
+
+/* Beside the weights of a Hugging Face folder, which many programs leave files with, only names
+ * that no other program uses count. */
+static bool is_plainly_fsdp(const char *name)
+{
+    return text_starts_with(name, "model_world_size_") ||
+           text_starts_with(name, "pytorch_model_fsdp");
+}
+
+static bool is_weights(const char *name)
+{
+    struct rank_name parsed;
+    for (size_t i = 0; i < COUNT(full_names); i++)
+        if (strcmp(name, full_names[i].weights) == 0) return true;
+    return parse_rank(name, &parsed) && role_of(&parsed) == WEIGHTS;
+}
+
 bool fsdp_files_match(const char *path)
 {
     struct arena a;
     struct name_list all;
-    struct rank_name *names;
     bool found = false;
     arena_init(&a);
-    for (size_t i = 0; i < COUNT(full_names) && !found; i++)
-        found = path_is_folder(path) ? path_is_file(path_join(&a, path, full_names[i].weights))
-                                     : strcmp(path_base(&a, path), full_names[i].weights) == 0;
-    if (!found && path_is_folder(path) && !folder_list(path, &a, &all, NULL)) {
-        const size_t n = list_ranks(&a, &all, &names);
-        for (size_t i = 0; i < n && !found; i++)
-            found = role_of(&names[i]) == WEIGHTS;
+    if (!path_is_folder(path)) {
+        const char *name = path_base(&a, path);
+        found = is_weights(name) && !strstr(name, "rank");
+    } else if (!folder_list(path, &a, &all, NULL)) {
+        const bool is_model = hf_folder_has_weights(path);
+        for (size_t i = 0; i < all.count && !found; i++)
+            found = is_weights(all.names[i]) && (!is_model || is_plainly_fsdp(all.names[i])) &&
+                    path_is_file(path_join(&a, path, all.names[i]));
     }
     arena_release(&a);
     return found;

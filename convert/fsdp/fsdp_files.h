@@ -32,4 +32,7 @@ bool fsdp_files_match(const char *path);
 MUST_CHECK enum status fsdp_files_find(struct fsdp_files *out, struct arena *a, const char *path,
                                        struct error *err);
 
+/* "a.pt, b.pt, c.pt and 5 more", in arena a. */
+const char *fsdp_names_text(struct arena *a, const char *const *names, size_t count);
+
 #endif

@@ -198,8 +198,8 @@ static bool pair_of_part(struct pair *out, const struct joined *x, const struct 
 }
 
 /* The elements of x that files have; less than all if *whole is false. */
-static enum status check_tiles(struct fsdp_join *j, struct joined *x, uint64_t *covered, bool *whole,
-                               struct error *err)
+static enum status check_tiles(struct fsdp_join *j, struct joined *x, uint64_t *covered,
+                               bool *whole, struct error *err)
 {
     uint64_t numel, at = 0;
     size_t bad;
@@ -237,14 +237,13 @@ static enum status add_own(struct fsdp_join *j, struct joined *x, struct error *
     return OK;
 }
 
-/* The first missing file of the set, and how many more: "a.pt", "a.pt and 2 more". */
 static const char *missing_text(struct arena *a, const struct fsdp_set *set)
 {
     const char **names = arena_array(a, set->num_missing + 1, sizeof *names);
     size_t n = 0;
     for (size_t i = 0; i < set->count; i++)
         if (!set->paths[i]) names[n++] = set->names[i];
-    return count_names_text(a, n == 1 ? "is missing" : "are missing", names, n);
+    return fsdp_names_text(a, names, n);
 }
 
 /* Fails for tensors of which files lack elements: names[0..n). */
@@ -254,9 +253,10 @@ static enum status fail_gaps(const struct fsdp_join *j, const struct fsdp_set *s
 {
     struct arena *a = &j->c->arena;
     if (!set->num_missing) return fail(err, ERR_CORRUPT, "%s: %s", j->c->path, first);
-    return fail(err, ERR_IO, "%s: %s of the files of %zu ranks; without %s, %s", j->c->path,
-                missing_text(a, set), set->count, set->num_missing == 1 ? "it" : "them",
-                count_names_text(a, n == 1 ? "has not all its elements" : "have not all their elements", names, n));
+    return fail(err, ERR_IO, "%s: %s %s missing, of the files of %zu ranks: %s", j->c->path,
+                missing_text(a, set), set->num_missing == 1 ? "is" : "are", set->count,
+                count_names_text(a, n == 1 ? "has not all its elements" : "have not all elements",
+                                 names, n));
 }
 
 enum status fsdp_join_own(struct fsdp_join *j, const struct fsdp_set *set, bool states,

@@ -4,8 +4,8 @@
  * FSDP1 flattens the parameters of a module into one tensor, of which each rank has an equal part.
  * With use_orig_params=True, LOCAL_STATE_DICT also has each parameter as the 1-D piece of it that
  * the rank holds, of no elements where it holds none: the pieces in order of ranks are the
- * parameter, whose shape no file says (torch/distributed/fsdp/_flat_param.py). optimizer.state_dict()
- * of such a run has pieces too, whatever the weights are saved as. */
+ * parameter, whose shape no file says (torch/distributed/fsdp/_flat_param.py).
+ * optimizer.state_dict() of such a run has pieces too, whatever the weights are saved as. */
 #ifndef FERRY_CONVERT_FSDP_FSDP_JOIN_H
 #define FERRY_CONVERT_FSDP_FSDP_JOIN_H
 

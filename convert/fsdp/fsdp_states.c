@@ -3,7 +3,8 @@
  *   {"state": {NAME or NUMBER: {"step", "exp_avg", "exp_avg_sq", ...}},
  *    "param_groups": [{"lr", ..., "params": [NAME or NUMBER, ...]}]}
  *
- * FSDP's own functions name the parameters; a plain optimizer.state_dict() numbers them. step is a number, or a tensor of one. */
+ * FSDP's own functions name the parameters; a plain optimizer.state_dict() numbers them. step is a
+ * number, or a tensor of one. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -14,6 +15,10 @@
 #include "convert/states.h"
 #include "convert/torch_groups.h"
 #include "formats/dtensor.h"
+
+/* Values of a pickle are shared, so that many parameters may have the same large dict at no cost:
+ * each has so many states at most. */
+enum { MOST_STATES = 2 * MAX_STATES };
 
 /* The steps of parameters. */
 struct steps {
@@ -28,6 +33,7 @@ struct reader {
     size_t rank;
     const char **numbered; /* names of parameters by their numbers; NULL: they have none */
     struct steps steps;
+    struct map grouped; /* names that groups have listed */
     /* tensors of this file that hold steps not known yet */
     const struct value **tensors;
     const char **of;
@@ -56,8 +62,8 @@ static bool is_list(const struct value *v)
 /* ---- names ---- */
 
 /* A parameter's number: torch counts the parameters of the groups, one group after the other. Each
- * group lists its parameters in the order of the model. So one group is all of them; of two, one may
- * have those of one dimension and the other all else, which the shapes of states show. */
+ * group lists its parameters in the order of the model. So one group is all of them; of two, one
+ * may have those of one dimension and the other all else, which the shapes of states show. */
 enum dims { UNKNOWN, VECTOR, MATRIX };
 struct numbering {
     struct reader *r;
@@ -72,7 +78,7 @@ static enum dims dims_of(unsigned num_dims)
 
 static enum dims dims_of_states(struct arena *a, const struct value *states)
 {
-    if (states->kind != VALUE_DICT) return UNKNOWN;
+    if (states->kind != VALUE_DICT || states->count > MOST_STATES) return UNKNOWN;
     for (uint32_t i = 0; i < states->count; i++) {
         struct dtensor d;
         if (!dtensor_read(&d, a, states->items[2 * i + 1], NULL) && d.num_dims)
@@ -236,6 +242,8 @@ static enum status read_param(struct reader *r, const char *name, const struct v
     struct fsdp_source *x = r->x;
     if (states->kind != VALUE_DICT)
         return fail(err, ERR_CORRUPT, "%s: the state of %s is no dict", r->t->path, name);
+    if (states->count > MOST_STATES)
+        return fail(err, ERR_UNSUPPORTED, "%s: %s has %u states", r->t->path, name, states->count);
     for (uint32_t i = 0; i < states->count; i++) {
         const char *state = value_as_text(states->items[2 * i]);
         const struct value *v = states->items[2 * i + 1];
@@ -293,8 +301,10 @@ static enum status read_group(struct reader *r, const struct value *group, struc
         const char *name;
         size_t at;
         TRY(name_of(r, params->items[i], &name, err));
-        torch_groups_add_param(
-            c, name, map_get(&r->steps.names, name, &at) ? r->steps.values[at] : NAN);
+        if (!map_add(&r->grouped, name, 0, NULL))
+            return fail(err, ERR_CORRUPT, "%s: the groups list %s twice", r->t->path, name);
+        torch_groups_add_param(c, name,
+                               map_get(&r->steps.names, name, &at) ? r->steps.values[at] : NAN);
     }
     return OK;
 }
@@ -302,8 +312,7 @@ static enum status read_group(struct reader *r, const struct value *group, struc
 static enum status read_groups(struct reader *r, const struct value *groups, struct error *err)
 {
     if (!groups) return OK;
-    if (!is_list(groups))
-        return fail(err, ERR_CORRUPT, "%s: param_groups is no list", r->t->path);
+    if (!is_list(groups)) return fail(err, ERR_CORRUPT, "%s: param_groups is no list", r->t->path);
     for (uint32_t i = 0; i < groups->count; i++)
         TRY(read_group(r, groups->items[i], err));
     return OK;
@@ -360,4 +369,5 @@ void fsdp_states_read(struct fsdp_source *x)
     if (read_files(&r, &x->files.optimizer, &why)) states_unread(x->c, "%s", why.text);
     o->size_bytes = x->join.state_bytes;
     map_release(&r.steps.names);
+    map_release(&r.grouped);
 }

@@ -68,7 +68,8 @@ static void list_param(struct fsdp_source *x, const char *name, const struct val
     for (unsigned d = 0; t && d < t->num_dims; d++)
         numel *= t->shape[d];
     if (t && numel) {
-        const char *key = arena_printf(a, "%s/%llu", t->storage->key, (unsigned long long)t->offset);
+        const char *key =
+            arena_printf(a, "%s/%llu", t->storage->key, (unsigned long long)t->offset);
         if (!map_add(&x->storages, key, 0, NULL)) return;
     }
     *ARENA_PUSH(a, x->params, x->num_params, x->params_capacity) = name;
@@ -119,10 +120,11 @@ static enum status read_weights(struct fsdp_source *x, struct error *err)
     }
     if (x->join.count) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                x->join.flat ? "%s: flat parameters of FSDP1 without names (use_orig_params=False): "
-                               "no file says which parameters they are made of, nor their shapes; "
-                               "save FULL_STATE_DICT or SHARDED_STATE_DICT where the model is"
-                             : "%s: no tensors in it",
+                x->join.flat
+                    ? "%s: flat parameters of FSDP1 without names (use_orig_params=False): "
+                      "no file says which parameters they are made of, nor their shapes; "
+                      "save FULL_STATE_DICT or SHARDED_STATE_DICT where the model is"
+                    : "%s: no tensors in it",
                 x->c->path);
 }
 
@@ -161,7 +163,9 @@ static enum status set_shapes(struct fsdp_join *j, const struct shapes *s, struc
 {
     for (size_t i = 0; i < j->count; i++) {
         size_t at;
-        if (!j->items[i].in_pieces || j->items[i].state || !map_get(&s->names, j->items[i].name, &at)) continue;
+        if (!j->items[i].in_pieces || j->items[i].state ||
+            !map_get(&s->names, j->items[i].name, &at))
+            continue;
         TRY(fsdp_join_shape(j, &j->items[i], s->items[at].num_dims, s->items[at].shape, err));
     }
     return OK;
@@ -178,8 +182,7 @@ static enum status find_shapes(struct fsdp_source *x, const struct naming_import
                     "%s: flattened parameters of FSDP1 (LOCAL_STATE_DICT): no file says their "
                     "shapes; --hf-config DIR gives the config.json of the model, which does",
                     x->c->path);
-    enum status st =
-        model_map_expand(import->map, &x->c->config, &names, add_shapes, &s, err);
+    enum status st = model_map_expand(import->map, &x->c->config, &names, add_shapes, &s, err);
     if (!st) st = set_shapes(&x->join, &s, err);
     map_release(&s.names);
     return st;
@@ -193,12 +196,12 @@ static void note_rest(struct fsdp_source *x)
     wrapper_names_note(&x->names);
     x->c->num_ignored += x->num_unread;
     if (x->num_unread)
-        checkpoint_note(x->c, "%zu values beside the parameters are no tensors and not read: %s%s",
-                        x->num_unread, x->first_unread, x->num_unread > 1 ? ", ..." : "");
+        checkpoint_note(x->c, "%zu value%s beside the parameters and not read: %s%s", x->num_unread,
+                        x->num_unread > 1 ? "s that are no tensors are" : " that is no tensor is",
+                        x->first_unread, x->num_unread > 1 ? ", ..." : "");
     if (x->files.num_others)
-        checkpoint_note(x->c, "not read: %s",
-                        count_names_text(a, "of other states (random numbers, schedule, data)",
-                                         x->files.others, x->files.num_others));
+        checkpoint_note(x->c, "states of random numbers, schedule and data are not read: %s",
+                        fsdp_names_text(a, x->files.others, x->files.num_others));
     if (x->files.weights.num_missing)
         checkpoint_note(x->c, "%zu of %zu files of ranks are missing; others have all their parts",
                         x->files.weights.num_missing, x->files.weights.count);
@@ -220,8 +223,7 @@ static enum status open_with(struct fsdp_source *x, const struct source_options 
     TRY(find_shapes(x, &import, err));
     if (x->join.flat) TRY(fsdp_join_own(&x->join, &x->files.weights, false, err));
     struct error why;
-    if (!c->training.optimizer.unread &&
-        fsdp_join_own(&x->join, &x->files.optimizer, true, &why))
+    if (!c->training.optimizer.unread && fsdp_join_own(&x->join, &x->files.optimizer, true, &why))
         states_unread(c, "%s", why.text);
     note_rest(x);
     return hf_model_import(&import, err);

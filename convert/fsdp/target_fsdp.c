@@ -24,7 +24,7 @@ struct fsdp_target {
     struct own_outputs own;            /* weights, and states */
     struct value **values;             /* [own.out.count] */
     struct torch_archive model, optim; /* optim: only with states */
-    cJSON *config; /* made here; NULL: the source's config.json is copied */
+    cJSON *config;                     /* made here; NULL: the source's config.json is copied */
 };
 
 static enum status add_output(void *context, const struct own_output *own, struct error *err)
@@ -94,7 +94,8 @@ static void set_fates(struct target *t)
         t->fates[TRAINING_PROGRESS] =
             (struct training_fate){FATE_TRANSLATED, more ? "of it the step" : NULL};
     }
-    if (had->optimizer) t->fates[TRAINING_OPTIMIZER] = (struct training_fate){FATE_TRANSLATED, NULL};
+    if (had->optimizer)
+        t->fates[TRAINING_OPTIMIZER] = (struct training_fate){FATE_TRANSLATED, NULL};
 }
 
 /* ---- values ---- */
@@ -135,8 +136,9 @@ static struct value *param_value(struct fsdp_target *x, size_t param, double ste
     struct value *dict = value_dict(a);
     const double known = isfinite(step) ? step : (double)x->t->training.step;
     const float number = (float)known;
-    value_dict_add(a, dict, "step",
-                   archive_bytes(&x->optim, DT_F32, 0, NULL, arena_copy(a, &number, sizeof number)));
+    value_dict_add(
+        a, dict, "step",
+        archive_bytes(&x->optim, DT_F32, 0, NULL, arena_copy(a, &number, sizeof number)));
     for (size_t i = 0; i < x->t->num_states; i++) {
         const char *state = x->t->states[i];
         const size_t at = own_outputs_find(&x->own, x->own.out.items[param].own_name, state);
@@ -146,8 +148,8 @@ static struct value *param_value(struct fsdp_target *x, size_t param, double ste
 }
 
 /* Groups that are made here have no initial_lr, which only a schedule adds: torch's set_state_dict
- * with full_state_dict=True fails on a key that the groups of the run lack, and takes the run's where
- * the file lacks one. */
+ * with full_state_dict=True fails on a key that the groups of the run lack, and takes the run's
+ * where the file lacks one. */
 static struct value *group_value(struct arena *a, const struct torch_out_group *g)
 {
     struct torch_out_group plain = *g;

@@ -237,7 +237,6 @@ foreign "a Zarr checkpoint, which NeMo 1 and older releases of Megatron-Core wri
 touched lora_of_diffusers pytorch_lora_weights.safetensors
 touched pipeline model_index.json unet/config.json
 touched cache models--a--b/refs/main version.txt
-touched verl model_world_size_2_rank_0.pt model_world_size_2_rank_1.pt
 touched accelerate pytorch_model_fsdp_0/.metadata optimizer_0/.metadata scheduler.bin
 touched trainer_only trainer_state.json optimizer.pt
 touched meta consolidated.00.pth params.json tokenizer.model
@@ -252,7 +251,6 @@ touched saved saved_model.pb variables/variables.index
 touched flax flax_model.msgpack config.json
 touched onnx model.onnx config.json
 touched mlx weights.npz config.json
-touched fsdp_ranks rank0.pt rank1.pt
 touched unnamed diffusion_pytorch_model.safetensors config.json
 touched files keras.h5 flax.msgpack model.onnx weights.npz
 cp m/config.json trt
@@ -260,7 +258,6 @@ cp m/config.json accelerate
 foreign "a LoRA adapter of diffusers: Ferry reads language models only" lora_of_diffusers
 foreign "a pipeline of diffusers: Ferry reads language models only" pipeline
 foreign "a cache of the Hugging Face hub: give the name of one of its models" cache
-foreign "a checkpoint of FSDP as verl writes it: python -m verl.model_merger" verl
 foreign "a checkpoint of FSDP as accelerate writes it: accelerate merge-weights" accelerate
 foreign "what transformers' Trainer saves, without the model's weights" trainer_only
 foreign "a model in Meta's own format: give the Hugging Face folder" meta
@@ -279,7 +276,6 @@ foreign "a model exported to ONNX: start from" onnx
 foreign "a model exported to ONNX: start from" files/model.onnx
 foreign "a model as numpy arrays, as MLX writes it: start from" mlx
 foreign "a model as numpy arrays, as MLX writes it: start from" files/weights.npz
-foreign "a folder of torch.save files, one a rank, as FSDP saves them: gather them" fsdp_ranks
 foreign "a folder of safetensors files that are not called as a model's are" unnamed
 
 it "the weights of an adapter are shown, and are no model"
