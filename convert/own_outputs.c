@@ -40,8 +40,13 @@ enum status own_outputs_add(struct own_outputs *x, const char *name, const struc
     for (unsigned i = 0; i < own->num_parts; i++) {
         o->filled += pair_count(&own->parts[i].pair);
         *ARENA_PUSH(a, x->parts, x->num_parts, x->parts_capacity) =
-            (struct out_part){own->parts[i], o->first_part};
-        o->first_part = x->num_parts - 1;
+            (struct out_part){own->parts[i], SIZE_MAX};
+        const size_t part = x->num_parts - 1;
+        if (o->first_part == SIZE_MAX)
+            o->first_part = part;
+        else
+            x->parts[o->last_part].next = part;
+        o->last_part = part;
     }
     return OK;
 }

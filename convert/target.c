@@ -150,6 +150,7 @@ size_t out_tensors_add(struct out_tensors *all, struct arena *a, const char *nam
         .state = own->state ? arena_copy_text(a, own->state) : NULL,
         .logical = own->num_parts ? own->parts[0].logical->name : NULL,
         .first_part = SIZE_MAX,
+        .last_part = SIZE_MAX,
         .dtype = own->dtype,
         .num_dims = own->num_dims,
         .shape = arena_copy(a, own->shape, own->num_dims * sizeof *own->shape),

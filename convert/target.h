@@ -132,7 +132,7 @@ struct out_tensor {
     unsigned num_dims;
     const uint64_t *shape;
     uint64_t numel, filled; /* filled: elements planned so far, counted by the target_kind */
-    size_t first_part;      /* convert/own_outputs.h; SIZE_MAX: none */
+    size_t first_part, last_part; /* convert/own_outputs.h; SIZE_MAX: none */
 };
 struct out_tensors {
     struct out_tensor *items;
