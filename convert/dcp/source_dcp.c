@@ -22,7 +22,8 @@ static bool matches_dcp(const char *path, const struct source_options *o)
     arena_init(&a);
     const bool matches =
         !iteration_is_below(path) && !path_exists(path_join(&a, path, "common.pt")) &&
-        ((dcp_folder_matches(path) && !dcp_folder_is_titan(path)) ||
+        ((dcp_folder_matches(path) && !dcp_folder_is_titan(path) &&
+          !dcp_folder_is_megatron(path)) ||
          dcp_folder_matches(path_join(&a, path, accelerate_model)));
     arena_release(&a);
     return matches;
