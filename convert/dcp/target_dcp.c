@@ -54,6 +54,7 @@ struct item {
 };
 
 struct rank_file {
+    const struct dcp_target *x;
     uint32_t file; /* of the plan; UINT32_MAX: the rank has nothing */
     uint64_t bytes;
     struct item *items;
@@ -519,7 +520,7 @@ static enum status begin(struct dcp_target *x, struct error *err)
         return fail(err, ERR_USAGE, "--dp %" PRIu64 ": at most %d", x->dp, MAX_DP);
     x->ranks = arena_array(a, x->dp, sizeof *x->ranks);
     for (uint64_t r = 0; r < x->dp; r++)
-        x->ranks[r].file = UINT32_MAX;
+        x->ranks[r] = (struct rank_file){.x = x, .file = UINT32_MAX};
     TRY(hf_model_check_export(t, err));
     TRY(check_names(x, err));
     if (x->titan) TRY(titan_names_init(&x->names, t->source, err));
@@ -537,15 +538,13 @@ static enum status begin(struct dcp_target *x, struct error *err)
 static enum status emit_file(const struct plan *plan, uint32_t file, void *context,
                              const struct file_writer *writer, struct error *err)
 {
-    const struct dcp_target *x = context;
-    const struct rank_file *f = NULL;
+    const struct rank_file *f = context;
     struct strbuf between = {0}, before = {0}, after = {0};
     uint64_t at = 0;
     enum status st = OK;
-    for (uint64_t r = 0; r < x->dp && !f; r++)
-        if (x->ranks[r].file == file) f = &x->ranks[r];
-    if (f == x->ranks) strbuf_add(&between, x->small.data, x->small.length);
-    for (size_t i = 0; f && i < f->num_items && !st; i++) {
+    (void)file;
+    if (f == f->x->ranks) strbuf_add(&between, f->x->small.data, f->x->small.length);
+    for (size_t i = 0; i < f->num_items && !st; i++) {
         const struct item *item = &f->items[i];
         const struct segment *s = &plan->segments[item->segment];
         const uint32_t crc = writer->crc(writer->context, item->segment);
@@ -573,7 +572,7 @@ static void end_files(struct dcp_target *x)
         struct output_file *f = &plan->files[x->ranks[r].file];
         f->size_bytes = x->ranks[r].bytes;
         f->finish = emit_file;
-        f->finish_context = x;
+        f->finish_context = &x->ranks[r];
     }
     x->t->facts.num_target_tensors = x->num_out;
     x->t->facts.num_weight_files = plan->num_files;
