@@ -164,6 +164,18 @@ const struct format format_torchtitan = {
     .unit_glob = "step-[0-9]*",
 };
 
+const struct format format_fsdp_dtensor = {
+    .name = "fsdp_dtensor",
+    .title = "Megatron",
+    .has = FORMAT_LAYOUT | FORMAT_PADDING | FORMAT_ITERATIONS | FORMAT_ARGS,
+    .becomes = &format_torch_dist,
+    .naming = &naming_megatron,
+    .source = &source_fsdp_dtensor,
+    .contents = &megatron_contents,
+    .root_signs = megatron_roots,
+    .unit_glob = "iter_[0-9][0-9][0-9][0-9][0-9][0-9][0-9]",
+};
+
 /* ---- all ---- */
 
 #define FORMAT_ROW(name) &format_##name,

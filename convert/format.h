@@ -6,7 +6,8 @@
  *   torch_dist  Megatron-Core's distributed checkpoint: a root with its tracker, or one iteration
  *   torch       Megatron-LM's legacy format: mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt
  *   dcp         a DCP folder of FSDP, with Hugging Face's names
- *   torchtitan  a root of DCP folders step-N, with torchtitan's names; or one of them */
+ *   torchtitan  a root of DCP folders step-N, with torchtitan's names; or one of them
+ *   fsdp_dtensor  Megatron-LM's checkpoint of Megatron-FSDP, which is read only */
 #ifndef FERRY_CONVERT_FORMAT_H
 #define FERRY_CONVERT_FORMAT_H
 
@@ -24,6 +25,7 @@
     NEXT(torch)                                                                                    \
     NEXT(dcp)                                                                                      \
     NEXT(torchtitan)                                                                               \
+    NEXT(fsdp_dtensor)                                                                             \
     ALSO(huggingface, hf)                                                                          \
     ALSO(safetensors, hf)                                                                          \
     ALSO(megatron, torch_dist)                                                                     \

@@ -35,7 +35,7 @@ struct source_kind {
                         const struct model_maps *maps, struct error *err);
 };
 extern const struct source_kind source_hf, source_torch_dist, source_torch, source_dcp,
-    source_torchtitan;
+    source_torchtitan, source_fsdp_dtensor;
 
 /* The model map for a config.json: the map of --model if given, else by its model_type. */
 MUST_CHECK enum status source_choose_map(const struct source_options *o,

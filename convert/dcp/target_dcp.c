@@ -28,6 +28,7 @@
 #include "formats/torch.h"
 
 enum { MAX_DP = 1 << 16 };
+enum { MAX_SHARED_BYTES = 1 << 16 }; /* longer texts of values are not compared: no item is shared */
 
 /* A tensor of the checkpoint, and the own outputs that have elements of it. */
 struct dcp_out {
@@ -288,7 +289,8 @@ static enum status add_object(struct dcp_target *x, const struct key *key, const
     struct strbuf text = {0};
     const uint64_t offset = x->small.length;
     enum status st = OK;
-    value_print(&text, v, 1 << 20);
+    value_print(&text, v, MAX_SHARED_BYTES);
+    if (text.length >= MAX_SHARED_BYTES) strbuf_printf(&text, " %zu", x->num_smalls);
     const char *copy = arena_text(&x->t->plan.arena, text.data, text.length);
     strbuf_release(&text);
     if (!map_get(&x->small_texts, copy, NULL))
@@ -406,7 +408,7 @@ static enum status copy_object(struct dcp_target *x, const struct stored_object 
     const struct stored *s = &x->t->source->catalog.stored;
     const uint64_t offset = x->small.length;
     const struct key key = {o->name, o->nested_path};
-    if (o->size_bytes > MAX_COPIED_BYTES - offset)
+    if (offset > MAX_COPIED_BYTES || o->size_bytes > MAX_COPIED_BYTES - offset)
         return fail(err, ERR_UNSUPPORTED, "%s has %" PRIu64 " bytes, which is too much", o->name,
                     o->size_bytes);
     struct stored_reader *r = stored_reader_create(s, 1);

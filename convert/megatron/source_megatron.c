@@ -126,8 +126,11 @@ bool megatron_iteration_is_dist(const char *path, const struct source_options *o
     enum status st = iteration_find(&a, path, o ? o : &none, &found, NULL);
     /* Without an iteration, opening it as torch_dist gives the reason. */
     *is_dist = st || path_exists(path_join(&a, found.folder, "metadata.json"));
+    /* A DCP folder of its own kind is Megatron-FSDP's (dcp/source_fsdp_dtensor.c). */
+    const bool is_other = !*is_dist && path_exists(path_join(&a, found.folder, ".metadata")) &&
+                          !path_exists(path_join(&a, found.folder, "common.pt"));
     arena_release(&a);
-    return true;
+    return !is_other;
 }
 
 enum status megatron_open(struct megatron_source *m, megatron_reader *read, struct error *err)
