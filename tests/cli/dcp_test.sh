@@ -121,6 +121,37 @@ for folder in . pytorch_model_fsdp_0 optimizer_0; do
     same "$golden/accelerate-layout/ckpt/$folder" "$fsdp/expected" --hf-config "$fsdp/expected"
 done
 
+# moments.py FOLDER - whether exp_avg is 2 w and exp_avg_sq w * w, in F32
+cat >"$scratch/moments.py" <<'PYTHON'
+import array, json, struct, sys
+
+def tensors(name):
+    data = open(sys.argv[1] + "/" + name, "rb").read()
+    end = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:end])
+    for name, entry in header.items():
+        if name != "__metadata__" and entry["dtype"] == "F32":
+            begin, stop = entry["data_offsets"]
+            yield name, array.array("f", data[end + begin:end + stop])
+
+weights, moments = dict(tensors("model.safetensors")), dict(tensors("optimizer.safetensors"))
+for name, w in weights.items():
+    assert moments["exp_avg." + name] == array.array("f", (2 * x for x in w)), name
+    assert moments["exp_avg_sq." + name] == array.array("f", (x * x for x in w)), name
+print(len(weights), "weights")
+PYTHON
+
+it "what Megatron-FSDP saves has each tensor under its name in memory"
+run convert "$golden/fsdp_dtensor-layout/ckpt" whole --to hf --optim --true-vocab-size 3
+exits 0
+says "settings of the optimizer and its schedule are not read"
+run_program python3 "$scratch/moments.py" whole
+exits 0
+prints "12 weights"
+run convert whole out --to fsdp_dtensor
+exits 2
+says "this format is read, and not written"
+
 it "a save that did not finish, or lost a file, is refused by name"
 cp -r "$fsdp/ckpt" lost
 chmod -R u+w lost
