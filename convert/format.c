@@ -117,18 +117,12 @@ const struct format format_torch = {
 /* ---- FSDP ---- */
 
 static const char *const dcp_paths[] = {
-    ".metadata",
-    "*.distcp",
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
+    ".metadata",         "*.distcp",
+    "config.json",       "generation_config.json",
+    "tokenizer.json",    "tokenizer_config.json",
+    "tokenizer.model",   "special_tokens_map.json",
+    "added_tokens.json", "vocab.json",
+    "merges.txt",        "chat_template.jinja",
     "ferry.json",
 };
 static const char *const dcp_weights[] = {".metadata", NULL};

@@ -289,8 +289,8 @@ static void files_of_ranks_are_joined(void **state)
     strbuf_clear(&data_file);
     for (size_t i = 0; i < 5; i++)
         chunks[i] = add_item(&pinwheel[i]);
-    assert_ok(file_write_all(in_folder("__0_0.distcp"), data_file.data, data_file.length, false,
-                             &err));
+    assert_ok(
+        file_write_all(in_folder("__0_0.distcp"), data_file.data, data_file.length, false, &err));
     strbuf_release(&data_file);
     write_rank("__0.metadata", shape_4_6, chunks, 3);
     assert_fails(open_folder(), ERR_CORRUPT, "model.w: its chunks cover 14 of 24 elements");
@@ -310,9 +310,10 @@ static void nested_paths_are_written(void **state)
     struct strbuf bytes = {0};
     assert_ok(torch_to_bytes(&bytes, "archive", value_int(&a, 7), NULL, &err));
     assert_ok(file_write_all(in_folder(paths[0]), bytes.data, bytes.length, false, &err));
-    const struct dcp_object objects[] = {
-        {"optim.param_groups.0.lr", 0, 0, bytes.length, "optim\x1fparam_groups\x1f" "0\x1flr"},
-        {"alone", 0, 0, bytes.length, NULL}};
+    const struct dcp_object objects[] = {{"optim.param_groups.0.lr", 0, 0, bytes.length,
+                                          "optim\x1fparam_groups\x1f"
+                                          "0\x1flr"},
+                                         {"alone", 0, 0, bytes.length, NULL}};
     strbuf_release(&bytes);
     assert_ok(dcp_write_metadata(in_folder(".metadata"), paths, NULL, 0, objects, 2, false, &err));
     assert_ok(open_folder());

@@ -1,5 +1,5 @@
-/* source_fsdp_dtensor.c - reads what Megatron-LM writes with --ckpt-format fsdp_dtensor, for runs of
- * Megatron-FSDP: a DCP folder in an iteration, without metadata.json.
+/* source_fsdp_dtensor.c - reads what Megatron-LM writes with --ckpt-format fsdp_dtensor, for runs
+ * of Megatron-FSDP: a DCP folder in an iteration, without metadata.json.
  *
  *   args, iteration, checkpoint_version      objects
  *   model.NAME                               names in memory, with global numbers of layers and

@@ -4,11 +4,11 @@
  *                  them (ceil(rows / ranks) each; later ranks have fewer, or none)
  *   .metadata      the place of each item
  *
- * FSDP's keys are those of {"model": ..., "optim": ...} (torch/distributed/checkpoint/state_dict.py:
- * get_state_dict), torchtitan's those of torchtitan/components/checkpointer/dcp.py. The weights of
- * FSDP are its fp32 masters: where the source has these beside narrower weights, they are written
- * as the weights. Objects, and the step of each parameter, are in the file of rank 0; equal ones
- * share an item. */
+ * FSDP's keys are those of {"model": ..., "optim": ...}
+ * (torch/distributed/checkpoint/state_dict.py: get_state_dict), torchtitan's those of
+ * torchtitan/components/checkpointer/dcp.py. The weights of FSDP are its fp32 masters: where the
+ * source has these beside narrower weights, they are written as the weights. Objects, and the step
+ * of each parameter, are in the file of rank 0; equal ones share an item. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -28,7 +28,9 @@
 #include "formats/torch.h"
 
 enum { MAX_DP = 1 << 16 };
-enum { MAX_SHARED_BYTES = 1 << 16 }; /* longer texts of values are not compared: no item is shared */
+enum {
+    MAX_SHARED_BYTES = 1 << 16
+}; /* longer texts of values are not compared: no item is shared */
 
 /* A tensor of the checkpoint, and the own outputs that have elements of it. */
 struct dcp_out {
@@ -82,7 +84,7 @@ struct dcp_target {
     struct rank_file *ranks; /* [dp] */
     struct small *smalls;
     size_t num_smalls, smalls_capacity;
-    struct strbuf small; /* the first bytes of rank 0's file */
+    struct strbuf small;    /* the first bytes of rank 0's file */
     struct map small_texts; /* text of an archive's value -> index of the first of smalls */
     cJSON *config;          /* made here; NULL: the source's is copied */
 };
@@ -114,8 +116,7 @@ static struct key optim_key(const struct dcp_target *x, const char *what, const 
     const char between = x->flatten ? '.' : '\x1f';
     const char *flat = arena_printf(a, "%s.%s.%s", what, of, key);
     const char *path = arena_printf(a, "%s%c%s%c%s", what, between, of, between, key);
-    return (struct key){joined(a, x->optim_key, flat, '.'),
-                        joined(a, x->optim_key, path, '\x1f')};
+    return (struct key){joined(a, x->optim_key, flat, '.'), joined(a, x->optim_key, path, '\x1f')};
 }
 
 /* ---- tensors ---- */
@@ -170,8 +171,7 @@ static enum status add_out(struct dcp_target *x, size_t i, struct error *err)
     if (out->dtype != o->dtype)
         return fail(err, ERR_UNSUPPORTED, "%s would be part %s, part %s; --no-optim leaves it out",
                     out->name, dtype_infos[out->dtype].name, dtype_infos[o->dtype].name);
-    *ARENA_PUSH(a, out->runs, out->num_runs, out->runs_capacity) =
-        (struct out_run){i, part.pair};
+    *ARENA_PUSH(a, out->runs, out->num_runs, out->runs_capacity) = (struct out_run){i, part.pair};
     out->filled += o->numel;
     return OK;
 }
@@ -230,8 +230,8 @@ static enum status fill_chunk(struct dcp_target *x, const struct dcp_out *o, uin
 }
 
 /* Adds rows [first, first + rows) of a tensor, all of it where it has no dimensions. */
-static enum status add_chunk(struct dcp_target *x, struct dcp_out *o, uint64_t rank,
-                             uint64_t first, uint64_t rows, struct error *err)
+static enum status add_chunk(struct dcp_target *x, struct dcp_out *o, uint64_t rank, uint64_t first,
+                             uint64_t rows, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
     struct rank_file *f = file_of_rank(x, rank);
@@ -269,8 +269,8 @@ static enum status add_chunks(struct dcp_target *x, struct dcp_out *o, struct er
 /* ---- objects and numbers ---- */
 
 /* Adds an entry whose archive is [offset, end of small), or that of an equal value before. */
-static void add_small(struct dcp_target *x, const struct key *key, bool is_number,
-                      uint64_t offset, const char *text)
+static void add_small(struct dcp_target *x, const struct key *key, bool is_number, uint64_t offset,
+                      const char *text)
 {
     struct arena *a = &x->t->plan.arena;
     size_t first = x->num_smalls;
@@ -416,7 +416,8 @@ static enum status copy_object(struct dcp_target *x, const struct stored_object 
     enum status st = stored_read(r, o->file, o->offset_bytes, x->small.data + offset,
                                  (size_t)o->size_bytes, err);
     stored_reader_free(r);
-    if (!st) add_small(x, &key, false, offset, arena_printf(&x->t->plan.arena, "copy of %s", o->name));
+    if (!st)
+        add_small(x, &key, false, offset, arena_printf(&x->t->plan.arena, "copy of %s", o->name));
     return st;
 }
 
@@ -518,8 +519,7 @@ static enum status begin(struct dcp_target *x, struct error *err)
     x->fused = x->titan && !o->split_qkv;
     x->optim_key = x->titan ? "optimizer" : o->optim_key ? o->optim_key : "optim";
     x->dp = o->dp ? o->dp : 1;
-    if (x->dp > MAX_DP)
-        return fail(err, ERR_USAGE, "--dp %" PRIu64 ": at most %d", x->dp, MAX_DP);
+    if (x->dp > MAX_DP) return fail(err, ERR_USAGE, "--dp %" PRIu64 ": at most %d", x->dp, MAX_DP);
     x->ranks = arena_array(a, x->dp, sizeof *x->ranks);
     for (uint64_t r = 0; r < x->dp; r++)
         x->ranks[r] = (struct rank_file){.x = x, .file = UINT32_MAX};
@@ -659,8 +659,7 @@ static enum status write_metadata(struct dcp_target *x, const char *folder, stru
     struct plan *plan = &x->t->plan;
     struct arena *a = &plan->arena;
     const char **paths = arena_array(a, plan->num_files, sizeof *paths);
-    struct dcp_tensor *tensors =
-        arena_array(a, x->num_out + x->num_smalls + 1, sizeof *tensors);
+    struct dcp_tensor *tensors = arena_array(a, x->num_out + x->num_smalls + 1, sizeof *tensors);
     struct dcp_object *objects = arena_array(a, x->num_smalls, sizeof *objects);
     size_t num_tensors = 0, num_objects = 0;
     for (size_t i = 0; i < plan->num_files; i++)

@@ -63,7 +63,8 @@ static void older_names_are_read(void **state)
     size_t count;
     assert_ok(titan_to_hf(&names, &a, "output.weight", 0, NULL, parts, &count, &err));
     assert_string_equal(parts[0].name, "lm_head.weight");
-    assert_ok(titan_to_hf(&names, &a, "layers.3.attention.wk.weight", 0, NULL, parts, &count, &err));
+    assert_ok(
+        titan_to_hf(&names, &a, "layers.3.attention.wk.weight", 0, NULL, parts, &count, &err));
     assert_string_equal(parts[0].name, "model.layers.3.self_attn.k_proj.weight");
 }
 
@@ -79,9 +80,9 @@ static void other_names_stay_and_are_not_written(void **state)
         assert_ok(titan_to_hf(&names, &a, others[i], 1, shape, parts, &count, &err));
         assert_string_equal(parts[0].name, others[i]);
     }
-    assert_fails(titan_from_hf(&names, &a, "model.layers.0.mlp.gate.weight", false, 1, shape, parts,
-                               &err),
-                 ERR_UNSUPPORTED, "torchtitan's name of this parameter is not known");
+    assert_fails(
+        titan_from_hf(&names, &a, "model.layers.0.mlp.gate.weight", false, 1, shape, parts, &err),
+        ERR_UNSUPPORTED, "torchtitan's name of this parameter is not known");
 }
 
 /* torchtitan/models/llama3/state_dict_adapter.py: w.view(heads, dim / 2, 2, in).transpose(1, 2) */
@@ -127,9 +128,9 @@ static void other_numbers_of_rows_are_refused(void **state)
     const uint64_t shape[] = {23, 5};
     struct titan_part parts[3];
     size_t count;
-    assert_fails(titan_to_hf(&names, &a, "layers.1.attention.wq.weight", 2, shape, parts, &count,
-                             &err),
-                 ERR_UNSUPPORTED, "has 23 rows; by the config it should have 24");
+    assert_fails(
+        titan_to_hf(&names, &a, "layers.1.attention.wq.weight", 2, shape, parts, &count, &err),
+        ERR_UNSUPPORTED, "has 23 rows; by the config it should have 24");
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
