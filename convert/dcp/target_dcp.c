@@ -510,6 +510,17 @@ static enum status check_names(const struct dcp_target *x, struct error *err)
                 c->path);
 }
 
+/* The ranks of a source that is a DCP folder too, by its files; else 1. */
+static uint64_t ranks_of_source(const struct checkpoint *c)
+{
+    const struct stored *s = &c->catalog.stored;
+    uint64_t count = 0;
+    if (!(c->format->has & FORMAT_DATA_PARALLEL)) return 1;
+    for (size_t i = 0; i < s->num_files; i++)
+        count += !s->files[i].coding && text_ends_with(s->files[i].path, "_0.distcp");
+    return count ? count : 1;
+}
+
 static enum status begin(struct dcp_target *x, struct error *err)
 {
     struct target *t = x->t;
@@ -518,7 +529,7 @@ static enum status begin(struct dcp_target *x, struct error *err)
     x->flatten = x->titan || o->flatten_optim;
     x->fused = x->titan && !o->split_qkv;
     x->optim_key = x->titan ? "optimizer" : o->optim_key ? o->optim_key : "optim";
-    x->dp = o->dp ? o->dp : 1;
+    x->dp = o->dp ? o->dp : ranks_of_source(t->source);
     if (x->dp > MAX_DP) return fail(err, ERR_USAGE, "--dp %" PRIu64 ": at most %d", x->dp, MAX_DP);
     x->ranks = arena_array(a, x->dp, sizeof *x->ranks);
     for (uint64_t r = 0; r < x->dp; r++)

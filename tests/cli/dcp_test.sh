@@ -41,6 +41,8 @@ run convert -q "$fsdp/ckpt" flat --to dcp --flatten-optim --optim-key optimizer 
     --verify full
 exits 0
 same flat "$fsdp/expected"
+is_there flat/__1_0.distcp # as many ranks as the source has
+is_not_there flat/__2_0.distcp
 run inspect flat
 prints "1 group: all (lr 0.01, weight decay 0.01)"
 
