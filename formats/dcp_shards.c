@@ -48,8 +48,8 @@ bool dcp_has_shards(const char *folder)
     struct arena a;
     struct name_list shards;
     arena_init(&a);
-    const bool has = path_is_folder(folder) && !list_shards(folder, &a, &shards, NULL) &&
-                     shards.count > 0;
+    const bool has =
+        path_is_folder(folder) && !list_shards(folder, &a, &shards, NULL) && shards.count > 0;
     arena_release(&a);
     return has;
 }
@@ -131,16 +131,13 @@ static enum status add_shard(struct gathering *g, const struct stored_tensor *t,
         if (start[d] + extent[d] > to->shape[d]) to->shape[d] = start[d] + extent[d];
     }
     if (!stored_numel(t) || is_there(to, start, extent)) return OK;
-    *ARENA_PUSH(a, to->pieces, to->num_pieces, to->pieces_capacity) =
-        (struct stored_piece){.file = file,
-                              .offset_bytes = t->pieces[0].offset_bytes,
-                              .start = start,
-                              .extent = extent};
+    *ARENA_PUSH(a, to->pieces, to->num_pieces, to->pieces_capacity) = (struct stored_piece){
+        .file = file, .offset_bytes = t->pieces[0].offset_bytes, .start = start, .extent = extent};
     return OK;
 }
 
-static enum status add_shards(struct gathering *g, const struct stored *part,
-                              const cJSON *sharding, struct error *err)
+static enum status add_shards(struct gathering *g, const struct stored *part, const cJSON *sharding,
+                              struct error *err)
 {
     const cJSON **list = arena_array(&g->arena, part->num_tensors, sizeof *list);
     const uint32_t file = stored_add_file(g->s, part->files[0].path, &part->files[0].stamp);

@@ -78,7 +78,12 @@ static void write_folder(const uint64_t shape[2], const struct box *boxes, size_
     strbuf_clear(&data_file);
     for (size_t i = 0; i < count; i++)
         chunks[i] = add_item(&boxes[i]);
-    struct dcp_tensor t = {"model.w", DT_F32, 2, shape, chunks, count, NULL, 0};
+    struct dcp_tensor t = {.name = "model.w",
+                           .dtype = DT_F32,
+                           .num_dims = 2,
+                           .shape = shape,
+                           .chunks = chunks,
+                           .num_chunks = count};
     assert_ok(path_remove(in_folder(".metadata"), &err));
     assert_ok(path_remove(in_folder(paths[0]), &err));
     assert_ok(file_write_all(in_folder(paths[0]), data_file.data, data_file.length, false, &err));
@@ -224,7 +229,12 @@ static void items_that_hold_something_else_are_refused(void **state)
         struct file_stamp stamp;
         assert_ok(file_stamp(in_folder(paths[0]), &stamp, &err));
         struct dcp_chunk c = {zero, rows[i].sizes, 0, 0, stamp.size_bytes};
-        struct dcp_tensor t = {"w", rows[i].dtype, rows[i].num_dims, rows[i].sizes, &c, 1, NULL, 0};
+        struct dcp_tensor t = {.name = "w",
+                               .dtype = rows[i].dtype,
+                               .num_dims = rows[i].num_dims,
+                               .shape = rows[i].sizes,
+                               .chunks = &c,
+                               .num_chunks = 1};
         assert_ok(path_remove(in_folder(".metadata"), &err));
         assert_ok(dcp_write_metadata(in_folder(".metadata"), paths, &t, 1, NULL, 0, true, &err));
         if (rows[i].message) {
@@ -243,7 +253,7 @@ static void missing_and_short_files_are_named(void **state)
     (void)state;
     assert_fails(open_folder(), ERR_IO, "no .metadata: not a distributed checkpoint");
     assert_ok(file_write_all(in_folder("__0.metadata"), "", 0, false, &err));
-    assert_fails(open_folder(), ERR_IO, "(__0.metadata is there: one file a rank");
+    assert_fails(open_folder(), ERR_CORRUPT, "__0.metadata: ");
     assert_ok(file_write_all(in_folder(".metadata.tmp"), "", 0, false, &err));
     assert_fails(open_folder(), ERR_IO, "(.metadata.tmp is there)");
     write_folder(shape_4_6, pinwheel, 5);
@@ -253,6 +263,66 @@ static void missing_and_short_files_are_named(void **state)
     assert_ok(path_remove(in_folder("__0_0.distcp"), &err));
     assert_fails(open_folder(), ERR_IO,
                  "__0_0.distcp: not there; 5 items should lie in it, the first is model.w");
+}
+
+/* Writes the .metadata of one rank's chunks of a [4, 6] tensor in __0_0.distcp as `name`. */
+static void write_rank(const char *name, const uint64_t *shape, const struct dcp_chunk *chunks,
+                       size_t count)
+{
+    static const char *const paths[] = {"__0_0.distcp"};
+    const struct dcp_tensor t = {.name = "model.w",
+                                 .dtype = DT_F32,
+                                 .num_dims = 2,
+                                 .shape = shape,
+                                 .chunks = chunks,
+                                 .num_chunks = count,
+                                 .nested_path = "model\x1fw"};
+    assert_ok(path_remove(in_folder(name), &err));
+    assert_ok(dcp_write_metadata(in_folder(name), paths, &t, 1, NULL, 0, false, &err));
+}
+
+static void files_of_ranks_are_joined(void **state)
+{
+    (void)state;
+    static const uint64_t other[] = {4, 7};
+    struct dcp_chunk chunks[5];
+    strbuf_clear(&data_file);
+    for (size_t i = 0; i < 5; i++)
+        chunks[i] = add_item(&pinwheel[i]);
+    assert_ok(
+        file_write_all(in_folder("__0_0.distcp"), data_file.data, data_file.length, false, &err));
+    strbuf_release(&data_file);
+    write_rank("__0.metadata", shape_4_6, chunks, 3);
+    assert_fails(open_folder(), ERR_CORRUPT, "model.w: its chunks cover 14 of 24 elements");
+    write_rank("__1.metadata", shape_4_6, chunks + 2, 3); /* both have the third */
+    assert_ok(open_folder());
+    assert_all_elements("model.w");
+    assert_string_equal(stored_find(&s, "model.w")->nested_path, "model\x1fw");
+    write_rank("__1.metadata", other, chunks + 3, 2);
+    assert_fails(open_folder(), ERR_CORRUPT,
+                 "__1.metadata: model.w: other files say another shape of it");
+}
+
+static void nested_paths_are_written(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"__0_0.distcp"};
+    struct strbuf bytes = {0};
+    assert_ok(torch_to_bytes(&bytes, "archive", value_int(&a, 7), NULL, &err));
+    assert_ok(file_write_all(in_folder(paths[0]), bytes.data, bytes.length, false, &err));
+    const struct dcp_object objects[] = {{"optim.param_groups.0.lr", 0, 0, bytes.length,
+                                          "optim\x1fparam_groups\x1f"
+                                          "0\x1flr"},
+                                         {"alone", 0, 0, bytes.length, NULL}};
+    strbuf_release(&bytes);
+    assert_ok(dcp_write_metadata(in_folder(".metadata"), paths, NULL, 0, objects, 2, false, &err));
+    assert_ok(open_folder());
+    assert_string_equal(s.objects[0].nested_path, objects[0].nested_path);
+    assert_null(s.objects[1].nested_path);
+    /* the position in the list is a number */
+    assert_ok(file_read_all(in_folder(".metadata"), 1 << 20, &bytes, &err));
+    assert_non_null(memmem(bytes.data, bytes.length, "param_groupsK\0X", 15));
+    strbuf_release(&bytes);
 }
 
 static void objects_are_read_and_may_share_bytes(void **state)
@@ -287,7 +357,8 @@ static void objects_are_read_and_may_share_bytes(void **state)
 static void dtypes_that_torch_has_not_are_not_written(void **state)
 {
     (void)state;
-    struct dcp_tensor t = {"w", DT_F6_E2M3, 1, (const uint64_t[]){4}, NULL, 0, NULL, 0};
+    struct dcp_tensor t = {
+        .name = "w", .dtype = DT_F6_E2M3, .num_dims = 1, .shape = (const uint64_t[]){4}};
     assert_fails(dcp_write_metadata(in_folder(".metadata"), NULL, &t, 1, NULL, 0, false, &err),
                  ERR_UNSUPPORTED, "w: torch's checkpoints have no F6_E2M3 tensors");
     assert_false(path_exists(in_folder(".metadata")));
@@ -478,7 +549,7 @@ static void a_tensor_of_more_elements_than_there_are_is_refused(void **state)
 {
     (void)state;
     static const uint64_t huge[] = {(uint64_t)1 << 40, (uint64_t)1 << 40};
-    struct dcp_tensor t = {"w", DT_U8, 2, huge, NULL, 0, NULL, 0};
+    struct dcp_tensor t = {.name = "w", .dtype = DT_U8, .num_dims = 2, .shape = huge};
     assert_ok(dcp_write_metadata(in_folder(".metadata"), NULL, &t, 1, NULL, 0, false, &err));
     assert_fails(open_folder(), ERR_CORRUPT, "w: too many elements");
 }
@@ -523,6 +594,8 @@ int main(void)
         TEST(every_shifted_box_of_a_grid_is_seen),
         TEST(items_that_hold_something_else_are_refused),
         TEST(missing_and_short_files_are_named),
+        TEST(files_of_ranks_are_joined),
+        TEST(nested_paths_are_written),
         TEST(objects_are_read_and_may_share_bytes),
         TEST(dtypes_that_torch_has_not_are_not_written),
         TEST(planner_data_gives_nested_paths),

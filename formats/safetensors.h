@@ -21,8 +21,8 @@ struct safetensors_info {
     uint32_t file;                    /* index into stored->files */
     size_t first_tensor, num_tensors; /* in stored->tensors */
     const char *format;               /* __metadata__ "format": "pt", "tf", ...; NULL: not given */
-    bool dcp_shard; /* one rank's part of a torch.distributed checkpoint: its tensors are
-                     * shards under the whole tensor's name */
+    bool dcp_shard;           /* one rank's part of a torch.distributed checkpoint: its tensors are
+                               * shards under the whole tensor's name */
     const char *dcp_sharding; /* its __metadata__ DCP_SHARDING_INFO: where the shards lie in whole
                                * tensors (dcp_shards.c); NULL: it is none */
 };

@@ -136,7 +136,7 @@ static const struct format *target_format(const struct run *r)
 {
     const struct format *own = r->source.format;
     const struct format *to = own->becomes ? own->becomes : own;
-    return trainer_format(&r->flags->trainer, r->flags->to ? format_find(r->flags->to) : to);
+    return trainer_format(&r->flags->trainer, r->flags->to, to);
 }
 
 static enum optim_format optim_format_of(const struct convert_flags *f)

@@ -94,10 +94,12 @@ struct source_options source_options_of(const struct source_flags *f)
                                    .allow_config = &f->allow_config};
 }
 
-const struct format *trainer_format(const struct trainer_flags *f, const struct format *to)
+const struct format *trainer_format(const struct trainer_flags *f, const char *to,
+                                    const struct format *without)
 {
-    const bool other = f->names && to->has & FORMAT_NESTED && strcmp(f->names, "torchtitan") == 0;
-    return other ? format_find(f->names) : to;
+    const struct format *format = to ? format_find(to) : f->names ? format_find("dcp") : without;
+    const bool titan = f->names && strcmp(f->names, "torchtitan") == 0;
+    return titan && format->has & FORMAT_NESTED ? format_find("torchtitan") : format;
 }
 
 enum status trainer_flags_check(const struct trainer_flags *f, const struct format *to,

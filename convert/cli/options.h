@@ -53,8 +53,10 @@ struct executor_options executor_options_of(const struct run_flags *r,
 /* The result points into f. */
 struct source_options source_options_of(const struct source_flags *f);
 
-/* The format of a destination that --to says, or another one by --names. */
-const struct format *trainer_format(const struct trainer_flags *f, const struct format *to);
+/* The format of a destination by --to (NULL: not given; then --names may say it, else it is
+ * `without`) and --names. */
+const struct format *trainer_format(const struct trainer_flags *f, const char *to,
+                                    const struct format *without);
 /* ERR_USAGE where the format of the destination does not use an option, or is not written. */
 MUST_CHECK enum status trainer_flags_check(const struct trainer_flags *f, const struct format *to,
                                            struct error *err);

@@ -354,8 +354,7 @@ static enum status write_model(const struct synth_flags *f, struct checkpoint *c
                                struct error *err)
 {
     struct target t;
-    const struct format *format = f->to ? format_find(f->to) : &format_hf;
-    struct target_options to = {.format = trainer_format(&f->trainer, format),
+    struct target_options to = {.format = trainer_format(&f->trainer, f->to, &format_hf),
                                 .layout = f->layout,
                                 .transformer_engine = true,
                                 .max_shard_bytes =

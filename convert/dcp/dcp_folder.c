@@ -38,18 +38,28 @@ bool dcp_folder_matches(const char *folder)
            (dcp_has_shards(folder) && !has_whole_files(folder));
 }
 
-bool dcp_folder_is_titan(const char *folder)
+/* Whether the text is in .metadata, which has names as they are. */
+static bool metadata_has(const char *folder, const char *text)
 {
-    static const char name[] = "tok_embeddings.weight";
     struct arena a;
     struct strbuf bytes = {0};
     arena_init(&a);
     const char *path = path_join(&a, folder, ".metadata");
     const bool found = path_is_file(path) && !file_read_all(path, UINT64_MAX, &bytes, NULL) &&
-                       memmem(bytes.data, bytes.length, name, sizeof name - 1);
+                       memmem(bytes.data, bytes.length, text, strlen(text));
     strbuf_release(&bytes);
     arena_release(&a);
     return found;
+}
+
+bool dcp_folder_is_titan(const char *folder)
+{
+    return metadata_has(folder, "tok_embeddings.weight");
+}
+
+bool dcp_folder_is_megatron(const char *folder)
+{
+    return metadata_has(folder, "embedding.word_embeddings.weight");
 }
 
 enum status dcp_folder_open(struct stored *s, const char *folder, struct error *err)

@@ -83,8 +83,7 @@ static enum status stored_number(const struct checkpoint *c, const struct stored
     *out = NAN;
     if (stored_numel(t) != 1 || t->num_pieces != 1 || size > sizeof bytes) return OK;
     struct stored_reader *r = stored_reader_create(&c->catalog.stored, 1);
-    enum status st =
-        stored_read(r, t->pieces[0].file, t->pieces[0].offset_bytes, bytes, size, err);
+    enum status st = stored_read(r, t->pieces[0].file, t->pieces[0].offset_bytes, bytes, size, err);
     stored_reader_free(r);
     if (!st && !t->pieces[0].byte_swapped) *out = number_in(t->dtype, bytes);
     return st;
@@ -177,8 +176,7 @@ static enum status choose_subtree(struct taking *x, const struct subtrees *all, 
                     x->c->path, some_of(a, names, num_names));
     if (num_names)
         checkpoint_note(x->c, "tensors below other keys than %s are not read: %s",
-                        *x->below ? x->below : "(top)",
-                        some_of(a, names, num_names));
+                        *x->below ? x->below : "(top)", some_of(a, names, num_names));
     return OK;
 }
 
@@ -388,8 +386,7 @@ static enum status add_merged(struct taking *x, const struct merging *m, struct 
 static enum status take_settings(struct taking *x, struct merging *m, struct error *err)
 {
     struct value *dict;
-    if (x->num_settings)
-        qsort(x->settings, x->num_settings, sizeof *x->settings, by_group);
+    if (x->num_settings) qsort(x->settings, x->num_settings, sizeof *x->settings, by_group);
     for (size_t i = 0; i < x->num_settings;) {
         const struct dcp_entry *e = x->settings[i].entry;
         TRY(group_dict(x, &i, &dict, err));
@@ -408,8 +405,7 @@ static enum status take_groups(struct taking *x, const struct stored_object *o, 
     TRY(read_object(x->c, o, &list, err));
     if (!list || list->kind != VALUE_LIST) return OK;
     for (uint32_t i = 0; i < list->count; i++)
-        if (list->items[i]->kind == VALUE_DICT)
-            TRY(add_listing_group(x, list->items[i], err));
+        if (list->items[i]->kind == VALUE_DICT) TRY(add_listing_group(x, list->items[i], err));
     return OK;
 }
 
@@ -487,8 +483,7 @@ static enum status take_all(struct taking *x, struct error *err)
     return OK;
 }
 
-enum status dcp_model_take(struct checkpoint *c, const struct titan_names *titan,
-                           struct error *err)
+enum status dcp_model_take(struct checkpoint *c, const struct titan_names *titan, struct error *err)
 {
     struct taking x = {.c = c, .titan = titan};
     enum status st = take_all(&x, err);

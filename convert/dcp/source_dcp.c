@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/file.h"
-#include "convert/dcp/dcp_model.h"
 #include "convert/dcp/dcp_folder.h"
+#include "convert/dcp/dcp_model.h"
 #include "convert/format.h"
 #include "convert/hf/hf_model.h"
 #include "convert/megatron/find_iteration.h"
@@ -20,10 +20,11 @@ static bool matches_dcp(const char *path, const struct source_options *o)
     (void)o;
     if (!path_is_folder(path)) return false;
     arena_init(&a);
-    const bool matches =
-        !iteration_is_below(path) && !path_exists(path_join(&a, path, "common.pt")) &&
-        ((dcp_folder_matches(path) && !dcp_folder_is_titan(path)) ||
-         dcp_folder_matches(path_join(&a, path, accelerate_model)));
+    const bool matches = !iteration_is_below(path) &&
+                         !path_exists(path_join(&a, path, "common.pt")) &&
+                         ((dcp_folder_matches(path) && !dcp_folder_is_titan(path) &&
+                           !dcp_folder_is_megatron(path)) ||
+                          dcp_folder_matches(path_join(&a, path, accelerate_model)));
     arena_release(&a);
     return matches;
 }
@@ -52,8 +53,7 @@ static enum status open_dcp(struct checkpoint *c, const struct source_options *o
 {
     struct naming_import import;
     if (o->has_ckpt_step)
-        return fail(err, ERR_USAGE, "%s: --ckpt-step: a folder of FSDP has no iterations",
-                    c->path);
+        return fail(err, ERR_USAGE, "%s: --ckpt-step: a folder of FSDP has no iterations", c->path);
     c->folder = c->path;
     TRY(open_folders(c, err));
     const char *const folders[] = {c->folder, path_parent(&c->arena, c->folder), NULL};

@@ -1,9 +1,8 @@
 /* source_torchtitan.c - reads checkpoints of torchtitan.
  *
- *   ROOT/step-N/.metadata, *.distcp   parameters at the top, by torchtitan's names; "optimizer" with
- *                                     flattened states; train_state, lr_scheduler, dataloader
- *   ROOT/step-N, *.safetensors        the last step of a run that saves it for Hugging Face: weights
- *                                     under Hugging Face's names
+ *   ROOT/step-N/.metadata, *.distcp   parameters at the top, by torchtitan's names; "optimizer"
+ * with flattened states; train_state, lr_scheduler, dataloader ROOT/step-N, *.safetensors the last
+ * step of a run that saves it for Hugging Face: weights under Hugging Face's names
  *
  * A step is complete if it has .metadata or model.safetensors.index.json
  * (torchtitan/components/checkpointer/dcp.py:_find_load_step). */
@@ -83,8 +82,7 @@ static enum status choose_step(struct checkpoint *c, const struct source_options
                     *wanted);
     }
     if (find_step(a, c->path, wanted, step)) return OK;
-    if (wanted)
-        return fail(err, ERR_IO, "%s: it has no complete step-%" PRIu64, c->path, *wanted);
+    if (wanted) return fail(err, ERR_IO, "%s: it has no complete step-%" PRIu64, c->path, *wanted);
     return fail(err, ERR_UNSUPPORTED,
                 "%s: no step-N in it is complete: none has .metadata or "
                 "model.safetensors.index.json",

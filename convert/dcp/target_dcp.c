@@ -4,11 +4,11 @@
  *                  them (ceil(rows / ranks) each; later ranks have fewer, or none)
  *   .metadata      the place of each item
  *
- * FSDP's keys are those of {"model": ..., "optim": ...} (torch/distributed/checkpoint/state_dict.py:
- * get_state_dict), torchtitan's those of torchtitan/components/checkpointer/dcp.py. The weights of
- * FSDP are its fp32 masters: where the source has these beside narrower weights, they are written
- * as the weights. Objects, and the step of each parameter, are in the file of rank 0; equal ones
- * share an item. */
+ * FSDP's keys are those of {"model": ..., "optim": ...}
+ * (torch/distributed/checkpoint/state_dict.py: get_state_dict), torchtitan's those of
+ * torchtitan/components/checkpointer/dcp.py. The weights of FSDP are its fp32 masters: where the
+ * source has these beside narrower weights, they are written as the weights. Objects, and the step
+ * of each parameter, are in the file of rank 0; equal ones share an item. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -28,6 +28,9 @@
 #include "formats/torch.h"
 
 enum { MAX_DP = 1 << 16 };
+enum {
+    MAX_SHARED_BYTES = 1 << 16
+}; /* longer texts of values are not compared: no item is shared */
 
 /* A tensor of the checkpoint, and the own outputs that have elements of it. */
 struct dcp_out {
@@ -54,6 +57,7 @@ struct item {
 };
 
 struct rank_file {
+    const struct dcp_target *x;
     uint32_t file; /* of the plan; UINT32_MAX: the rank has nothing */
     uint64_t bytes;
     struct item *items;
@@ -80,7 +84,7 @@ struct dcp_target {
     struct rank_file *ranks; /* [dp] */
     struct small *smalls;
     size_t num_smalls, smalls_capacity;
-    struct strbuf small; /* the first bytes of rank 0's file */
+    struct strbuf small;    /* the first bytes of rank 0's file */
     struct map small_texts; /* text of an archive's value -> index of the first of smalls */
     cJSON *config;          /* made here; NULL: the source's is copied */
 };
@@ -112,8 +116,7 @@ static struct key optim_key(const struct dcp_target *x, const char *what, const 
     const char between = x->flatten ? '.' : '\x1f';
     const char *flat = arena_printf(a, "%s.%s.%s", what, of, key);
     const char *path = arena_printf(a, "%s%c%s%c%s", what, between, of, between, key);
-    return (struct key){joined(a, x->optim_key, flat, '.'),
-                        joined(a, x->optim_key, path, '\x1f')};
+    return (struct key){joined(a, x->optim_key, flat, '.'), joined(a, x->optim_key, path, '\x1f')};
 }
 
 /* ---- tensors ---- */
@@ -168,8 +171,7 @@ static enum status add_out(struct dcp_target *x, size_t i, struct error *err)
     if (out->dtype != o->dtype)
         return fail(err, ERR_UNSUPPORTED, "%s would be part %s, part %s; --no-optim leaves it out",
                     out->name, dtype_infos[out->dtype].name, dtype_infos[o->dtype].name);
-    *ARENA_PUSH(a, out->runs, out->num_runs, out->runs_capacity) =
-        (struct out_run){i, part.pair};
+    *ARENA_PUSH(a, out->runs, out->num_runs, out->runs_capacity) = (struct out_run){i, part.pair};
     out->filled += o->numel;
     return OK;
 }
@@ -228,8 +230,8 @@ static enum status fill_chunk(struct dcp_target *x, const struct dcp_out *o, uin
 }
 
 /* Adds rows [first, first + rows) of a tensor, all of it where it has no dimensions. */
-static enum status add_chunk(struct dcp_target *x, struct dcp_out *o, uint64_t rank,
-                             uint64_t first, uint64_t rows, struct error *err)
+static enum status add_chunk(struct dcp_target *x, struct dcp_out *o, uint64_t rank, uint64_t first,
+                             uint64_t rows, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
     struct rank_file *f = file_of_rank(x, rank);
@@ -267,8 +269,8 @@ static enum status add_chunks(struct dcp_target *x, struct dcp_out *o, struct er
 /* ---- objects and numbers ---- */
 
 /* Adds an entry whose archive is [offset, end of small), or that of an equal value before. */
-static void add_small(struct dcp_target *x, const struct key *key, bool is_number,
-                      uint64_t offset, const char *text)
+static void add_small(struct dcp_target *x, const struct key *key, bool is_number, uint64_t offset,
+                      const char *text)
 {
     struct arena *a = &x->t->plan.arena;
     size_t first = x->num_smalls;
@@ -287,7 +289,8 @@ static enum status add_object(struct dcp_target *x, const struct key *key, const
     struct strbuf text = {0};
     const uint64_t offset = x->small.length;
     enum status st = OK;
-    value_print(&text, v, 1 << 20);
+    value_print(&text, v, MAX_SHARED_BYTES);
+    if (text.length >= MAX_SHARED_BYTES) strbuf_printf(&text, " %zu", x->num_smalls);
     const char *copy = arena_text(&x->t->plan.arena, text.data, text.length);
     strbuf_release(&text);
     if (!map_get(&x->small_texts, copy, NULL))
@@ -405,7 +408,7 @@ static enum status copy_object(struct dcp_target *x, const struct stored_object 
     const struct stored *s = &x->t->source->catalog.stored;
     const uint64_t offset = x->small.length;
     const struct key key = {o->name, o->nested_path};
-    if (o->size_bytes > MAX_COPIED_BYTES - offset)
+    if (offset > MAX_COPIED_BYTES || o->size_bytes > MAX_COPIED_BYTES - offset)
         return fail(err, ERR_UNSUPPORTED, "%s has %" PRIu64 " bytes, which is too much", o->name,
                     o->size_bytes);
     struct stored_reader *r = stored_reader_create(s, 1);
@@ -413,7 +416,8 @@ static enum status copy_object(struct dcp_target *x, const struct stored_object 
     enum status st = stored_read(r, o->file, o->offset_bytes, x->small.data + offset,
                                  (size_t)o->size_bytes, err);
     stored_reader_free(r);
-    if (!st) add_small(x, &key, false, offset, arena_printf(&x->t->plan.arena, "copy of %s", o->name));
+    if (!st)
+        add_small(x, &key, false, offset, arena_printf(&x->t->plan.arena, "copy of %s", o->name));
     return st;
 }
 
@@ -506,6 +510,17 @@ static enum status check_names(const struct dcp_target *x, struct error *err)
                 c->path);
 }
 
+/* The ranks of a source that is a DCP folder too, by its files; else 1. */
+static uint64_t ranks_of_source(const struct checkpoint *c)
+{
+    const struct stored *s = &c->catalog.stored;
+    uint64_t count = 0;
+    if (!(c->format->has & FORMAT_DATA_PARALLEL)) return 1;
+    for (size_t i = 0; i < s->num_files; i++)
+        count += !s->files[i].coding && text_ends_with(s->files[i].path, "_0.distcp");
+    return count ? count : 1;
+}
+
 static enum status begin(struct dcp_target *x, struct error *err)
 {
     struct target *t = x->t;
@@ -514,12 +529,11 @@ static enum status begin(struct dcp_target *x, struct error *err)
     x->flatten = x->titan || o->flatten_optim;
     x->fused = x->titan && !o->split_qkv;
     x->optim_key = x->titan ? "optimizer" : o->optim_key ? o->optim_key : "optim";
-    x->dp = o->dp ? o->dp : 1;
-    if (x->dp > MAX_DP)
-        return fail(err, ERR_USAGE, "--dp %" PRIu64 ": at most %d", x->dp, MAX_DP);
+    x->dp = o->dp ? o->dp : ranks_of_source(t->source);
+    if (x->dp > MAX_DP) return fail(err, ERR_USAGE, "--dp %" PRIu64 ": at most %d", x->dp, MAX_DP);
     x->ranks = arena_array(a, x->dp, sizeof *x->ranks);
     for (uint64_t r = 0; r < x->dp; r++)
-        x->ranks[r].file = UINT32_MAX;
+        x->ranks[r] = (struct rank_file){.x = x, .file = UINT32_MAX};
     TRY(hf_model_check_export(t, err));
     TRY(check_names(x, err));
     if (x->titan) TRY(titan_names_init(&x->names, t->source, err));
@@ -537,15 +551,13 @@ static enum status begin(struct dcp_target *x, struct error *err)
 static enum status emit_file(const struct plan *plan, uint32_t file, void *context,
                              const struct file_writer *writer, struct error *err)
 {
-    const struct dcp_target *x = context;
-    const struct rank_file *f = NULL;
+    const struct rank_file *f = context;
     struct strbuf between = {0}, before = {0}, after = {0};
     uint64_t at = 0;
     enum status st = OK;
-    for (uint64_t r = 0; r < x->dp && !f; r++)
-        if (x->ranks[r].file == file) f = &x->ranks[r];
-    if (f == x->ranks) strbuf_add(&between, x->small.data, x->small.length);
-    for (size_t i = 0; f && i < f->num_items && !st; i++) {
+    (void)file;
+    if (f == f->x->ranks) strbuf_add(&between, f->x->small.data, f->x->small.length);
+    for (size_t i = 0; i < f->num_items && !st; i++) {
         const struct item *item = &f->items[i];
         const struct segment *s = &plan->segments[item->segment];
         const uint32_t crc = writer->crc(writer->context, item->segment);
@@ -573,7 +585,7 @@ static void end_files(struct dcp_target *x)
         struct output_file *f = &plan->files[x->ranks[r].file];
         f->size_bytes = x->ranks[r].bytes;
         f->finish = emit_file;
-        f->finish_context = x;
+        f->finish_context = &x->ranks[r];
     }
     x->t->facts.num_target_tensors = x->num_out;
     x->t->facts.num_weight_files = plan->num_files;
@@ -658,8 +670,7 @@ static enum status write_metadata(struct dcp_target *x, const char *folder, stru
     struct plan *plan = &x->t->plan;
     struct arena *a = &plan->arena;
     const char **paths = arena_array(a, plan->num_files, sizeof *paths);
-    struct dcp_tensor *tensors =
-        arena_array(a, x->num_out + x->num_smalls + 1, sizeof *tensors);
+    struct dcp_tensor *tensors = arena_array(a, x->num_out + x->num_smalls + 1, sizeof *tensors);
     struct dcp_object *objects = arena_array(a, x->num_smalls, sizeof *objects);
     size_t num_tensors = 0, num_objects = 0;
     for (size_t i = 0; i < plan->num_files; i++)

@@ -218,7 +218,7 @@ touched gguf llama-Q4_K_M.gguf README.md
 touched nemo2 weights/metadata.json context/model.yaml
 touched nemo1 model_config.yaml model_weights.ckpt
 touched files model.nemo __0_0.distcp model.gguf
-touched titan step-10/.metadata
+touched titan step-10/.metadata.tmp
 touched trainer checkpoint-500/model.safetensors runs/x
 touched zarr key/.zarray common.pt
 echo '{"sharded_backend": "zarr", "sharded_backend_version": 1}' >zarr/metadata.json
@@ -230,14 +230,14 @@ foreign "a checkpoint of NeMo 2: its folder weights is one of torch_dist" nemo2
 foreign "a model of NeMo 1: NeMo's own scripts" nemo1
 foreign "a model of NeMo 1: NeMo's own scripts" files/model.nemo
 foreign "one file of a distributed checkpoint: give its folder" files/__0_0.distcp
-foreign "a folder of checkpoints by torchtitan: give one of its folders step-N" titan
+foreign "a folder of steps, none of which is a complete checkpoint of torchtitan: give one" titan
 foreign "a folder of checkpoints by transformers' Trainer: give one of its folders" trainer
 foreign "a Zarr checkpoint, which NeMo 1 and older releases of Megatron-Core write: let" zarr
 
 touched lora_of_diffusers pytorch_lora_weights.safetensors
 touched pipeline model_index.json unet/config.json
 touched cache models--a--b/refs/main version.txt
-touched accelerate pytorch_model_fsdp_0/.metadata optimizer_0/.metadata scheduler.bin
+touched accelerate pytorch_model_fsdp_0/__0_0.distcp scheduler.bin
 touched trainer_only trainer_state.json optimizer.pt
 touched meta consolidated.00.pth params.json tokenizer.model
 touched mistral consolidated.safetensors params.json
@@ -258,7 +258,7 @@ cp m/config.json accelerate
 foreign "a LoRA adapter of diffusers: Ferry reads language models only" lora_of_diffusers
 foreign "a pipeline of diffusers: Ferry reads language models only" pipeline
 foreign "a cache of the Hugging Face hub: give the name of one of its models" cache
-foreign "a checkpoint of FSDP as accelerate writes it: accelerate merge-weights" accelerate
+foreign "a checkpoint of FSDP as accelerate writes it: its folder pytorch_model_fsdp_0 has no" accelerate
 foreign "what transformers' Trainer saves, without the model's weights" trainer_only
 foreign "a model in Meta's own format: give the Hugging Face folder" meta
 foreign "a model in Mistral's own format: give the Hugging Face folder" mistral
@@ -306,16 +306,16 @@ run inspect model
 exits 3
 says "this is a GGUF file"
 
-it "a folder of torch.distributed.checkpoint without Megatron is shown, and is no model"
+it "a folder of Megatron without its metadata.json is shown, and is no model"
 "$ferry" convert -q m megatron
 cp -r megatron/iter_0000000 fsdp
 rm -r fsdp/metadata.json fsdp/common.pt fsdp/ferry*
 run convert fsdp out --dry-run
 exits 3
-says "fsdp: this is a checkpoint of torch.distributed.checkpoint, as FSDP and torchtitan write it"
+says "fsdp: this is a checkpoint of torch.distributed.checkpoint with Megatron's names"
 run inspect fsdp
 exits 0
-says "dcp_to_torch"
+says "give the folder as Megatron wrote it"
 prints "DCP folder"
 run convert m/model-00001-of-00003.safetensors out
 exits 3

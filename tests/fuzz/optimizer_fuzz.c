@@ -51,6 +51,14 @@ static const struct kind {
      "metadata.json",
      "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1}",
      {"common.pt", ".metadata", "__0_0.distcp"}},
+    {"dcp", NULL, "config.json", config_json, {"__0_0.distcp", ".metadata"}},
+    {"step-1", NULL, "config.json", config_json, {"__0_0.distcp", ".metadata"}}, /* torchtitan */
+    {"shards",
+     NULL,
+     "config.json",
+     config_json,
+     {"shard-00001-model-00001-of-00001.safetensors",
+      "shard-00002-model-00001-of-00001.safetensors"}},
 };
 
 static char folder[256];
@@ -115,6 +123,9 @@ static void plan(struct checkpoint *c, const char *format, unsigned optim_format
                                      .layout = {.tp = tp},
                                      .max_shard_bytes = 1000,
                                      .optimizer = true,
+                                     .dp = 1 + tp,
+                                     .flatten_optim = optim_format % 2,
+                                     .split_qkv = optim_format % 2,
                                      .optim_format = (enum optim_format)optim_format};
     struct target t;
     struct error err = {0};
@@ -127,7 +138,10 @@ static void plan(struct checkpoint *c, const char *format, unsigned optim_format
 
 static void plan_all(struct checkpoint *c)
 {
-    plan(c, "hf", OPTIM_DEFAULT, 1);
+    static const char *const flat_formats[] = {"hf", "dcp", "torchtitan"};
+    for (size_t i = 0; i < COUNT(flat_formats); i++)
+        for (unsigned k = 0; k < 2; k++)
+            plan(c, flat_formats[i], OPTIM_DEFAULT + k, 1);
     for (unsigned i = 0; i < NUM_OPTIM_FORMATS; i++) {
         const bool dist = i == OPTIM_fully_reshardable || i == OPTIM_fully_sharded_model_space;
         plan(c, dist ? "torch_dist" : "torch", i, 1 + i % 2);
