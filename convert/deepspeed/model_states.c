@@ -10,6 +10,13 @@
 #include "convert/deepspeed/zero_layout.h"
 #include "convert/megatron/megatron_source.h" /* value_copy */
 
+const char *ds_own_name(const struct deepspeed *d, const char *name)
+{
+    const char *key =
+        d->pipeline ? pipeline_name_key(&d->names, &d->c->arena, d->c->params, name) : NULL;
+    return key ? key : name;
+}
+
 /* ---- tensors ---- */
 
 struct reading {
@@ -156,6 +163,11 @@ static enum status read_run(struct reading *r, struct error *err)
     struct checkpoint *c = d->c;
     const struct value *root = r->t.root, *schedule = value_get(root, "lr_scheduler");
     uint64_t samples;
+    double version;
+    if (value_as_float(value_get(root, "checkpoint_version"), &version) && version < 2)
+        return fail(err, ERR_UNSUPPORTED,
+                    "checkpoint_version %g: the rows of query_key_value have another order, which "
+                    "is not read", version);
     c->training.iteration = d->global_steps;
     if (d->global_steps > 0) c->training.run.iteration = (uint64_t)d->global_steps;
     if (ds_as_count(value_get(root, "global_samples"), &samples))
@@ -226,7 +238,7 @@ static enum status read_all(struct reading *r, struct error *err)
     const bool is_first = !d->first;
     if (r->t.root->kind != VALUE_DICT) return fail(err, ERR_CORRUPT, "it is no dict");
     TRY(check_step(r, err));
-    if (is_first) TRY(read_shapes(r, err));
+    if (is_first || d->pipeline) TRY(read_shapes(r, err));
     if (is_first) TRY(read_run(r, err));
     r->shared = value_get(r->t.root, "shared_params");
     if (module && module->kind == VALUE_DICT && (is_first || !d->partitioned))

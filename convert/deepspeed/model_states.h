@@ -10,6 +10,7 @@
 #ifndef FERRY_CONVERT_DEEPSPEED_MODEL_STATES_H
 #define FERRY_CONVERT_DEEPSPEED_MODEL_STATES_H
 
+#include "convert/deepspeed/pipeline_names.h"
 #include "convert/deepspeed/zero_read.h"
 
 /* A DeepSpeed checkpoint that is opened. */
@@ -18,6 +19,10 @@ struct deepspeed {
     const struct source_options *o;
     struct ds_files files;
     struct ds_params params;        /* of the parameters that are trained */
+    struct ds_params *stages;       /* the same of each pipeline stage; one: params */
+    size_t num_stages;
+    bool pipeline;                  /* its layers have names of their own */
+    struct pipeline_names names;
     struct ds_params frozen;        /* stage 3: of those that are not */
     size_t *fragments;              /* [ranks][frozen] index of a stored tensor */
     uint64_t num_ranks;             /* of fragments */
@@ -34,6 +39,8 @@ struct deepspeed {
  * than the first one. */
 MUST_CHECK enum status model_states_read(struct deepspeed *d, const struct ds_file *file,
                                          struct error *err);
+/* The own name of a parameter that DeepSpeed calls so. */
+const char *ds_own_name(const struct deepspeed *d, const char *name);
 /* Stage 3: adds the own tensors of frozen parameters. */
 MUST_CHECK enum status model_states_add_frozen(struct deepspeed *d, struct error *err);
 

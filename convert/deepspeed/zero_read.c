@@ -694,19 +694,6 @@ static enum status check_steps(const struct zero_read *z, struct error *err)
     return OK;
 }
 
-static enum status add_groups(struct zero_read *z, struct error *err)
-{
-    for (size_t g = 0; g < z->num_groups; g++) {
-        TRY(torch_groups_add(z->c, z->groups[g], NULL, NULL, err));
-        for (size_t i = 0; i < z->params->count; i++) {
-            const struct ds_param *p = &z->params->items[i];
-            if (z->group_of[p->segment] == g)
-                torch_groups_add_param(z->c, p->own_name, *step_of(z, 0, p->segment));
-        }
-    }
-    return OK;
-}
-
 enum status zero_read_finish(struct zero_read *z, struct error *err)
 {
     bool whole[MAX_STATES] = {true};
@@ -716,5 +703,24 @@ enum status zero_read_finish(struct zero_read *z, struct error *err)
         whole[s] = state_is_whole(z, s);
     for (size_t i = 0; i < z->params->count; i++)
         TRY(add_param_tensors(z, &z->params->items[i], whole, err));
-    return add_groups(z, err);
+    return OK;
+}
+
+static void add_params_of_group(const struct zero_read *z, size_t g)
+{
+    for (size_t i = 0; i < z->params->count; i++) {
+        const struct ds_param *p = &z->params->items[i];
+        if (z->group_of[p->segment] == g)
+            torch_groups_add_param(z->c, p->own_name, *step_of(z, 0, p->segment));
+    }
+}
+
+enum status zero_read_add_groups(const struct zero_read *all, size_t count, struct error *err)
+{
+    for (size_t g = 0; g < all[0].num_groups; g++) {
+        TRY(torch_groups_add(all[0].c, all[0].groups[g], NULL, NULL, err));
+        for (size_t i = 0; i < count; i++)
+            add_params_of_group(&all[i], g);
+    }
+    return OK;
 }

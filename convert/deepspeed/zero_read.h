@@ -77,9 +77,13 @@ struct zero_read {
  * or they contradict one another, ERR_UNSUPPORTED for what is not read. */
 MUST_CHECK enum status zero_read_files(struct zero_read *z, const struct ds_file *files,
                                        size_t count, struct error *err);
-/* Adds the own tensors: the states of each parameter and, unless only_states, the weights; then the
- * groups. States that cannot be read are states_unread(). */
+/* Adds the own tensors: the states of each parameter and, unless only_states, the weights. States
+ * that cannot be read are states_unread(). */
 MUST_CHECK enum status zero_read_finish(struct zero_read *z, struct error *err);
+/* Then adds the groups: group g has the parameters of group g of each of `count` model parallel
+ * ranks. */
+MUST_CHECK enum status zero_read_add_groups(const struct zero_read *all, size_t count,
+                                            struct error *err);
 /* "fp16" training's loss scale of an object of deepspeed.runtime.fp16.loss_scaler. */
 void ds_read_loss_scale(struct checkpoint *c, const struct value *scaler, bool dynamic);
 
