@@ -76,9 +76,9 @@ static enum status add_fragment(struct reading *r, const struct value *fragments
         return fail(err, ERR_CORRUPT,
                     "frozen_param_fragments: %s should be a vector of %" PRIu64 " elements",
                     p->name, part);
-    TRY(torch_add_tensor(&r->t, s, stored_name(r, arena_printf(&d->c->arena,
-                                                              "frozen_param_fragments.%s", p->name)),
-                         v, err));
+    TRY(torch_add_tensor(
+        &r->t, s, stored_name(r, arena_printf(&d->c->arena, "frozen_param_fragments.%s", p->name)),
+        v, err));
     d->fragments[r->file->dp * d->frozen.count + i] = s->num_tensors - 1;
     d->frozen.items[i].dtype = v->tensor->dtype;
     return OK;
@@ -127,12 +127,28 @@ static enum dtype dtype_of_config(const struct value *config)
 /* Keys of the program's own that are not used. */
 static void note_client_state(struct checkpoint *c, const struct value *root, const char *file)
 {
-    static const char *const known[] = {
-        "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes",
-        "shared_params", "frozen_param_fragments", "lr_scheduler", "data_sampler", "random_ltd",
-        "sparse_tensor_module_names", "csr_tensor_module_names", "skipped_steps", "global_steps",
-        "global_samples", "dp_world_size", "mp_world_size", "checkpoint_parallel_dimensions",
-        "ds_config", "ds_version", "num_experts", "ds_autoep_layers"};
+    static const char *const known[] = {"module",
+                                        "buffer_names",
+                                        "optimizer",
+                                        "param_shapes",
+                                        "frozen_param_shapes",
+                                        "shared_params",
+                                        "frozen_param_fragments",
+                                        "lr_scheduler",
+                                        "data_sampler",
+                                        "random_ltd",
+                                        "sparse_tensor_module_names",
+                                        "csr_tensor_module_names",
+                                        "skipped_steps",
+                                        "global_steps",
+                                        "global_samples",
+                                        "dp_world_size",
+                                        "mp_world_size",
+                                        "checkpoint_parallel_dimensions",
+                                        "ds_config",
+                                        "ds_version",
+                                        "num_experts",
+                                        "ds_autoep_layers"};
     enum { MAX_NAMED = 8 };
     const char *names = "";
     size_t count = 0;
@@ -167,7 +183,8 @@ static enum status read_run(struct reading *r, struct error *err)
     if (value_as_float(value_get(root, "checkpoint_version"), &version) && version < 2)
         return fail(err, ERR_UNSUPPORTED,
                     "checkpoint_version %g: the rows of query_key_value have another order, which "
-                    "is not read", version);
+                    "is not read",
+                    version);
     c->training.iteration = d->global_steps;
     if (d->global_steps > 0) c->training.run.iteration = (uint64_t)d->global_steps;
     if (ds_as_count(value_get(root, "global_samples"), &samples))
@@ -196,8 +213,7 @@ static enum status check_step(struct reading *r, struct error *err)
         if (version) d->version = arena_copy_text(&d->c->arena, version);
     } else if (steps != d->global_steps)
         return fail(err, ERR_CORRUPT,
-                    "it is of global step %" PRId64 ", %s of %" PRId64
-                    ": files of different saves",
+                    "it is of global step %" PRId64 ", %s of %" PRId64 ": files of different saves",
                     steps, d->first, d->global_steps);
     if (version && d->version && strcmp(version, d->version) && !d->other_version) {
         d->other_version = arena_printf(&d->c->arena, "%s by %s", r->file->name, version);
@@ -216,8 +232,7 @@ static enum status read_shapes(struct reading *r, struct error *err)
                        *frozen = value_get(r->t.root, "frozen_param_shapes");
     const char *path = r->t.path;
     d->dtype = dtype_of_config(value_get(r->t.root, "ds_config"));
-    if (shapes && shapes->kind != VALUE_NONE)
-        TRY(ds_params_read(&d->params, a, shapes, path, err));
+    if (shapes && shapes->kind != VALUE_NONE) TRY(ds_params_read(&d->params, a, shapes, path, err));
     for (size_t i = 0; i < d->params.count; i++)
         d->params.items[i].dtype = d->dtype;
     if (!d->partitioned || !frozen || frozen->kind != VALUE_DICT || !frozen->count) return OK;

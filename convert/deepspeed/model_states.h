@@ -18,19 +18,19 @@ struct deepspeed {
     struct checkpoint *c;
     const struct source_options *o;
     struct ds_files files;
-    struct ds_params params;        /* of the parameters that are trained */
-    struct ds_params *stages;       /* the same of each pipeline stage; one: params */
+    struct ds_params params;  /* of the parameters that are trained */
+    struct ds_params *stages; /* the same of each pipeline stage; one: params */
     size_t num_stages;
-    bool pipeline;                  /* its layers have names of their own */
+    bool pipeline; /* its layers have names of their own */
     struct pipeline_names names;
-    struct ds_params frozen;        /* stage 3: of those that are not */
-    size_t *fragments;              /* [ranks][frozen] index of a stored tensor */
-    uint64_t num_ranks;             /* of fragments */
-    enum dtype dtype;               /* of training, by ds_config */
-    bool partitioned;               /* stage 3 */
-    bool has_optimizer;             /* without ZeRO */
+    struct ds_params frozen; /* stage 3: of those that are not */
+    size_t *fragments;       /* [ranks][frozen] index of a stored tensor */
+    uint64_t num_ranks;      /* of fragments */
+    enum dtype dtype;        /* of training, by ds_config */
+    bool partitioned;        /* stage 3 */
+    bool has_optimizer;      /* without ZeRO */
     int64_t global_steps;
-    const char *first;              /* the file that was read first */
+    const char *first; /* the file that was read first */
     const char *version, *other_version;
 };
 

@@ -27,9 +27,8 @@ static enum status add_tensor(void *context, const char *path, const struct valu
     struct stored *s = &x->d->c->catalog.stored;
     TRY(torch_add_tensor(&x->t, s, arena_printf(a, "%s/%s", x->file->name, path), v, err));
     pipeline_names_note(&x->d->names, a, x->file->dp, path);
-    *ARENA_PUSH(a, x->tensors, x->num_tensors, x->capacity) =
-        (struct layer_tensor){arena_printf(a, "%" PRIu64 ".%s", x->file->dp, path),
-                              s->num_tensors - 1};
+    *ARENA_PUSH(a, x->tensors, x->num_tensors, x->capacity) = (struct layer_tensor){
+        arena_printf(a, "%" PRIu64 ".%s", x->file->dp, path), s->num_tensors - 1};
     return OK;
 }
 

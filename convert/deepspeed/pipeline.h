@@ -1,5 +1,5 @@
-/* pipeline.h - the layers of a pipeline: layer_II[-model_TT]-model_states.pt, a state dict each, with
- * names in the layer (pipeline_names.h). */
+/* pipeline.h - the layers of a pipeline: layer_II[-model_TT]-model_states.pt, a state dict each,
+ * with names in the layer (pipeline_names.h). */
 #ifndef FERRY_CONVERT_DEEPSPEED_PIPELINE_H
 #define FERRY_CONVERT_DEEPSPEED_PIPELINE_H
 

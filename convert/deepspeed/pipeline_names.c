@@ -85,8 +85,8 @@ const char *pipeline_name_key(const struct pipeline_names *n, struct arena *a,
     uint64_t index;
     if (local) return key_outside(local);
     if (!pipeline_name_parse(name, &index, &local)) return NULL;
-    const uint64_t *at = n->num_layers ? bsearch(&index, n->layers, n->num_layers,
-                                                 sizeof *n->layers, by_index)
-                                       : NULL;
+    const uint64_t *at =
+        n->num_layers ? bsearch(&index, n->layers, n->num_layers, sizeof *n->layers, by_index)
+                      : NULL;
     return at ? key_in_layer(a, t, (size_t)(at - n->layers), local) : key_outside(local);
 }

@@ -140,9 +140,8 @@ static const char *kind_of(struct arena *a, const struct zero_read *z)
 {
     const char *ranks =
         arena_printf(a, "%" PRIu64 " rank%s", z->num_ranks, z->num_ranks == 1 ? "" : "s");
-    return z->has_stage
-               ? arena_printf(a, "DeepSpeed ZeRO stage %" PRId64 ", %s", z->stage, ranks)
-               : arena_printf(a, "DeepSpeed's BF16_Optimizer, %s", ranks);
+    return z->has_stage ? arena_printf(a, "DeepSpeed ZeRO stage %" PRId64 ", %s", z->stage, ranks)
+                        : arena_printf(a, "DeepSpeed's BF16_Optimizer, %s", ranks);
 }
 
 /* The files of one stage of the pipeline; without one, of all. */
@@ -165,7 +164,8 @@ static enum status read_zero_stage(struct deepspeed *d, size_t stage, const stru
     TRY(zero_read_files(z, files, count, err));
     if ((z->stage == 3) != d->partitioned)
         return fail(err, ERR_CORRUPT,
-                    "%s: %s is of stage %" PRId64 " of ZeRO, and %s is not: files of different runs",
+                    "%s: %s is of stage %" PRId64
+                    " of ZeRO, and %s is not: files of different runs",
                     c->folder, files[0].name, z->stage, d->first);
     c->training.optimizer.kind = kind_of(&c->arena, z);
     c->training.optimizer.inferred |= z->stage != 3 && (z->aligned || z->other_mappings);
@@ -202,8 +202,8 @@ static enum status read_checkpoint(struct deepspeed *d, const struct model_maps 
     size_t num_layers;
     TRY(ds_folder_find(&c->arena, c->path, d->o, universal, &c->folder, err));
     TRY(ds_files_list(&c->arena, c->folder, &d->files, err));
-    d->pipeline = ds_files_of(&d->files, DS_LAYER, &num_layers) ||
-                  (universal && has_pipeline_names(d));
+    d->pipeline =
+        ds_files_of(&d->files, DS_LAYER, &num_layers) || (universal && has_pipeline_names(d));
     TRY(check_kinds(d, err));
     TRY(read_models(d, universal, err));
     if (d->pipeline && !universal) TRY(pipeline_read_layers(d, err));

@@ -10,10 +10,10 @@
 
 struct universal {
     struct deepspeed *d;
-    const char *folder;       /* zero */
-    struct map names;         /* of parameters -> steps */
-    struct ds_number *steps;  /* [params] */
-    const char **params;      /* names of folders */
+    const char *folder;      /* zero */
+    struct map names;        /* of parameters -> steps */
+    struct ds_number *steps; /* [params] */
+    const char **params;     /* names of folders */
     const char **own_names;
     size_t num_params, params_capacity;
 };
@@ -93,8 +93,7 @@ static enum status read_state(struct state_file *f, struct error *err)
     return add_tensor(f, v, p, err);
 }
 
-static enum status read_file(struct universal *u, size_t param, const char *file,
-                             struct error *err)
+static enum status read_file(struct universal *u, size_t param, const char *file, struct error *err)
 {
     struct arena *a = &u->d->c->arena;
     struct state_file f = {.u = u,
@@ -144,8 +143,7 @@ static enum status list_params(struct universal *u, struct error *err)
         (void)map_add(&u->names, names.names[i], u->num_params, NULL);
         *ARENA_PUSH(a, u->params, u->num_params, u->params_capacity) = names.names[i];
     }
-    if (!u->num_params)
-        return fail(err, ERR_CORRUPT, "%s: no folder of a parameter", u->folder);
+    if (!u->num_params) return fail(err, ERR_CORRUPT, "%s: no folder of a parameter", u->folder);
     name_params(u);
     u->steps = arena_array(a, u->num_params, sizeof *u->steps);
     for (size_t i = 0; i < u->num_params; i++)

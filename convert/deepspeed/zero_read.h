@@ -3,11 +3,10 @@
  *
  *   {optimizer_state_dict: S, ds_config, ds_version}, S of stages 1 and 2 (runtime/zero/
  *   stage_1_and_2.py:state_dict) and of BF16_Optimizer, which has no zero_stage:
- *     base_optimizer_state               {state: {g: {step, exp_avg, ...}}, param_groups}, or (elastic)
- *                                        a list of {exp_avg, ...}, one a group
- *     single_partition_of_fp32_groups    masters, one vector a group; stages 1 and 2 without padding
- *     partition_count, param_slice_mappings, param_alignment_paddings, loss_scaler, ...
- *   S of stage 3 (stage3.py:_rigid_state_dict):
+ *     base_optimizer_state               {state: {g: {step, exp_avg, ...}}, param_groups}, or
+ * (elastic) a list of {exp_avg, ...}, one a group single_partition_of_fp32_groups    masters, one
+ * vector a group; stages 1 and 2 without padding partition_count, param_slice_mappings,
+ * param_alignment_paddings, loss_scaler, ... S of stage 3 (stage3.py:_rigid_state_dict):
  *     optimizer_state_dict               {state: {s: {step, ...}}, param_groups}, s a sub-group
  *     fp32_flat_groups                   masters, one vector a sub-group
  *     partition_count, zero_stage, loss_scaler, ...
@@ -31,8 +30,8 @@ struct ds_param {
     const uint64_t *shape;
     uint64_t numel;
     size_t segment;
-    uint64_t begin;    /* in the segment: of all ranks, or (stage 3) of each */
-    enum dtype dtype;  /* of the weight; stage 3 */
+    uint64_t begin;   /* in the segment: of all ranks, or (stage 3) of each */
+    enum dtype dtype; /* of the weight; stage 3 */
 };
 struct ds_params {
     struct ds_param *items;
@@ -52,21 +51,21 @@ struct zero_read {
     struct checkpoint *c;
     const char *folder;
     struct ds_params *params;
-    size_t expected; /* files that another file says there are; 0: none does */
+    size_t expected;  /* files that another file says there are; 0: none does */
     bool only_states; /* weights are elsewhere; else (stage 3) they are read from the masters */
 
-    int64_t stage; /* 1 without zero_stage */
+    int64_t stage;  /* 1 without zero_stage */
     bool has_stage; /* false: BF16_Optimizer, or very old files */
     uint64_t num_ranks;
     size_t num_segments;
-    uint64_t *part; /* [num_segments] length in the first file */
+    uint64_t *part;                 /* [num_segments] length in the first file */
     const char *states[MAX_STATES]; /* [0] is the master */
     size_t num_states;
-    size_t *stored; /* [num_ranks][num_segments][MAX_STATES]; 0: none, else index + 1 */
-    struct ds_number *steps;   /* [num_ranks][num_segments] */
+    size_t *stored;          /* [num_ranks][num_segments][MAX_STATES]; 0: none, else index + 1 */
+    struct ds_number *steps; /* [num_ranks][num_segments] */
     const struct value **groups; /* [num_groups] dicts of the first file, in c's arena */
     size_t num_groups;
-    size_t *group_of; /* [num_segments] */
+    size_t *group_of;    /* [num_segments] */
     const char *version; /* ds_version of the first file */
     size_t other_versions, other_mappings;
     const char *first_other_version;
