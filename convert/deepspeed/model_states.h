@@ -22,6 +22,7 @@ struct deepspeed {
     struct ds_params *stages; /* the same of each pipeline stage; one: params */
     size_t num_stages;
     bool pipeline; /* its layers have names of their own */
+    uint64_t tp;   /* ranks that split the parameters of a pipeline; mp_rank is pp * tp + tp_rank */
     struct pipeline_names names;
     struct ds_params frozen; /* stage 3: of those that are not */
     size_t *fragments;       /* [ranks][frozen] index of a stored tensor */

@@ -42,9 +42,6 @@ static enum status check_kinds(struct deepspeed *d, struct error *err)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: %s and %zu others: experts of DeepSpeed's MoE are not read", c->folder,
                     f->name, count - 1);
-    f = ds_files_of(&d->files, DS_LAYER, &count);
-    for (size_t i = 0; i < count; i++)
-        if (f[i].mp) return refuse_split(d, &f[i], err);
     for (size_t i = 0; i < d->files.count && !d->pipeline; i++)
         if (d->files.items[i].mp) return refuse_split(d, &d->files.items[i], err);
     if (path_exists(path_join(&d->c->arena, c->folder, "offloaded_tensors")))
@@ -159,6 +156,11 @@ static enum status read_zero_stage(struct deepspeed *d, size_t stage, const stru
                     "%s: %s has no param_shapes, without which the optimizer's vectors cannot be "
                     "cut into parameters",
                     c->folder, d->first);
+    if (d->pipeline) {
+        struct pipeline_rank rank = {d, stage % d->tp};
+        z->context = arena_copy(&c->arena, &rank, sizeof rank);
+        z->add_run = pipeline_add_run;
+    }
     for (size_t i = 0; i < params->count; i++)
         params->items[i].own_name = ds_own_name(d, params->items[i].name);
     TRY(zero_read_files(z, files, count, err));
@@ -188,29 +190,49 @@ static enum status read_zero(struct deepspeed *d, struct error *err)
     if (at < count)
         return fail(err, ERR_CORRUPT, "%s: %s, and no mp_rank_%02" PRIu64 "_model_states.pt",
                     d->c->folder, files[at].name, files[at].mp);
-    return zero_read_add_groups(all, d->num_stages, err);
+    return zero_read_add_groups(all, d->num_stages, d->tp, err);
 }
 
 /* ---- all ---- */
+
+/* The config comes first: it says how a pipeline's parameters are split. */
+static enum status read_pipeline(struct deepspeed *d, const struct model_maps *maps,
+                                 const char *const *folders, bool universal, struct error *err)
+{
+    struct naming_import import;
+    TRY(hf_model_describe(d->c, d->o, maps, folders, true, &import, err));
+    TRY(pipeline_count_ranks(d, err));
+    TRY(read_models(d, universal, err));
+    if (!universal) TRY(pipeline_read_layers(d, err));
+    TRY(universal ? universal_states_read(d, err) : read_zero(d, err));
+    return pipeline_import(d, &import, err);
+}
+
+static enum status read_model(struct deepspeed *d, const struct model_maps *maps,
+                              const char *const *folders, bool universal, struct error *err)
+{
+    struct naming_import import;
+    TRY(read_models(d, universal, err));
+    TRY(universal ? universal_states_read(d, err) : read_zero(d, err));
+    TRY(hf_model_describe(d->c, d->o, maps, folders, false, &import, err));
+    return hf_model_import(&import, err);
+}
 
 /* universal: by files of parameters. */
 static enum status read_checkpoint(struct deepspeed *d, const struct model_maps *maps,
                                    bool universal, struct error *err)
 {
     struct checkpoint *c = d->c;
-    struct naming_import import;
     size_t num_layers;
     TRY(ds_folder_find(&c->arena, c->path, d->o, universal, &c->folder, err));
     TRY(ds_files_list(&c->arena, c->folder, &d->files, err));
+    const char *const folders[] = {c->folder, c->path, path_parent(&c->arena, c->folder), NULL};
+    d->tp = 1;
     d->pipeline =
         ds_files_of(&d->files, DS_LAYER, &num_layers) || (universal && has_pipeline_names(d));
     TRY(check_kinds(d, err));
-    TRY(read_models(d, universal, err));
-    if (d->pipeline && !universal) TRY(pipeline_read_layers(d, err));
-    TRY(universal ? universal_states_read(d, err) : read_zero(d, err));
-    const char *const folders[] = {c->folder, c->path, path_parent(&c->arena, c->folder), NULL};
-    TRY(hf_model_describe(c, d->o, maps, folders, d->pipeline, &import, err));
-    TRY(d->pipeline ? pipeline_import(d, &import, err) : hf_model_import(&import, err));
+    TRY(d->pipeline ? read_pipeline(d, maps, folders, universal, err)
+                    : read_model(d, maps, folders, universal, err));
     return states_prove(c, err);
 }
 

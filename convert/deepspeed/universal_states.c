@@ -12,6 +12,7 @@ struct universal {
     struct deepspeed *d;
     const char *folder;      /* zero */
     struct map names;        /* of parameters -> steps */
+    bool *listed;            /* [params] in a group; tensor parallel ranks list the same ones */
     struct ds_number *steps; /* [params] */
     const char **params;     /* names of folders */
     const char **own_names;
@@ -145,6 +146,7 @@ static enum status list_params(struct universal *u, struct error *err)
     }
     if (!u->num_params) return fail(err, ERR_CORRUPT, "%s: no folder of a parameter", u->folder);
     name_params(u);
+    u->listed = arena_array(a, u->num_params, sizeof *u->listed);
     u->steps = arena_array(a, u->num_params, sizeof *u->steps);
     for (size_t i = 0; i < u->num_params; i++)
         u->steps[i] = (struct ds_number){NAN, SIZE_MAX};
@@ -213,9 +215,13 @@ static void add_params_of_group(struct universal *u, const struct ds_params *p,
 {
     size_t at;
     for (size_t list = 0; list < p->num_lists; list++)
-        for (size_t i = list ? p->ends[list - 1] : 0; i < p->ends[list]; i++)
-            if (group_has(u, group, number, list) && map_get(&u->names, p->items[i].name, &at))
-                torch_groups_add_param(u->d->c, u->own_names[at], u->steps[at].value);
+        for (size_t i = list ? p->ends[list - 1] : 0; i < p->ends[list]; i++) {
+            if (!group_has(u, group, number, list) || !map_get(&u->names, p->items[i].name, &at) ||
+                u->listed[at])
+                continue;
+            u->listed[at] = true;
+            torch_groups_add_param(u->d->c, u->own_names[at], u->steps[at].value);
+        }
 }
 
 static enum status add_group(struct universal *u, const struct value *group, size_t number,

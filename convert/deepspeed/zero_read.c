@@ -616,43 +616,55 @@ static bool state_is_whole(struct zero_read *z, size_t state)
     return true;
 }
 
-static enum status add_run(struct zero_read *z, struct own_tensor *own, uint64_t rank,
-                           const struct ds_param *p, size_t state, uint64_t a, uint64_t b,
+/* The own tensor of a state of a parameter (NULL: of the weight itself), from vectors of the state
+ * of this number. */
+struct adding {
+    struct zero_read *z;
+    const struct ds_param *p;
+    const char *state;
+    size_t number;
+    enum dtype dtype;
+    struct own_tensor *own; /* NULL: z->add_run has it */
+};
+
+static enum status add_run(const struct adding *x, uint64_t rank, uint64_t a, uint64_t b,
                            uint64_t count, struct error *err)
 {
-    const size_t at = *stored_of(z, rank, p->segment, state);
+    struct zero_read *z = x->z;
+    const size_t at = *stored_of(z, rank, x->p->segment, x->number) - 1;
     const struct pair run = pair_whole(a, b, count);
-    return catalog_add_own_part(&z->c->catalog, own, &z->c->catalog.stored.tensors[at - 1], &run,
+    if (!x->own) return z->add_run(z->context, x->p, x->state, x->dtype, at, &run, err);
+    return catalog_add_own_part(&z->c->catalog, x->own, &z->c->catalog.stored.tensors[at], &run,
                                 err);
 }
 
-static enum status add_runs(struct zero_read *z, struct own_tensor *own, const struct ds_param *p,
-                            size_t state, struct error *err)
+static enum status add_runs(const struct adding *x, struct error *err)
 {
+    const struct zero_read *z = x->z;
+    const struct ds_param *p = x->p;
     if (z->stage == 3) {
         const uint64_t part = zero3_part(p->numel, z->num_ranks);
         for (uint64_t r = 0; r < z->num_ranks && r * part < p->numel; r++)
-            TRY(add_run(z, own, r, p, state, r * part, p->begin, min_u64(part, p->numel - r * part),
-                        err));
+            TRY(add_run(x, r, r * part, p->begin, min_u64(part, p->numel - r * part), err));
         return OK;
     }
     const uint64_t part = z->part[p->segment];
     for (uint64_t r = part ? p->begin / part : z->num_ranks; r < z->num_ranks; r++) {
         uint64_t start, numel;
         if (!run_of_rank(z, r, p, &start, &numel)) break;
-        TRY(add_run(z, own, r, p, state, r * part + start - p->begin, start, numel, err));
+        TRY(add_run(x, r, r * part + start - p->begin, start, numel, err));
     }
     return OK;
 }
 
-/* The tensor of a state of a parameter; state NULL_STATE: the weight itself, of its dtype. */
 static enum status add_own(struct zero_read *z, const struct ds_param *p, const char *state,
                            size_t number, enum dtype dtype, struct error *err)
 {
-    struct own_tensor *own;
-    TRY(catalog_add_own(&z->c->catalog, p->own_name, state, dtype, p->num_dims, p->shape, &own,
-                        err));
-    return add_runs(z, own, p, number, err);
+    struct adding x = {z, p, state, number, dtype, NULL};
+    if (!z->add_run)
+        TRY(catalog_add_own(&z->c->catalog, p->own_name, state, dtype, p->num_dims, p->shape,
+                            &x.own, err));
+    return add_runs(&x, err);
 }
 
 static enum dtype dtype_of_state(const struct zero_read *z, const struct ds_param *p, size_t state)
@@ -717,11 +729,12 @@ static void add_params_of_group(const struct zero_read *z, size_t g)
     }
 }
 
-enum status zero_read_add_groups(const struct zero_read *all, size_t count, struct error *err)
+enum status zero_read_add_groups(const struct zero_read *all, size_t count, size_t tp,
+                                 struct error *err)
 {
     for (size_t g = 0; g < all[0].num_groups; g++) {
         TRY(torch_groups_add(all[0].c, all[0].groups[g], NULL, NULL, err));
-        for (size_t i = 0; i < count; i++)
+        for (size_t i = 0; i < count; i += tp)
             add_params_of_group(&all[i], g);
     }
     return OK;

@@ -47,12 +47,20 @@ MUST_CHECK enum status ds_params_read(struct ds_params *p, struct arena *a,
                                       struct error *err);
 void ds_params_release(struct ds_params *p);
 
+typedef enum status zero_add_run(void *context, const struct ds_param *p, const char *state,
+                                 enum dtype dtype, size_t stored, const struct pair *run,
+                                 struct error *err);
+
 struct zero_read {
     struct checkpoint *c;
     const char *folder;
     struct ds_params *params;
     size_t expected;  /* files that another file says there are; 0: none does */
     bool only_states; /* weights are elsewhere; else (stage 3) they are read from the masters */
+    /* Adds a run of a parameter, (flat in the parameter, in the stored tensor), to the own tensor
+     * of a state. NULL: parameters are whole. */
+    zero_add_run *add_run;
+    void *context;
 
     int64_t stage;  /* 1 without zero_stage */
     bool has_stage; /* false: BF16_Optimizer, or very old files */
@@ -80,8 +88,8 @@ MUST_CHECK enum status zero_read_files(struct zero_read *z, const struct ds_file
  * that cannot be read are states_unread(). */
 MUST_CHECK enum status zero_read_finish(struct zero_read *z, struct error *err);
 /* Then adds the groups: group g has the parameters of group g of each of `count` model parallel
- * ranks. */
-MUST_CHECK enum status zero_read_add_groups(const struct zero_read *all, size_t count,
+ * ranks, of every tp-th one: the others have parts of the same parameters. */
+MUST_CHECK enum status zero_read_add_groups(const struct zero_read *all, size_t count, size_t tp,
                                             struct error *err);
 /* "fp16" training's loss scale of an object of deepspeed.runtime.fp16.loss_scaler. */
 void ds_read_loss_scale(struct checkpoint *c, const struct value *scaler, bool dynamic);
