@@ -37,11 +37,11 @@ static const char *stored_name(const struct reading *r, const char *key)
 static bool is_alias(struct reading *r, const char *name, const struct value_tensor *t)
 {
     size_t i;
-    if (value_get(r->shared, name)) return true;
-    if (!t->num_dims || map_get(&r->d->params.names, name, &i)) return false;
     const char *place = arena_printf(&r->t.arena, "%s:%" PRIu64 ":%s", t->storage->key, t->offset,
                                      shape_text(&r->t.arena, t->num_dims, t->shape));
-    return !map_add(&r->places, place, 0, &i) && r->d->params.count;
+    const bool is_first = !t->storage->numel || map_add(&r->places, place, 0, NULL);
+    if (value_get(r->shared, name)) return true;
+    return !is_first && !map_get(&r->d->params.names, name, &i);
 }
 
 static enum status add_tensor(void *context, const char *path, const struct value *v,

@@ -72,7 +72,7 @@ struct change {
     uint64_t moment;   /* elements of exp_avg of rank 1; 0: right */
     int64_t gap;       /* the first of these paddings */
     const char *group_flag, *extra_key;
-    bool twice, scaled, no_shapes;
+    bool twice, scaled, no_shapes, tied, shared;
 };
 
 /* Parameters a [3, 2] and b [3]: N = 9, padded to 12, 6 a rank; a is 0.., b 6.. */
@@ -92,7 +92,12 @@ static void make_model(const struct change *x)
     struct making m = {.a = a};
     struct value *root = value_dict(a), *module = value_dict(a), *shapes = value_dict(a);
     value_dict_add(a, module, "a", tensor(&m, DT_BF16, 2, shape_a, 0));
-    value_dict_add(a, module, "b", tensor(&m, DT_BF16, 1, shape_b, 6));
+    struct value *b = tensor(&m, DT_BF16, 1, shape_b, 6), *shared = value_dict(a);
+    value_dict_add(a, module, "b", b);
+    if (x->tied) value_dict_add(a, module, "c", b); /* the same part of the same storage */
+    if (x->shared) value_dict_add(a, module, "d", tensor(&m, DT_BF16, 1, shape_b, 6));
+    value_dict_add(a, shared, "d", value_text(a, "b"));
+    if (x->shared) value_dict_add(a, root, "shared_params", shared);
     value_dict_add(a, shapes, "a", size_of(a, 2, shape_a));
     if (!x->twice) value_dict_add(a, shapes, "b", size_of(a, 1, shape_b));
     struct value *lists[] = {shapes, shapes};
@@ -239,6 +244,17 @@ static void places_behind_gaps_are_proved_by_the_weights(void **state)
     checkpoint_release(&c);
 }
 
+static void second_names_of_tied_parameters_are_left_out(void **state)
+{
+    struct checkpoint c;
+    (void)state;
+    assert_ok(open_changed(&c, &(struct change){.tied = true, .shared = true}));
+    is_counted_from(&c, "b", DT_BF16, 3, 6);
+    assert_null(catalog_find(&c.catalog, "c"));
+    assert_null(catalog_find(&c.catalog, "d"));
+    checkpoint_release(&c);
+}
+
 static bool has_note(const struct checkpoint *c, const char *text)
 {
     for (size_t i = 0; i < c->notes.count; i++)
@@ -300,6 +316,7 @@ int main(void)
         TEST(masters_with_padding_are_those_of_bf16_optimizer),
         TEST(states_of_other_lengths_are_unread_and_weights_are_read),
         TEST(places_behind_gaps_are_proved_by_the_weights),
+        TEST(second_names_of_tied_parameters_are_left_out),
         TEST(state_of_the_program_is_named),
         TEST(files_that_contradict_are_refused_by_name),
     };
