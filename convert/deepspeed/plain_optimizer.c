@@ -151,7 +151,7 @@ enum status plain_optimizer_read(struct checkpoint *c, struct torch_file *t, con
     const uint32_t n = ds_list(value_get(optimizer, "param_groups"), &groups);
     c->training.optimizer.present = true;
     c->training.optimizer.kind = "DeepSpeed, without ZeRO";
-    if (!n || !x.state) {
+    if (!n || !x.state || !module) {
         states_unread(c, "%s: its optimizer is not one of torch.optim", file);
         return OK;
     }
