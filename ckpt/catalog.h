@@ -25,9 +25,8 @@
  * `file`; ORIGIN_MEMORY: of `memory`). */
 struct piece {
     enum origin_id origin;
-    enum dtype
-        dtype; /* as stored; differs from the tensor's only if that is fused from several dtypes, or
-                  the tensor is the stored numbers rounded */
+    enum dtype dtype; /* as stored; differs from the tensor's only if that is fused from several
+                         dtypes, or the tensor is the stored numbers rounded */
     uint32_t file;
     bool byte_swapped;
     uint64_t offset_bytes;

@@ -208,6 +208,6 @@ enum status ds_folder_find(struct arena *a, const char *path, const struct sourc
     *folder = path_join(a, path, tag);
     if (path_is_folder(*folder)) return OK;
     return fail(err, ERR_IO, "%s: no folder %s, which %s names", path, tag,
-                o->has_ckpt_step ? "--ckpt-step" : arena_printf(a, "the file %s",
-                                                                 tracker_name(universal)));
+                o->has_ckpt_step ? "--ckpt-step"
+                                 : arena_printf(a, "the file %s", tracker_name(universal)));
 }

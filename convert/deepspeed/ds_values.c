@@ -82,6 +82,11 @@ static enum status read_number(const struct stored *s, struct stored_reader *r,
         return fail(err, ERR_CORRUPT, "%s: %" PRIu64 " elements of %s are no number", x->name,
                     stored_numel(x), dtype_infos[x->dtype].name);
     TRY(stored_read(r, x->pieces->file, x->pieces->offset_bytes, bytes, size, err));
+    for (size_t i = 0; x->pieces->byte_swapped && i < size / 2; i++) {
+        const char byte = bytes[i];
+        bytes[i] = bytes[size - 1 - i];
+        bytes[size - 1 - i] = byte;
+    }
     number->value = dtype_load(x->dtype, bytes, 0);
     return OK;
 }

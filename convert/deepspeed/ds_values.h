@@ -19,7 +19,7 @@ bool ds_as_count(const struct value *v, uint64_t *out); /* an int that is not ne
 
 /* A number, or a tensor of one, whose value is read later. */
 struct ds_number {
-    double value; /* NaN: there is none */
+    double value;  /* NaN: there is none */
     size_t stored; /* index of the stored tensor that has it; SIZE_MAX: value is it */
 };
 /* name: of the stored tensor. */

@@ -10,6 +10,13 @@
 #include "convert/deepspeed/zero_layout.h"
 #include "convert/megatron/megatron_source.h" /* value_copy */
 
+const char *ds_own_name(const struct deepspeed *d, const char *name)
+{
+    const char *key =
+        d->pipeline ? pipeline_name_key(&d->names, &d->c->arena, d->c->params, name) : NULL;
+    return key ? key : name;
+}
+
 /* ---- tensors ---- */
 
 struct reading {
@@ -30,11 +37,11 @@ static const char *stored_name(const struct reading *r, const char *key)
 static bool is_alias(struct reading *r, const char *name, const struct value_tensor *t)
 {
     size_t i;
-    if (value_get(r->shared, name)) return true;
-    if (!t->num_dims || map_get(&r->d->params.names, name, &i)) return false;
     const char *place = arena_printf(&r->t.arena, "%s:%" PRIu64 ":%s", t->storage->key, t->offset,
                                      shape_text(&r->t.arena, t->num_dims, t->shape));
-    return !map_add(&r->places, place, 0, &i) && r->d->params.count;
+    const bool is_first = !t->storage->numel || map_add(&r->places, place, 0, NULL);
+    if (value_get(r->shared, name)) return true;
+    return !is_first && !map_get(&r->d->params.names, name, &i);
 }
 
 static enum status add_tensor(void *context, const char *path, const struct value *v,
@@ -69,9 +76,9 @@ static enum status add_fragment(struct reading *r, const struct value *fragments
         return fail(err, ERR_CORRUPT,
                     "frozen_param_fragments: %s should be a vector of %" PRIu64 " elements",
                     p->name, part);
-    TRY(torch_add_tensor(&r->t, s, stored_name(r, arena_printf(&d->c->arena,
-                                                              "frozen_param_fragments.%s", p->name)),
-                         v, err));
+    TRY(torch_add_tensor(
+        &r->t, s, stored_name(r, arena_printf(&d->c->arena, "frozen_param_fragments.%s", p->name)),
+        v, err));
     d->fragments[r->file->dp * d->frozen.count + i] = s->num_tensors - 1;
     d->frozen.items[i].dtype = v->tensor->dtype;
     return OK;
@@ -120,12 +127,28 @@ static enum dtype dtype_of_config(const struct value *config)
 /* Keys of the program's own that are not used. */
 static void note_client_state(struct checkpoint *c, const struct value *root, const char *file)
 {
-    static const char *const known[] = {
-        "module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes",
-        "shared_params", "frozen_param_fragments", "lr_scheduler", "data_sampler", "random_ltd",
-        "sparse_tensor_module_names", "csr_tensor_module_names", "skipped_steps", "global_steps",
-        "global_samples", "dp_world_size", "mp_world_size", "checkpoint_parallel_dimensions",
-        "ds_config", "ds_version", "num_experts", "ds_autoep_layers"};
+    static const char *const known[] = {"module",
+                                        "buffer_names",
+                                        "optimizer",
+                                        "param_shapes",
+                                        "frozen_param_shapes",
+                                        "shared_params",
+                                        "frozen_param_fragments",
+                                        "lr_scheduler",
+                                        "data_sampler",
+                                        "random_ltd",
+                                        "sparse_tensor_module_names",
+                                        "csr_tensor_module_names",
+                                        "skipped_steps",
+                                        "global_steps",
+                                        "global_samples",
+                                        "dp_world_size",
+                                        "mp_world_size",
+                                        "checkpoint_parallel_dimensions",
+                                        "ds_config",
+                                        "ds_version",
+                                        "num_experts",
+                                        "ds_autoep_layers"};
     enum { MAX_NAMED = 8 };
     const char *names = "";
     size_t count = 0;
@@ -156,6 +179,12 @@ static enum status read_run(struct reading *r, struct error *err)
     struct checkpoint *c = d->c;
     const struct value *root = r->t.root, *schedule = value_get(root, "lr_scheduler");
     uint64_t samples;
+    double version;
+    if (value_as_float(value_get(root, "checkpoint_version"), &version) && version < 2)
+        return fail(err, ERR_UNSUPPORTED,
+                    "checkpoint_version %g: the rows of query_key_value have another order, which "
+                    "is not read",
+                    version);
     c->training.iteration = d->global_steps;
     if (d->global_steps > 0) c->training.run.iteration = (uint64_t)d->global_steps;
     if (ds_as_count(value_get(root, "global_samples"), &samples))
@@ -184,8 +213,7 @@ static enum status check_step(struct reading *r, struct error *err)
         if (version) d->version = arena_copy_text(&d->c->arena, version);
     } else if (steps != d->global_steps)
         return fail(err, ERR_CORRUPT,
-                    "it is of global step %" PRId64 ", %s of %" PRId64
-                    ": files of different saves",
+                    "it is of global step %" PRId64 ", %s of %" PRId64 ": files of different saves",
                     steps, d->first, d->global_steps);
     if (version && d->version && strcmp(version, d->version) && !d->other_version) {
         d->other_version = arena_printf(&d->c->arena, "%s by %s", r->file->name, version);
@@ -204,8 +232,7 @@ static enum status read_shapes(struct reading *r, struct error *err)
                        *frozen = value_get(r->t.root, "frozen_param_shapes");
     const char *path = r->t.path;
     d->dtype = dtype_of_config(value_get(r->t.root, "ds_config"));
-    if (shapes && shapes->kind != VALUE_NONE)
-        TRY(ds_params_read(&d->params, a, shapes, path, err));
+    if (shapes && shapes->kind != VALUE_NONE) TRY(ds_params_read(&d->params, a, shapes, path, err));
     for (size_t i = 0; i < d->params.count; i++)
         d->params.items[i].dtype = d->dtype;
     if (!d->partitioned || !frozen || frozen->kind != VALUE_DICT || !frozen->count) return OK;
@@ -226,7 +253,7 @@ static enum status read_all(struct reading *r, struct error *err)
     const bool is_first = !d->first;
     if (r->t.root->kind != VALUE_DICT) return fail(err, ERR_CORRUPT, "it is no dict");
     TRY(check_step(r, err));
-    if (is_first) TRY(read_shapes(r, err));
+    if (is_first || d->pipeline) TRY(read_shapes(r, err));
     if (is_first) TRY(read_run(r, err));
     r->shared = value_get(r->t.root, "shared_params");
     if (module && module->kind == VALUE_DICT && (is_first || !d->partitioned))

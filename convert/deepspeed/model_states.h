@@ -10,6 +10,7 @@
 #ifndef FERRY_CONVERT_DEEPSPEED_MODEL_STATES_H
 #define FERRY_CONVERT_DEEPSPEED_MODEL_STATES_H
 
+#include "convert/deepspeed/pipeline_names.h"
 #include "convert/deepspeed/zero_read.h"
 
 /* A DeepSpeed checkpoint that is opened. */
@@ -17,15 +18,20 @@ struct deepspeed {
     struct checkpoint *c;
     const struct source_options *o;
     struct ds_files files;
-    struct ds_params params;        /* of the parameters that are trained */
-    struct ds_params frozen;        /* stage 3: of those that are not */
-    size_t *fragments;              /* [ranks][frozen] index of a stored tensor */
-    uint64_t num_ranks;             /* of fragments */
-    enum dtype dtype;               /* of training, by ds_config */
-    bool partitioned;               /* stage 3 */
-    bool has_optimizer;             /* without ZeRO */
+    struct ds_params params;  /* of the parameters that are trained */
+    struct ds_params *stages; /* the same of each pipeline stage; one: params */
+    size_t num_stages;
+    bool pipeline; /* its layers have names of their own */
+    uint64_t tp;   /* ranks that split the parameters of a pipeline; mp_rank is pp * tp + tp_rank */
+    struct pipeline_names names;
+    struct ds_params frozen; /* stage 3: of those that are not */
+    size_t *fragments;       /* [ranks][frozen] index of a stored tensor */
+    uint64_t num_ranks;      /* of fragments */
+    enum dtype dtype;        /* of training, by ds_config */
+    bool partitioned;        /* stage 3 */
+    bool has_optimizer;      /* without ZeRO */
     int64_t global_steps;
-    const char *first;              /* the file that was read first */
+    const char *first; /* the file that was read first */
     const char *version, *other_version;
 };
 
@@ -34,6 +40,8 @@ struct deepspeed {
  * than the first one. */
 MUST_CHECK enum status model_states_read(struct deepspeed *d, const struct ds_file *file,
                                          struct error *err);
+/* The own name of a parameter that DeepSpeed calls so. */
+const char *ds_own_name(const struct deepspeed *d, const char *name);
 /* Stage 3: adds the own tensors of frozen parameters. */
 MUST_CHECK enum status model_states_add_frozen(struct deepspeed *d, struct error *err);
 

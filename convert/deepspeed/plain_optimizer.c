@@ -92,10 +92,9 @@ static enum status add_states(struct plain *x, const char *name, int64_t number,
             states_unread(c, "%s of %s is no state that can be named", state, name);
             continue;
         }
-        TRY(torch_add_tensor(x->t, s,
-                             arena_printf(&c->arena, "%s/state.%" PRId64 ".%s", x->file, number,
-                                          state),
-                             v, err));
+        TRY(torch_add_tensor(
+            x->t, s, arena_printf(&c->arena, "%s/state.%" PRId64 ".%s", x->file, number, state), v,
+            err));
         const struct stored_tensor *stored = &s->tensors[s->num_tensors - 1];
         c->training.optimizer.size_bytes += stored_tensor_bytes(stored);
         TRY(catalog_own_stored(&c->catalog, name, arena_copy_text(&c->arena, state), stored, err));
@@ -119,7 +118,8 @@ static enum status add_group(struct plain *x, const struct value *group, bool al
         if (!name) {
             states_unread(x->c,
                           "the states of parameter %" PRId64 " do not have the shape of a "
-                          "parameter in the order of the model", number);
+                          "parameter in the order of the model",
+                          number);
             return OK;
         }
         torch_groups_add_param(x->c, name, NAN);
@@ -145,13 +145,13 @@ enum status plain_optimizer_read(struct checkpoint *c, struct torch_file *t, con
                                  const struct value *module, const struct value *buffers,
                                  const struct value *optimizer, struct error *err)
 {
-    struct plain x = {.c = c, .t = t, .file = file, .state = value_get(optimizer, "state"),
-                      .buffers = buffers};
+    struct plain x = {
+        .c = c, .t = t, .file = file, .state = value_get(optimizer, "state"), .buffers = buffers};
     struct value *const *groups;
     const uint32_t n = ds_list(value_get(optimizer, "param_groups"), &groups);
     c->training.optimizer.present = true;
     c->training.optimizer.kind = "DeepSpeed, without ZeRO";
-    if (!n || !x.state) {
+    if (!n || !x.state || !module) {
         states_unread(c, "%s: its optimizer is not one of torch.optim", file);
         return OK;
     }

@@ -5,11 +5,33 @@
 #include <string.h>
 
 #include "common/count.h"
-#include "convert/deepspeed/model_states.h"
+#include "convert/deepspeed/pipeline.h"
 #include "convert/deepspeed/universal_states.h"
 #include "convert/hf/hf_model.h"
 
 /* ---- what is not read ---- */
+
+static enum status refuse_split(const struct deepspeed *d, const struct ds_file *f,
+                                struct error *err)
+{
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: %s: parameters that tensor parallel ranks have split are not read: nothing "
+                "says how they are joined",
+                d->c->folder, f->name);
+}
+
+/* Whether the folders of a universal checkpoint have names of a pipeline. */
+static bool has_pipeline_names(struct deepspeed *d)
+{
+    struct name_list names = {0};
+    uint64_t index;
+    const char *local;
+    if (folder_list(path_join(&d->c->arena, d->c->folder, "zero"), &d->c->arena, &names, NULL))
+        return false;
+    for (size_t i = 0; i < names.count; i++)
+        if (pipeline_name_parse(names.names[i], &index, &local)) return true;
+    return false;
+}
 
 static enum status check_kinds(struct deepspeed *d, struct error *err)
 {
@@ -20,16 +42,8 @@ static enum status check_kinds(struct deepspeed *d, struct error *err)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: %s and %zu others: experts of DeepSpeed's MoE are not read", c->folder,
                     f->name, count - 1);
-    f = ds_files_of(&d->files, DS_LAYER, &count);
-    if (f)
-        return fail(err, ERR_UNSUPPORTED, "%s: %s: the layers of a pipeline are not read",
-                    c->folder, f->name);
-    for (size_t i = 0; i < d->files.count; i++)
-        if (d->files.items[i].mp)
-            return fail(err, ERR_UNSUPPORTED,
-                        "%s: %s: parameters that tensor parallel ranks have split are not read: "
-                        "nothing says how they are joined",
-                        c->folder, d->files.items[i].name);
+    for (size_t i = 0; i < d->files.count && !d->pipeline; i++)
+        if (d->files.items[i].mp) return refuse_split(d, &d->files.items[i], err);
     if (path_exists(path_join(&d->c->arena, c->folder, "offloaded_tensors")))
         return fail(err, ERR_UNSUPPORTED,
                     "%s: offloaded_tensors: the optimizer was offloaded to NVMe swap files, which "
@@ -52,6 +66,42 @@ static enum status check_rank_models(const struct deepspeed *d, const struct ds_
     return OK;
 }
 
+static enum status check_stages(const struct deepspeed *d, const struct ds_file *files,
+                                size_t count, struct error *err)
+{
+    for (size_t i = 0; i < count; i++)
+        if (files[i].mp != i)
+            return fail(err, ERR_CORRUPT, "%s: mp_rank_%02zu_model_states.pt is missing",
+                        d->c->folder, i);
+    return OK;
+}
+
+/* The files of a pipeline's stages, each with the shapes of its parameters. */
+static enum status read_stages(struct deepspeed *d, const struct ds_file *files, size_t count,
+                               struct error *err)
+{
+    TRY(check_stages(d, files, count, err));
+    d->stages = arena_array(&d->c->arena, count, sizeof *d->stages);
+    for (; d->num_stages < count; d->num_stages++) {
+        TRY(model_states_read(d, &files[d->num_stages], err));
+        d->stages[d->num_stages] = d->params;
+        d->params = (struct ds_params){0};
+    }
+    return OK;
+}
+
+/* A file for each rank, or one for all. */
+static enum status read_files(struct deepspeed *d, const struct ds_file *files, size_t count,
+                              struct error *err)
+{
+    d->num_ranks = count;
+    d->stages = &d->params;
+    d->num_stages = 1;
+    for (size_t i = 0; i < count; i++)
+        TRY(model_states_read(d, &files[i], err));
+    return d->partitioned ? model_states_add_frozen(d, err) : OK;
+}
+
 /* universal: the states are elsewhere. */
 static enum status read_models(struct deepspeed *d, bool universal, struct error *err)
 {
@@ -64,6 +114,10 @@ static enum status read_models(struct deepspeed *d, bool universal, struct error
     if (!files)
         return fail(err, ERR_CORRUPT,
                     "%s: no *model_states.pt, which has the names of the parameters", d->c->folder);
+    if (d->partitioned && d->pipeline)
+        return fail(err, ERR_UNSUPPORTED, "%s: stage 3 of ZeRO in a pipeline is not read",
+                    d->c->folder);
+    if (d->pipeline) return read_stages(d, files, count, err);
     if (d->partitioned) TRY(check_rank_models(d, files, count, err));
     if (d->partitioned && !num_optim && !universal)
         return fail(err, ERR_CORRUPT,
@@ -74,61 +128,111 @@ static enum status read_models(struct deepspeed *d, bool universal, struct error
         return fail(err, ERR_CORRUPT,
                     "%s: %zu *_model_states.pt and %zu *_optim_states.pt; a rank has one of each",
                     d->c->folder, count, num_optim);
-    d->num_ranks = count;
-    for (size_t i = 0; i < count; i++)
-        TRY(model_states_read(d, &files[i], err));
-    return d->partitioned ? model_states_add_frozen(d, err) : OK;
+    return read_files(d, files, count, err);
 }
 
 /* ---- the optimizer ---- */
 
-static enum status read_zero(struct deepspeed *d, struct error *err)
+static const char *kind_of(struct arena *a, const struct zero_read *z)
+{
+    const char *ranks =
+        arena_printf(a, "%" PRIu64 " rank%s", z->num_ranks, z->num_ranks == 1 ? "" : "s");
+    return z->has_stage ? arena_printf(a, "DeepSpeed ZeRO stage %" PRId64 ", %s", z->stage, ranks)
+                        : arena_printf(a, "DeepSpeed's BF16_Optimizer, %s", ranks);
+}
+
+/* The files of one stage of the pipeline; without one, of all. */
+static enum status read_zero_stage(struct deepspeed *d, size_t stage, const struct ds_file *files,
+                                   size_t count, struct zero_read *z, struct error *err)
 {
     struct checkpoint *c = d->c;
-    struct optimizer_info *o = &c->training.optimizer;
-    size_t count;
-    const struct ds_file *files = ds_files_of(&d->files, DS_OPTIM, &count);
-    struct zero_read z = {.c = c,
-                          .folder = c->folder,
-                          .params = &d->params,
-                          .only_states = !d->partitioned};
-    if (!files) return OK;
-    if (!d->params.count)
+    struct ds_params *params = &d->stages[stage];
+    *z = (struct zero_read){
+        .c = c, .folder = c->folder, .params = params, .only_states = !d->partitioned};
+    if (!count)
+        return fail(err, ERR_CORRUPT, "%s: no *mp_rank_%02zu_optim_states.pt", c->folder, stage);
+    if (!params->count)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: %s has no param_shapes, without which the optimizer's vectors cannot be "
                     "cut into parameters",
                     c->folder, d->first);
-    o->present = true;
-    TRY(zero_read_files(&z, files, count, err));
-    if ((z.stage == 3) != d->partitioned)
+    if (d->pipeline) {
+        struct pipeline_rank rank = {d, stage % d->tp};
+        z->context = arena_copy(&c->arena, &rank, sizeof rank);
+        z->add_run = pipeline_add_run;
+    }
+    for (size_t i = 0; i < params->count; i++)
+        params->items[i].own_name = ds_own_name(d, params->items[i].name);
+    TRY(zero_read_files(z, files, count, err));
+    if ((z->stage == 3) != d->partitioned)
         return fail(err, ERR_CORRUPT,
-                    "%s: %s is of stage %" PRId64 " of ZeRO, and %s is not: files of different runs",
-                    c->folder, files[0].name, z.stage, d->first);
-    o->kind = z.has_stage ? arena_printf(&c->arena, "DeepSpeed ZeRO stage %" PRId64 ", %" PRIu64
-                                                    " rank%s", z.stage, z.num_ranks,
-                                         z.num_ranks == 1 ? "" : "s")
-                          : arena_printf(&c->arena, "DeepSpeed's BF16_Optimizer, %" PRIu64
-                                                    " rank%s", z.num_ranks,
-                                         z.num_ranks == 1 ? "" : "s");
-    o->inferred = z.stage != 3 && (z.aligned || z.other_mappings);
-    return zero_read_finish(&z, err);
+                    "%s: %s is of stage %" PRId64
+                    " of ZeRO, and %s is not: files of different runs",
+                    c->folder, files[0].name, z->stage, d->first);
+    c->training.optimizer.kind = kind_of(&c->arena, z);
+    c->training.optimizer.inferred |= z->stage != 3 && (z->aligned || z->other_mappings);
+    return zero_read_finish(z, err);
+}
+
+static enum status read_zero(struct deepspeed *d, struct error *err)
+{
+    size_t count, at = 0;
+    const struct ds_file *files = ds_files_of(&d->files, DS_OPTIM, &count);
+    struct zero_read *all = arena_array(&d->c->arena, d->num_stages, sizeof *all);
+    if (!files) return OK;
+    d->c->training.optimizer.present = true;
+    for (size_t k = 0; k < d->num_stages; k++) {
+        const size_t first = at;
+        while (at < count && files[at].mp == k)
+            at++;
+        TRY(read_zero_stage(d, k, &files[first], at - first, &all[k], err));
+    }
+    if (at < count)
+        return fail(err, ERR_CORRUPT, "%s: %s, and no mp_rank_%02" PRIu64 "_model_states.pt",
+                    d->c->folder, files[at].name, files[at].mp);
+    return zero_read_add_groups(all, d->num_stages, d->tp, err);
 }
 
 /* ---- all ---- */
 
+/* The config comes first: it says how a pipeline's parameters are split. */
+static enum status read_pipeline(struct deepspeed *d, const struct model_maps *maps,
+                                 const char *const *folders, bool universal, struct error *err)
+{
+    struct naming_import import;
+    TRY(hf_model_describe(d->c, d->o, maps, folders, true, &import, err));
+    TRY(pipeline_count_ranks(d, err));
+    TRY(read_models(d, universal, err));
+    if (!universal) TRY(pipeline_read_layers(d, err));
+    TRY(universal ? universal_states_read(d, err) : read_zero(d, err));
+    return pipeline_import(d, &import, err);
+}
+
+static enum status read_model(struct deepspeed *d, const struct model_maps *maps,
+                              const char *const *folders, bool universal, struct error *err)
+{
+    struct naming_import import;
+    TRY(read_models(d, universal, err));
+    TRY(universal ? universal_states_read(d, err) : read_zero(d, err));
+    TRY(hf_model_describe(d->c, d->o, maps, folders, false, &import, err));
+    return hf_model_import(&import, err);
+}
+
+/* universal: by files of parameters. */
 static enum status read_checkpoint(struct deepspeed *d, const struct model_maps *maps,
                                    bool universal, struct error *err)
 {
     struct checkpoint *c = d->c;
-    struct naming_import import;
+    size_t num_layers;
     TRY(ds_folder_find(&c->arena, c->path, d->o, universal, &c->folder, err));
     TRY(ds_files_list(&c->arena, c->folder, &d->files, err));
-    TRY(check_kinds(d, err));
-    TRY(read_models(d, universal, err));
-    TRY(universal ? universal_states_read(d, err) : read_zero(d, err));
     const char *const folders[] = {c->folder, c->path, path_parent(&c->arena, c->folder), NULL};
-    TRY(hf_model_describe(c, d->o, maps, folders, false, &import, err));
-    TRY(hf_model_import(&import, err));
+    d->tp = 1;
+    d->pipeline =
+        ds_files_of(&d->files, DS_LAYER, &num_layers) || (universal && has_pipeline_names(d));
+    TRY(check_kinds(d, err));
+    TRY(d->pipeline ? read_pipeline(d, maps, folders, universal, err)
+                    : read_model(d, maps, folders, universal, err));
     return states_prove(c, err);
 }
 
@@ -137,6 +241,8 @@ static enum status open_either(struct checkpoint *c, const struct source_options
 {
     struct deepspeed d = {.c = c, .o = o};
     enum status st = read_checkpoint(&d, maps, universal, err);
+    for (size_t k = 0; k < d.num_stages && d.stages != &d.params; k++)
+        ds_params_release(&d.stages[k]);
     ds_params_release(&d.params);
     ds_params_release(&d.frozen);
     return st;

@@ -10,10 +10,12 @@
 
 struct universal {
     struct deepspeed *d;
-    const char *folder;       /* zero */
-    struct map names;         /* of parameters -> steps */
-    struct ds_number *steps;  /* [params] */
-    const char **params;
+    const char *folder;      /* zero */
+    struct map names;        /* of parameters -> steps */
+    bool *listed;            /* [params] in a group; tensor parallel ranks list the same ones */
+    struct ds_number *steps; /* [params] */
+    const char **params;     /* names of folders */
+    const char **own_names;
     size_t num_params, params_capacity;
 };
 
@@ -21,6 +23,7 @@ struct universal {
 
 struct state_file {
     struct universal *u;
+    const char *folder;       /* the parameter's */
     const char *name, *state; /* of the own tensor */
     const char *place;        /* NAME/STATE.pt */
     struct torch_file t;
@@ -29,8 +32,11 @@ struct state_file {
 /* The shape of a parameter by param_shapes; NULL: it is not there. */
 static const struct ds_param *shape_of(const struct deepspeed *d, const char *name)
 {
-    size_t i;
-    return map_get(&d->params.names, name, &i) ? &d->params.items[i] : NULL;
+    for (size_t k = 0; k < d->num_stages; k++) {
+        size_t i;
+        if (map_get(&d->stages[k].names, name, &i)) return &d->stages[k].items[i];
+    }
+    return NULL;
 }
 
 static enum status check_flat(const struct state_file *f, const struct value_tensor *v,
@@ -65,7 +71,7 @@ static enum status add_tensor(struct state_file *f, const struct value *v,
     TRY(torch_add_tensor(&f->t, s, arena_printf(&c->arena, "zero/%s", f->place), v, err));
     const struct stored_tensor *stored = &s->tensors[s->num_tensors - 1];
     c->training.optimizer.size_bytes += stored_tensor_bytes(stored);
-    const enum dtype dtype = f->u->d->params.count ? f->u->d->dtype : stored->dtype;
+    const enum dtype dtype = f->u->d->first ? f->u->d->dtype : stored->dtype;
     const bool is_master = strcmp(f->state, master_state) == 0,
                makes_weight = is_master && !catalog_find_own(&c->catalog, f->name, NULL);
     if (makes_weight) TRY(add_own(f, NULL, dtype, stored, flat, err));
@@ -83,16 +89,18 @@ static enum status read_state(struct state_file *f, struct error *err)
         states_unread(f->u->d->c, "zero/%s is no tensor", f->place);
         return OK;
     }
-    p = shape_of(f->u->d, f->name);
+    p = shape_of(f->u->d, f->folder);
     TRY(check_flat(f, v->tensor, p, err));
     return add_tensor(f, v, p, err);
 }
 
-static enum status read_file(struct universal *u, const char *name, const char *file, size_t param,
-                             struct error *err)
+static enum status read_file(struct universal *u, size_t param, const char *file, struct error *err)
 {
     struct arena *a = &u->d->c->arena;
-    struct state_file f = {.u = u, .name = name, .place = arena_printf(a, "%s/%s", name, file)};
+    struct state_file f = {.u = u,
+                           .folder = u->params[param],
+                           .name = u->own_names[param],
+                           .place = arena_printf(a, "%s/%s", u->params[param], file)};
     const char *path = path_join(a, u->folder, f.place);
     f.state = arena_text(a, file, strlen(file) - strlen(".pt"));
     if (strcmp(f.state, "fp32") == 0) f.state = master_state;
@@ -112,6 +120,20 @@ static enum status read_file(struct universal *u, const char *name, const char *
 
 /* ---- folders ---- */
 
+static void name_params(struct universal *u)
+{
+    struct deepspeed *d = u->d;
+    uint64_t index;
+    const char *local;
+    u->own_names = arena_array(&d->c->arena, u->num_params, sizeof *u->own_names);
+    for (size_t i = 0; i < u->num_params && d->pipeline; i++)
+        if (pipeline_name_parse(u->params[i], &index, &local))
+            pipeline_names_note(&d->names, &d->c->arena, index, local);
+    pipeline_names_end(&d->names);
+    for (size_t i = 0; i < u->num_params; i++)
+        u->own_names[i] = ds_own_name(d, u->params[i]);
+}
+
 static enum status list_params(struct universal *u, struct error *err)
 {
     struct arena *a = &u->d->c->arena;
@@ -122,22 +144,24 @@ static enum status list_params(struct universal *u, struct error *err)
         (void)map_add(&u->names, names.names[i], u->num_params, NULL);
         *ARENA_PUSH(a, u->params, u->num_params, u->params_capacity) = names.names[i];
     }
-    if (!u->num_params)
-        return fail(err, ERR_CORRUPT, "%s: no folder of a parameter", u->folder);
+    if (!u->num_params) return fail(err, ERR_CORRUPT, "%s: no folder of a parameter", u->folder);
+    name_params(u);
+    u->listed = arena_array(a, u->num_params, sizeof *u->listed);
     u->steps = arena_array(a, u->num_params, sizeof *u->steps);
     for (size_t i = 0; i < u->num_params; i++)
         u->steps[i] = (struct ds_number){NAN, SIZE_MAX};
     return OK;
 }
 
-/* Every parameter that the model's file lists has a folder. */
+/* Every parameter that the model's files list has a folder. */
 static enum status check_params(const struct universal *u, struct error *err)
 {
     size_t missing = 0;
     const char *first = NULL;
-    for (size_t i = 0; i < u->d->params.count; i++)
-        if (!map_get(&u->names, u->d->params.items[i].name, &(size_t){0}))
-            if (!missing++) first = u->d->params.items[i].name;
+    for (size_t k = 0; k < u->d->num_stages; k++)
+        for (size_t i = 0; i < u->d->stages[k].count; i++)
+            if (!map_get(&u->names, u->d->stages[k].items[i].name, &(size_t){0}))
+                if (!missing++) first = u->d->stages[k].items[i].name;
     if (!missing) return OK;
     return fail(err, ERR_CORRUPT, "%s: no folder of %zu parameters that %s lists: %s%s", u->folder,
                 missing, u->d->first, first, missing > 1 ? ", ..." : "");
@@ -151,8 +175,8 @@ static enum status read_params(struct universal *u, struct error *err)
         TRY(folder_list(path_join(a, u->folder, u->params[i]), a, &files, err));
         for (size_t k = 0; k < files.count; k++)
             if (text_ends_with(files.names[k], ".pt") && strlen(files.names[k]) > strlen(".pt"))
-                TRY(read_file(u, u->params[i], files.names[k], i, err));
-        if (!catalog_find_own(&u->d->c->catalog, u->params[i], NULL))
+                TRY(read_file(u, i, files.names[k], err));
+        if (!catalog_find_own(&u->d->c->catalog, u->own_names[i], NULL))
             return fail(err, ERR_CORRUPT, "%s/%s: no fp32.pt, which has the weight", u->folder,
                         u->params[i]);
     }
@@ -186,18 +210,28 @@ static enum status step_of_all(struct universal *u, struct torch_file *t, const 
     return OK;
 }
 
+static void add_params_of_group(struct universal *u, const struct ds_params *p,
+                                const struct value *group, size_t number)
+{
+    size_t at;
+    for (size_t list = 0; list < p->num_lists; list++)
+        for (size_t i = list ? p->ends[list - 1] : 0; i < p->ends[list]; i++) {
+            if (!group_has(u, group, number, list) || !map_get(&u->names, p->items[i].name, &at) ||
+                u->listed[at])
+                continue;
+            u->listed[at] = true;
+            torch_groups_add_param(u->d->c, u->own_names[at], u->steps[at].value);
+        }
+}
+
 static enum status add_group(struct universal *u, const struct value *group, size_t number,
                              struct error *err)
 {
-    struct ds_params *p = &u->d->params;
     struct value *copy;
-    size_t step;
     TRY(value_copy(&u->d->c->arena, group, &copy, err));
     TRY(torch_groups_add(u->d->c, copy, NULL, NULL, err));
-    for (size_t list = 0; list < p->num_lists; list++)
-        for (size_t i = list ? p->ends[list - 1] : 0; i < p->ends[list]; i++)
-            if (group_has(u, group, number, list) && map_get(&u->names, p->items[i].name, &step))
-                torch_groups_add_param(u->d->c, p->items[i].name, u->steps[step].value);
+    for (size_t k = 0; k < u->d->num_stages; k++)
+        add_params_of_group(u, &u->d->stages[k], group, number);
     return OK;
 }
 

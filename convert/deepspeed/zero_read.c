@@ -190,8 +190,7 @@ static enum status find_parts(struct rank_file *f, struct error *err)
                     stage);
     f->optimizer = s;
     f->base = value_get(s, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
-    f->masters =
-        value_get(s, stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups");
+    f->masters = value_get(s, stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups");
     if (!f->masters && value_get(s, "fp32_groups"))
         return fail(err, ERR_UNSUPPORTED,
                     "it has fp32_groups, as very old versions of DeepSpeed wrote them, which are "
@@ -203,8 +202,9 @@ static enum status find_parts(struct rank_file *f, struct error *err)
         z->stage = stage;
         z->has_stage = has_stage;
     } else if (stage != z->stage)
-        return fail(err, ERR_CORRUPT, "it is of stage %" PRId64 " of ZeRO, other files of stage %"
-                    PRId64, stage, z->stage);
+        return fail(err, ERR_CORRUPT,
+                    "it is of stage %" PRId64 " of ZeRO, other files of stage %" PRId64, stage,
+                    z->stage);
     if (stage == 3 && value_get(s, "ds_zero_partition_groups"))
         return fail(err, ERR_UNSUPPORTED,
                     "it has ds_zero_partition_groups: experts that fewer ranks share are not read");
@@ -258,8 +258,8 @@ static const char *parameters_of_rank(const struct zero_read *z, uint64_t rank)
                                  z->params->items[i].name);
         count++;
     }
-    return arena_printf(&z->c->arena, "elements of %zu parameters: %s%s", count, names,
-                        count > MAX_NAMED ? ", ..." : "");
+    return arena_printf(&z->c->arena, "elements of %zu parameter%s: %s%s", count,
+                        count == 1 ? "" : "s", names, count > MAX_NAMED ? ", ..." : "");
 }
 
 /* The name of rank's file, made of another one's. */
@@ -280,11 +280,12 @@ static enum status check_files(struct zero_read *z, const struct ds_file *files,
     if (missing < z->num_ranks && (missing < count || count < z->num_ranks)) {
         const char *name = name_of_rank(&z->c->arena, files[0].name, missing);
         if (missing < count && files[missing].dp < missing)
-            return fail(err, ERR_CORRUPT, "%s: two files of rank %" PRIu64 ", such as %s", z->folder,
-                        files[missing].dp, files[missing].name);
-        return fail(err, ERR_CORRUPT, "%s: %s is missing (%zu of %" PRIu64 " files are there): it "
-                    "held %s", z->folder, name, count, z->num_ranks,
-                    parameters_of_rank(z, missing));
+            return fail(err, ERR_CORRUPT, "%s: two files of rank %" PRIu64 ", such as %s",
+                        z->folder, files[missing].dp, files[missing].name);
+        return fail(err, ERR_CORRUPT,
+                    "%s: %s is missing (%zu of %" PRIu64 " files are there): it "
+                    "held %s",
+                    z->folder, name, count, z->num_ranks, parameters_of_rank(z, missing));
     }
     if (count == z->num_ranks) return OK;
     return fail(err, ERR_CORRUPT,
@@ -316,13 +317,13 @@ static enum status add_masters(struct rank_file *f, struct error *err)
     for (size_t g = 0; g < z->num_segments; g++) {
         const struct value *v = f->masters->items[g];
         if (v->kind != VALUE_TENSOR || v->tensor->num_dims != 1)
-            return fail(err, ERR_CORRUPT, "master weights of %s %zu are no vector",
-                        segment_noun(z), g);
-        TRY(add_vector(f, v, arena_printf(&z->c->arena, "%s.%zu",
-                                          z->stage == 3 ? "fp32_flat_groups"
-                                                        : "single_partition_of_fp32_groups",
-                                          g),
-                       g, 0, err));
+            return fail(err, ERR_CORRUPT, "master weights of %s %zu are no vector", segment_noun(z),
+                        g);
+        TRY(add_vector(
+            f, v,
+            arena_printf(&z->c->arena, "%s.%zu",
+                         z->stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups", g),
+            g, 0, err));
     }
     return OK;
 }
@@ -475,7 +476,8 @@ static enum status keep_groups(struct rank_file *f, struct error *err)
     for (uint32_t g = 0; g < n; g++) {
         struct value *copy;
         if (is_of_experts(groups[g]))
-            return fail(err, ERR_UNSUPPORTED, "group %u is of experts (moe), which are not read", g);
+            return fail(err, ERR_UNSUPPORTED, "group %u is of experts (moe), which are not read",
+                        g);
         TRY(value_copy(&z->c->arena, groups[g], &copy, err));
         z->groups[g] = copy;
         for (uint32_t i = 0, m = ds_list(value_get(groups[g], "params"), &members); i < m; i++) {
@@ -614,43 +616,55 @@ static bool state_is_whole(struct zero_read *z, size_t state)
     return true;
 }
 
-static enum status add_run(struct zero_read *z, struct own_tensor *own, uint64_t rank,
-                           const struct ds_param *p, size_t state, uint64_t a, uint64_t b,
+/* The own tensor of a state of a parameter (NULL: of the weight itself), from vectors of the state
+ * of this number. */
+struct adding {
+    struct zero_read *z;
+    const struct ds_param *p;
+    const char *state;
+    size_t number;
+    enum dtype dtype;
+    struct own_tensor *own; /* NULL: z->add_run has it */
+};
+
+static enum status add_run(const struct adding *x, uint64_t rank, uint64_t a, uint64_t b,
                            uint64_t count, struct error *err)
 {
-    const size_t at = *stored_of(z, rank, p->segment, state);
+    struct zero_read *z = x->z;
+    const size_t at = *stored_of(z, rank, x->p->segment, x->number) - 1;
     const struct pair run = pair_whole(a, b, count);
-    return catalog_add_own_part(&z->c->catalog, own, &z->c->catalog.stored.tensors[at - 1], &run,
+    if (!x->own) return z->add_run(z->context, x->p, x->state, x->dtype, at, &run, err);
+    return catalog_add_own_part(&z->c->catalog, x->own, &z->c->catalog.stored.tensors[at], &run,
                                 err);
 }
 
-static enum status add_runs(struct zero_read *z, struct own_tensor *own, const struct ds_param *p,
-                            size_t state, struct error *err)
+static enum status add_runs(const struct adding *x, struct error *err)
 {
+    const struct zero_read *z = x->z;
+    const struct ds_param *p = x->p;
     if (z->stage == 3) {
         const uint64_t part = zero3_part(p->numel, z->num_ranks);
         for (uint64_t r = 0; r < z->num_ranks && r * part < p->numel; r++)
-            TRY(add_run(z, own, r, p, state, r * part, p->begin,
-                        min_u64(part, p->numel - r * part), err));
+            TRY(add_run(x, r, r * part, p->begin, min_u64(part, p->numel - r * part), err));
         return OK;
     }
     const uint64_t part = z->part[p->segment];
     for (uint64_t r = part ? p->begin / part : z->num_ranks; r < z->num_ranks; r++) {
         uint64_t start, numel;
         if (!run_of_rank(z, r, p, &start, &numel)) break;
-        TRY(add_run(z, own, r, p, state, r * part + start - p->begin, start, numel, err));
+        TRY(add_run(x, r, r * part + start - p->begin, start, numel, err));
     }
     return OK;
 }
 
-/* The tensor of a state of a parameter; state NULL_STATE: the weight itself, of its dtype. */
 static enum status add_own(struct zero_read *z, const struct ds_param *p, const char *state,
                            size_t number, enum dtype dtype, struct error *err)
 {
-    struct own_tensor *own;
-    TRY(catalog_add_own(&z->c->catalog, p->own_name, state, dtype, p->num_dims, p->shape, &own,
-                        err));
-    return add_runs(z, own, p, number, err);
+    struct adding x = {z, p, state, number, dtype, NULL};
+    if (!z->add_run)
+        TRY(catalog_add_own(&z->c->catalog, p->own_name, state, dtype, p->num_dims, p->shape,
+                            &x.own, err));
+    return add_runs(&x, err);
 }
 
 static enum dtype dtype_of_state(const struct zero_read *z, const struct ds_param *p, size_t state)
@@ -694,19 +708,6 @@ static enum status check_steps(const struct zero_read *z, struct error *err)
     return OK;
 }
 
-static enum status add_groups(struct zero_read *z, struct error *err)
-{
-    for (size_t g = 0; g < z->num_groups; g++) {
-        TRY(torch_groups_add(z->c, z->groups[g], NULL, NULL, err));
-        for (size_t i = 0; i < z->params->count; i++) {
-            const struct ds_param *p = &z->params->items[i];
-            if (z->group_of[p->segment] == g)
-                torch_groups_add_param(z->c, p->own_name, *step_of(z, 0, p->segment));
-        }
-    }
-    return OK;
-}
-
 enum status zero_read_finish(struct zero_read *z, struct error *err)
 {
     bool whole[MAX_STATES] = {true};
@@ -716,5 +717,25 @@ enum status zero_read_finish(struct zero_read *z, struct error *err)
         whole[s] = state_is_whole(z, s);
     for (size_t i = 0; i < z->params->count; i++)
         TRY(add_param_tensors(z, &z->params->items[i], whole, err));
-    return add_groups(z, err);
+    return OK;
+}
+
+static void add_params_of_group(const struct zero_read *z, size_t g)
+{
+    for (size_t i = 0; i < z->params->count; i++) {
+        const struct ds_param *p = &z->params->items[i];
+        if (z->group_of[p->segment] == g)
+            torch_groups_add_param(z->c, p->own_name, *step_of(z, 0, p->segment));
+    }
+}
+
+enum status zero_read_add_groups(const struct zero_read *all, size_t count, size_t tp,
+                                 struct error *err)
+{
+    for (size_t g = 0; g < all[0].num_groups; g++) {
+        TRY(torch_groups_add(all[0].c, all[0].groups[g], NULL, NULL, err));
+        for (size_t i = 0; i < count; i += tp)
+            add_params_of_group(&all[i], g);
+    }
+    return OK;
 }

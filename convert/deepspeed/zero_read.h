@@ -3,11 +3,10 @@
  *
  *   {optimizer_state_dict: S, ds_config, ds_version}, S of stages 1 and 2 (runtime/zero/
  *   stage_1_and_2.py:state_dict) and of BF16_Optimizer, which has no zero_stage:
- *     base_optimizer_state               {state: {g: {step, exp_avg, ...}}, param_groups}, or (elastic)
- *                                        a list of {exp_avg, ...}, one a group
- *     single_partition_of_fp32_groups    masters, one vector a group; stages 1 and 2 without padding
- *     partition_count, param_slice_mappings, param_alignment_paddings, loss_scaler, ...
- *   S of stage 3 (stage3.py:_rigid_state_dict):
+ *     base_optimizer_state               {state: {g: {step, exp_avg, ...}}, param_groups}, or
+ * (elastic) a list of {exp_avg, ...}, one a group single_partition_of_fp32_groups    masters, one
+ * vector a group; stages 1 and 2 without padding partition_count, param_slice_mappings,
+ * param_alignment_paddings, loss_scaler, ... S of stage 3 (stage3.py:_rigid_state_dict):
  *     optimizer_state_dict               {state: {s: {step, ...}}, param_groups}, s a sub-group
  *     fp32_flat_groups                   masters, one vector a sub-group
  *     partition_count, zero_stage, loss_scaler, ...
@@ -31,8 +30,8 @@ struct ds_param {
     const uint64_t *shape;
     uint64_t numel;
     size_t segment;
-    uint64_t begin;    /* in the segment: of all ranks, or (stage 3) of each */
-    enum dtype dtype;  /* of the weight; stage 3 */
+    uint64_t begin;   /* in the segment: of all ranks, or (stage 3) of each */
+    enum dtype dtype; /* of the weight; stage 3 */
 };
 struct ds_params {
     struct ds_param *items;
@@ -48,25 +47,33 @@ MUST_CHECK enum status ds_params_read(struct ds_params *p, struct arena *a,
                                       struct error *err);
 void ds_params_release(struct ds_params *p);
 
+typedef enum status zero_add_run(void *context, const struct ds_param *p, const char *state,
+                                 enum dtype dtype, size_t stored, const struct pair *run,
+                                 struct error *err);
+
 struct zero_read {
     struct checkpoint *c;
     const char *folder;
     struct ds_params *params;
-    size_t expected; /* files that another file says there are; 0: none does */
+    size_t expected;  /* files that another file says there are; 0: none does */
     bool only_states; /* weights are elsewhere; else (stage 3) they are read from the masters */
+    /* Adds a run of a parameter, (flat in the parameter, in the stored tensor), to the own tensor
+     * of a state. NULL: parameters are whole. */
+    zero_add_run *add_run;
+    void *context;
 
-    int64_t stage; /* 1 without zero_stage */
+    int64_t stage;  /* 1 without zero_stage */
     bool has_stage; /* false: BF16_Optimizer, or very old files */
     uint64_t num_ranks;
     size_t num_segments;
-    uint64_t *part; /* [num_segments] length in the first file */
+    uint64_t *part;                 /* [num_segments] length in the first file */
     const char *states[MAX_STATES]; /* [0] is the master */
     size_t num_states;
-    size_t *stored; /* [num_ranks][num_segments][MAX_STATES]; 0: none, else index + 1 */
-    struct ds_number *steps;   /* [num_ranks][num_segments] */
+    size_t *stored;          /* [num_ranks][num_segments][MAX_STATES]; 0: none, else index + 1 */
+    struct ds_number *steps; /* [num_ranks][num_segments] */
     const struct value **groups; /* [num_groups] dicts of the first file, in c's arena */
     size_t num_groups;
-    size_t *group_of; /* [num_segments] */
+    size_t *group_of;    /* [num_segments] */
     const char *version; /* ds_version of the first file */
     size_t other_versions, other_mappings;
     const char *first_other_version;
@@ -77,9 +84,13 @@ struct zero_read {
  * or they contradict one another, ERR_UNSUPPORTED for what is not read. */
 MUST_CHECK enum status zero_read_files(struct zero_read *z, const struct ds_file *files,
                                        size_t count, struct error *err);
-/* Adds the own tensors: the states of each parameter and, unless only_states, the weights; then the
- * groups. States that cannot be read are states_unread(). */
+/* Adds the own tensors: the states of each parameter and, unless only_states, the weights. States
+ * that cannot be read are states_unread(). */
 MUST_CHECK enum status zero_read_finish(struct zero_read *z, struct error *err);
+/* Then adds the groups: group g has the parameters of group g of each of `count` model parallel
+ * ranks, of every tp-th one: the others have parts of the same parameters. */
+MUST_CHECK enum status zero_read_add_groups(const struct zero_read *all, size_t count, size_t tp,
+                                            struct error *err);
 /* "fp16" training's loss scale of an object of deepspeed.runtime.fp16.loss_scaler. */
 void ds_read_loss_scale(struct checkpoint *c, const struct value *scaler, bool dynamic);
 

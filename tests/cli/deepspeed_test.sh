@@ -177,6 +177,29 @@ for file in "$tag"/*optim*; do
 done
 refuses 5 "no fp32_flat_groups, which has the master weights"
 
+it "files of a pipeline that are missing are named"
+copy_of pipeline-tp2-pp2-dp2
+run inspect ds/ckpt
+exits 3
+says "weights without config.json, which says what model they are of; --hf-config DIR can"
+cp ds/expected/config.json ds/ckpt
+run inspect ds/ckpt
+exits 0
+rm "$tag/layer_02-model_01-model_states.pt"
+refuses 5 "of the 2 tensor parallel ranks some lack files of layers"
+rm "$tag/layer_02-model_00-model_states.pt"
+refuses 5 "1 layer with attention; config.json says 2"
+copy_of pipeline-tp2-pp2-dp2
+cp ds/expected/config.json ds/ckpt
+rm "$tag/mp_rank_02_model_states.pt"
+refuses 5 "3 mp_rank_*_model_states.pt for 2 tensor parallel ranks"
+copy_of pipeline-tp2-pp2-dp2
+cp ds/expected/config.json ds/ckpt
+rm "$tag"/bf16_zero_pp_rank_1_mp_rank_02_optim_states.pt
+refuses 5 "bf16_zero_pp_rank_1_mp_rank_02_optim_states.pt is missing (1 of 2 files are there): it held"
+rm "$tag"/bf16_zero_pp_rank_0_mp_rank_02_optim_states.pt
+refuses 5 "no *mp_rank_02_optim_states.pt"
+
 it "an empty folder of DeepSpeed's is no checkpoint"
 rm -rf ds
 mkdir -p ds/ckpt/global_step5
