@@ -117,12 +117,8 @@ const struct format format_torch = {
 /* ---- DeepSpeed ---- */
 
 static const char *const deepspeed_paths[] = {
-    "*_model_states.pt",
-    "*_optim_states.pt",
-    "zero/optimizer_state.pt",
-    "zero/*/*.pt",
-    "config.json",
-    "integrity.json",
+    "*_model_states.pt", "*_optim_states.pt", "zero/optimizer_state.pt",
+    "zero/*/*.pt",       "config.json",       "integrity.json",
     "ferry.json",
 };
 static const char *const deepspeed_weights[] = {"*_model_states.pt", NULL};

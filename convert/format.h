@@ -18,6 +18,7 @@
 /* FIRST(name) and NEXT(name): the format's name for --to; its row is format_NAME. ALSO(word, name):
  * another name for it. If several formats recognise a path, the last one is taken: hf, the first,
  * is recognised by config.json, which many folders have. */
+// clang-format off
 #define FORMATS(FIRST, NEXT, ALSO)                                                                 \
     FIRST(hf)                                                                                      \
     NEXT(torch_dist)                                                                               \
@@ -31,6 +32,7 @@
     ALSO(legacy, torch)                                                                            \
     ALSO(megatron_legacy, torch)                                                                   \
     ALSO(deepspeed-universal, deepspeed_universal)
+// clang-format on
 
 /* Properties of a format. */
 enum format_column {

@@ -210,8 +210,7 @@ static struct value *shared_params(struct model_file *f)
     const struct zero_run *r = f->r;
     struct value *shared = value_dict(f->a);
     if (r->tied_to != SIZE_MAX && f->rank == 0) /* DeepSpeed writes it in the first file only */
-        value_dict_add(f->a, shared, r->tied_head,
-                       value_text(f->a, param_of(r, r->tied_to)->name));
+        value_dict_add(f->a, shared, r->tied_head, value_text(f->a, param_of(r, r->tied_to)->name));
     return shared;
 }
 
@@ -270,11 +269,8 @@ enum status model_states_whole(struct zero_run *r, struct error *err)
 
 enum status model_states_part(struct zero_run *r, uint64_t rank, uint64_t ranks, struct error *err)
 {
-    struct model_file f = {.r = r,
-                           .a = &r->t->plan.arena,
-                           .is_partitioned = true,
-                           .rank = rank,
-                           .ranks = ranks};
+    struct model_file f = {
+        .r = r, .a = &r->t->plan.arena, .is_partitioned = true, .rank = rank, .ranks = ranks};
     return plan_file(
         &f, arena_printf(f.a, "zero_pp_rank_%" PRIu64 "_mp_rank_00_model_states.pt", rank), err);
 }

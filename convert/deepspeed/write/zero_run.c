@@ -44,8 +44,7 @@ static void order_params(struct zero_run *r)
     const size_t *all = arena_copy(a, r->params, r->num_params * sizeof *all);
     for (size_t i = 0; i < r->num_params; i++)
         names[i] = r->own.out.items[all[i]].name;
-    const size_t *order =
-        r->t->source->names_alone ? NULL : param_order(a, names, r->num_params);
+    const size_t *order = r->t->source->names_alone ? NULL : param_order(a, names, r->num_params);
     r->place = arena_array(a, r->own.out.count, sizeof *r->place);
     for (size_t i = 0; i < r->num_params; i++) {
         r->params[i] = all[order ? order[i] : i];
@@ -320,8 +319,8 @@ enum status zero_whole(struct zero_run *r, struct torch_archive *x, size_t at, e
     return o->numel ? zero_fill(r, at, 0, o->numel, 0, segment, err) : OK;
 }
 
-enum status zero_fill(struct zero_run *r, size_t at, uint64_t begin, uint64_t count,
-                      uint64_t place, uint32_t segment, struct error *err)
+enum status zero_fill(struct zero_run *r, size_t at, uint64_t begin, uint64_t count, uint64_t place,
+                      uint32_t segment, struct error *err)
 {
     const uint64_t numel = r->own.out.items[at].numel;
     const uint64_t there = begin < numel ? min_u64(count, numel - begin) : 0;
@@ -341,8 +340,7 @@ void zero_fill_padding(struct zero_run *r, uint64_t place, uint64_t count, uint3
 
 /* ---- values ---- */
 
-struct value *zero_param_group(struct zero_run *r, const struct zero_group *g,
-                               struct value *params)
+struct value *zero_param_group(struct zero_run *r, const struct zero_group *g, struct value *params)
 {
     struct arena *a = arena_of(r);
     const struct value *from = torch_group_value(a, g->of);

@@ -33,7 +33,7 @@ struct zero_run {
     size_t num_groups;
     size_t *params; /* [num_params] of own.out: all parameters and buffers */
     size_t num_params;
-    size_t *place; /* [own.out.count] of a parameter in params */
+    size_t *place;                /* [own.out.count] of a parameter in params */
     bool *is_trained, *is_buffer; /* [own.out.count] */
     size_t tied_to;               /* the embedding in own.out; SIZE_MAX: no head is tied */
     const char *tied_head;
@@ -54,7 +54,8 @@ MUST_CHECK enum status zero_run_begin(struct target *t, struct zero_run **out, s
 void zero_run_end(struct zero_run *r);
 void zero_run_release(struct target *t); /* of target_kind */
 
-/* Of target_kind: config.json and its companions; for root_files, the tracker that names the unit. */
+/* Of target_kind: config.json and its companions; for root_files, the tracker that names the unit.
+ */
 MUST_CHECK enum status zero_small_files(struct target *t, const char *folder, struct error *err);
 MUST_CHECK enum status zero_root_files(struct target *t, const char *tracker,
                                        struct root_file **files, size_t *num_files);
