@@ -26,6 +26,12 @@ struct zero_group {
     float step;      /* as torch.optim keeps it */
 };
 
+/* A parameter that the module's state dict has under a second name. */
+struct zero_tied {
+    const char *name;
+    size_t of; /* in own.out */
+};
+
 struct zero_run {
     struct target *t;
     struct own_outputs own;
@@ -35,8 +41,8 @@ struct zero_run {
     size_t num_params;
     size_t *place;                /* [own.out.count] of a parameter in params */
     bool *is_trained, *is_buffer; /* [own.out.count] */
-    size_t tied_to;               /* the embedding in own.out; SIZE_MAX: no head is tied */
-    const char *tied_head;
+    struct zero_tied *tied;
+    size_t num_tied, tied_capacity;
     unsigned stage;
     uint64_t dp;
     uint64_t iteration;
