@@ -127,6 +127,11 @@ void gaps_add_unexpected(struct gaps *g, struct arena *a, const char *name);
  * checkpoint's. */
 MUST_CHECK enum status gaps_check(const struct gaps *g, const char *path, struct error *err);
 
+/* Another name of a parameter, which is no own tensor: a head that is tied to the embedding. */
+struct tied_name {
+    const char *name, *of; /* of: the own tensor that has the data */
+};
+
 struct format;
 
 struct checkpoint {
@@ -143,6 +148,8 @@ struct checkpoint {
     struct unknown_fields unknown; /* of config.json, args and run_config.yaml */
     bool contradicts;              /* the config does not fit the tensors */
     bool names_alone;              /* no config is known, and logical tensors are own ones */
+    struct tied_name *tied;        /* as the files have them; a config says it otherwise */
+    size_t num_tied, tied_capacity;
     const char *family;            /* of the model map; NULL: not known */
     struct layout layout;          /* as found; all 1 for Hugging Face */
     /* Of formats in which data parallel ranks have files: how many there are (0: not known), and of

@@ -220,7 +220,7 @@ static void add_roff(struct strbuf *out, const char *text, size_t length)
         char c;
         const char *roff;
     } escapes[] = {{'\\', "\\e"},  {'-', "\\-"},    {'~', "\\(ti"}, {'^', "\\(ha"},
-                   {'`', "\\(ga"}, {'\'', "\\(aq"}, {'"', "\\(dq"}};
+                   {'`', "\\(ga"}, {'\'', "\\(aq"}, {'"', "\\(dq"}, {'|', "|\\:"}};
     for (size_t i = 0; i < length; i++) {
         const char *roff = NULL;
         for (size_t e = 0; e < COUNT(escapes); e++)

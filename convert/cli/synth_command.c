@@ -360,6 +360,7 @@ static enum status write_model(const struct synth_flags *f, struct checkpoint *c
                                 .max_shard_bytes =
                                     f->max_shard_size ? f->max_shard_size : MAX_SHARD_BYTES,
                                 .durable = executor_options_of(&f->run, &f->output).fsync,
+                                .zero = -1,
                                 .optimizer = f->optim};
     TRY(check_flags(f, to.format, err));
     trainer_flags_apply(&f->trainer, &to);

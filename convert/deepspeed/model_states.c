@@ -32,6 +32,13 @@ static const char *stored_name(const struct reading *r, const char *key)
     return arena_printf(&r->d->c->arena, "%s/%s", r->file->name, key);
 }
 
+static void add_tied(struct checkpoint *c, const char *name, const char *of)
+{
+    if (!of) return;
+    *ARENA_PUSH(&c->arena, c->tied, c->num_tied, c->tied_capacity) =
+        (struct tied_name){name, arena_copy_text(&c->arena, of)};
+}
+
 /* Whether a name is a second one for a tied parameter: by shared_params, or because its tensor is
  * the same part of the same storage as an earlier one, and the optimizer does not list it. */
 static bool is_alias(struct reading *r, const char *name, const struct value_tensor *t)
@@ -39,9 +46,17 @@ static bool is_alias(struct reading *r, const char *name, const struct value_ten
     size_t i;
     const char *place = arena_printf(&r->t.arena, "%s:%" PRIu64 ":%s", t->storage->key, t->offset,
                                      shape_text(&r->t.arena, t->num_dims, t->shape));
-    const bool is_first = !t->storage->numel || map_add(&r->places, place, 0, NULL);
-    if (value_get(r->shared, name)) return true;
-    return !is_first && !map_get(&r->d->params.names, name, &i);
+    const size_t own = r->d->c->catalog.num_own;
+    const bool is_first = !t->storage->numel || map_add(&r->places, place, own, &i);
+    const struct value *shared = value_get(r->shared, name);
+    size_t param;
+    if (shared) {
+        add_tied(r->d->c, name, value_as_text(shared));
+        return true;
+    }
+    if (is_first || map_get(&r->d->params.names, name, &param)) return false;
+    if (i < own) add_tied(r->d->c, name, r->d->c->catalog.own[i].name);
+    return true;
 }
 
 static enum status add_tensor(void *context, const char *path, const struct value *v,

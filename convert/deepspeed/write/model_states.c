@@ -53,8 +53,8 @@ static enum status module_value(struct model_file *f, struct value **out, struct
         TRY(module_tensor(f, at, err));
         value_dict_add(f->a, pairs, param_of(r, at)->name, f->tensors[at]);
     }
-    if (r->tied_to != SIZE_MAX)
-        value_dict_add(f->a, pairs, r->tied_head, same_storage(f->a, f->tensors[r->tied_to]));
+    for (size_t i = 0; i < r->num_tied; i++)
+        value_dict_add(f->a, pairs, r->tied[i].name, same_storage(f->a, f->tensors[r->tied[i].of]));
     return OK;
 }
 
@@ -209,9 +209,9 @@ static struct value *shared_params(struct model_file *f)
 {
     const struct zero_run *r = f->r;
     struct value *shared = value_dict(f->a);
-    if (r->tied_to != SIZE_MAX && f->rank == 0) /* DeepSpeed writes it in the first file only */
-        value_dict_add(f->a, shared, r->tied_head,
-                       value_text(f->a, param_of(r, r->tied_to)->name));
+    for (size_t i = 0; i < r->num_tied && f->rank == 0; i++) /* as DeepSpeed, in the first file */
+        value_dict_add(f->a, shared, r->tied[i].name,
+                       value_text(f->a, param_of(r, r->tied[i].of)->name));
     return shared;
 }
 
@@ -270,11 +270,8 @@ enum status model_states_whole(struct zero_run *r, struct error *err)
 
 enum status model_states_part(struct zero_run *r, uint64_t rank, uint64_t ranks, struct error *err)
 {
-    struct model_file f = {.r = r,
-                           .a = &r->t->plan.arena,
-                           .is_partitioned = true,
-                           .rank = rank,
-                           .ranks = ranks};
+    struct model_file f = {
+        .r = r, .a = &r->t->plan.arena, .is_partitioned = true, .rank = rank, .ranks = ranks};
     return plan_file(
         &f, arena_printf(f.a, "zero_pp_rank_%" PRIu64 "_mp_rank_00_model_states.pt", rank), err);
 }

@@ -11,7 +11,8 @@
  *                   the whole of each, with stage 3 this rank's part
  *   shared_params   {the tied name: the name that has the data}
  *   lr_scheduler    the source's, else where it stands
- *   global_steps, global_samples, skipped_steps, dp_world_size, mp_world_size, ds_config, ds_version
+ *   global_steps, global_samples, skipped_steps, dp_world_size, mp_world_size, ds_config,
+ * ds_version
  */
 #ifndef FERRY_CONVERT_DEEPSPEED_WRITE_MODEL_STATES_H
 #define FERRY_CONVERT_DEEPSPEED_WRITE_MODEL_STATES_H

@@ -5,7 +5,8 @@
  * {optimizer_state_dict: S, ds_config, ds_version}. S of stages 1 and 2 has for each group this
  * rank's part of the vectors (deepspeed/runtime/zero/stage_1_and_2.py:state_dict): moments with
  * padding, masters without. S of stage 3 has for each sub-group this rank's parts of all its
- * parameters (stage3.py:_rigid_state_dict). clip_grad is left out: DeepSpeed then takes the run's. */
+ * parameters (stage3.py:_rigid_state_dict). clip_grad is left out: DeepSpeed then takes the run's.
+ */
 #include <inttypes.h>
 #include <string.h>
 
@@ -225,9 +226,9 @@ static enum status optim_states(struct zero_run *r, uint64_t rank, struct error 
 {
     struct optim_file f = {.r = r, .a = &r->t->plan.arena, .rank = rank};
     struct value *root = value_dict(f.a), *dict = value_dict(f.a);
-    f.archive = zero_file(
-        r, arena_printf(f.a, "%szero_pp_rank_%" PRIu64 "_mp_rank_00_optim_states.pt",
-                        r->dtype == DT_BF16 ? "bf16_" : "", rank));
+    f.archive =
+        zero_file(r, arena_printf(f.a, "%szero_pp_rank_%" PRIu64 "_mp_rank_00_optim_states.pt",
+                                  r->dtype == DT_BF16 ? "bf16_" : "", rank));
     value_dict_add(f.a, dict, "zero_stage", zero_stage_value(f.a, r->stage));
     zero_add_loss_scale(r, dict);
     TRY((r->stage == 3 ? partitioned_groups : flat_groups)(&f, dict, err));

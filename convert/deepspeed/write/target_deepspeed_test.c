@@ -68,8 +68,7 @@ static void check_value(const struct value *ours, const struct value *theirs, co
         if (ours->kind != theirs->kind || ours->count != theirs->count)
             fail_msg("%s: %u items, not %u", path, ours->count, theirs->count);
         for (uint32_t i = 0; i < theirs->count; i++)
-            check_value(ours->items[i], theirs->items[i],
-                        arena_printf(&scratch, "%s.%u", path, i));
+            check_value(ours->items[i], theirs->items[i], arena_printf(&scratch, "%s.%u", path, i));
     } else if (theirs->kind != VALUE_TENSOR) {
         struct strbuf x = {0}, y = {0};
         value_print(&x, ours, 1000);
@@ -147,8 +146,7 @@ static void check_case(const char *name, const char *zero, const char *dp, const
                       decay, split, RUN_FLAGS));
     check_files(path_join(&scratch, out, "global_step3"),
                 path_join(&scratch, golden, "ckpt/global_step3"), strcmp(zero, "--zero=3") == 0);
-    check_same_file(path_join(&scratch, out, "latest"),
-                    path_join(&scratch, golden, "ckpt/latest"));
+    check_same_file(path_join(&scratch, out, "latest"), path_join(&scratch, golden, "ckpt/latest"));
 }
 
 static void stage_1_with_two_groups_is_deepspeeds(void **state)
@@ -185,9 +183,10 @@ static void moments_end_with_padding_and_masters_do_not(void **state)
                       "--dp=7"));
     open_torch(&o, path_join(&scratch, out, "global_step3"), name);
     const struct stored *s = &o.c.catalog.stored;
-    const struct stored_tensor
-        *moment = stored_find(s, "optimizer_state_dict.base_optimizer_state.state.0.exp_avg"),
-        *master = stored_find(s, "optimizer_state_dict.single_partition_of_fp32_groups.0");
+    const struct stored_tensor *moment = stored_find(
+                                   s, "optimizer_state_dict.base_optimizer_state.state.0.exp_avg"),
+                               *master = stored_find(
+                                   s, "optimizer_state_dict.single_partition_of_fp32_groups.0");
     assert_non_null(moment);
     assert_non_null(master);
     assert_int_equal(moment->shape[0], 690);

@@ -9,8 +9,8 @@
  *
  * and `latest_universal` beside it. Stages 1 and 2 read param_groups and step.pt, stage 3
  * optimizer_state_dict (deepspeed/runtime/base_optimizer.py and runtime/zero/stage3.py:
- * load_hp_checkpoint_state_from_checkpoint_dir*), so one folder serves both; --zero N leaves out the
- * file of the model that the other kind needs. */
+ * load_hp_checkpoint_state_from_checkpoint_dir*), so one folder serves both; --zero N leaves out
+ * the file of the model that the other kind needs. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -44,8 +44,7 @@ static void order_params(struct zero_run *r)
     const size_t *all = arena_copy(a, r->params, r->num_params * sizeof *all);
     for (size_t i = 0; i < r->num_params; i++)
         names[i] = r->own.out.items[all[i]].name;
-    const size_t *order =
-        r->t->source->names_alone ? NULL : param_order(a, names, r->num_params);
+    const size_t *order = r->t->source->names_alone ? NULL : param_order(a, names, r->num_params);
     r->place = arena_array(a, r->own.out.count, sizeof *r->place);
     for (size_t i = 0; i < r->num_params; i++) {
         r->params[i] = all[order ? order[i] : i];
@@ -67,7 +66,7 @@ static void list_params(struct zero_run *r)
     order_params(r);
 }
 
-/* ---- the tied head ---- */
+/* ---- tied parameters ---- */
 
 struct head_search {
     struct zero_run *r;
@@ -84,26 +83,46 @@ static enum status find_head(void *context, const struct mapped_tensor *m, struc
     return OK;
 }
 
-/* A tied head is no tensor of the export, and the module's state dict has it under its own name. */
-static enum status find_tied_head(struct zero_run *r, struct error *err)
+/* The head is tied by the config of a model that is known. */
+static enum status find_tied_head(struct zero_run *r, struct head_search *search, struct error *err)
 {
-    const struct checkpoint *c = r->t->source;
-    struct head_search search = {.r = r};
-    struct model_config one = c->config; /* one layer is enough for tensors outside of layers */
-    r->tied_to = SIZE_MAX;
-    if (!r->t->map || c->names_alone || one.untie_embeddings_and_output_weights) return OK;
+    struct model_config one = r->t->source->config; /* one layer is enough for what is outside */
+    if (!r->t->map || one.untie_embeddings_and_output_weights) return OK;
     one.num_layers = 1;
     one.num_experts = one.num_experts ? 1 : 0;
     one.untie_embeddings_and_output_weights = true;
-    TRY(model_map_expand(r->t->map, &one, NULL, find_head, &search, err));
-    if (!search.head || !search.embedding) return OK;
-    if (own_outputs_find(&r->own, search.head, NULL) != SIZE_MAX) return OK;
-    r->tied_to = own_outputs_find(&r->own, search.embedding, NULL);
-    r->tied_head = search.head;
+    return model_map_expand(r->t->map, &one, NULL, find_head, search, err);
+}
+
+static void add_tied(struct zero_run *r, const char *name, const char *of)
+{
+    const size_t at = own_outputs_find(&r->own, of, NULL);
+    if (at == SIZE_MAX || own_outputs_find(&r->own, name, NULL) != SIZE_MAX) return;
+    *ARENA_PUSH(arena_of(r), r->tied, r->num_tied, r->tied_capacity) = (struct zero_tied){name, at};
+}
+
+/* A tied parameter is one tensor of the export, and the module's state dict has all its names. */
+static enum status find_tied(struct zero_run *r, struct error *err)
+{
+    const struct checkpoint *c = r->t->source;
+    struct head_search search = {.r = r};
+    for (size_t i = 0; i < c->num_tied && c->names_alone; i++)
+        add_tied(r, c->tied[i].name, c->tied[i].of);
+    if (c->names_alone) return OK;
+    TRY(find_tied_head(r, &search, err));
+    if (search.head && search.embedding) add_tied(r, search.head, search.embedding);
     return OK;
 }
 
 /* ---- groups ---- */
+
+/* Whether r->params are in the order of the module, as groups of a run that loads are, whatever the
+ * groups of the source have: DeepSpeed's have another one with round_robin_gradients. Without a
+ * config, files of other programs know the order best by their groups. */
+static bool has_known_order(const struct checkpoint *c)
+{
+    return !c->names_alone || c->format->has & FORMAT_ZERO;
+}
 
 static int by_place(const void *a, const void *b, void *place)
 {
@@ -159,9 +178,7 @@ static enum status add_group(struct zero_run *r, const struct torch_out_group *o
     g->num_params = of->num_params;
     g->params = arena_copy(arena_of(r), of->params, of->num_params * sizeof *g->params);
     g->step = step_of(r, of);
-    /* A run makes its groups in this order, whatever the source's files have. Where the model is
-     * not known, these know best. */
-    if (!r->t->source->names_alone)
+    if (has_known_order(r->t->source))
         qsort_r(g->params, g->num_params, sizeof *g->params, by_place, r->place);
     for (size_t i = 0; i < g->num_params; i++)
         r->is_trained[g->params[i]] = true;
@@ -230,7 +247,7 @@ enum status zero_run_begin(struct target *t, struct zero_run **out, struct error
     TRY(own_outputs_check(&r->own, err));
     r->dtype = own_outputs_main_dtype(&r->own);
     list_params(r);
-    TRY(find_tied_head(r, err));
+    TRY(find_tied(r, err));
     TRY(add_groups(r, err));
     make_zeros(r);
     set_fates(r);
@@ -320,8 +337,8 @@ enum status zero_whole(struct zero_run *r, struct torch_archive *x, size_t at, e
     return o->numel ? zero_fill(r, at, 0, o->numel, 0, segment, err) : OK;
 }
 
-enum status zero_fill(struct zero_run *r, size_t at, uint64_t begin, uint64_t count,
-                      uint64_t place, uint32_t segment, struct error *err)
+enum status zero_fill(struct zero_run *r, size_t at, uint64_t begin, uint64_t count, uint64_t place,
+                      uint32_t segment, struct error *err)
 {
     const uint64_t numel = r->own.out.items[at].numel;
     const uint64_t there = begin < numel ? min_u64(count, numel - begin) : 0;
@@ -341,8 +358,7 @@ void zero_fill_padding(struct zero_run *r, uint64_t place, uint64_t count, uint3
 
 /* ---- values ---- */
 
-struct value *zero_param_group(struct zero_run *r, const struct zero_group *g,
-                               struct value *params)
+struct value *zero_param_group(struct zero_run *r, const struct zero_group *g, struct value *params)
 {
     struct arena *a = arena_of(r);
     const struct value *from = torch_group_value(a, g->of);

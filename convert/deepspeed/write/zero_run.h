@@ -26,6 +26,12 @@ struct zero_group {
     float step;      /* as torch.optim keeps it */
 };
 
+/* A parameter that the module's state dict has under a second name. */
+struct zero_tied {
+    const char *name;
+    size_t of; /* in own.out */
+};
+
 struct zero_run {
     struct target *t;
     struct own_outputs own;
@@ -33,10 +39,10 @@ struct zero_run {
     size_t num_groups;
     size_t *params; /* [num_params] of own.out: all parameters and buffers */
     size_t num_params;
-    size_t *place; /* [own.out.count] of a parameter in params */
+    size_t *place;                /* [own.out.count] of a parameter in params */
     bool *is_trained, *is_buffer; /* [own.out.count] */
-    size_t tied_to;               /* the embedding in own.out; SIZE_MAX: no head is tied */
-    const char *tied_head;
+    struct zero_tied *tied;
+    size_t num_tied, tied_capacity;
     unsigned stage;
     uint64_t dp;
     uint64_t iteration;
@@ -54,7 +60,8 @@ MUST_CHECK enum status zero_run_begin(struct target *t, struct zero_run **out, s
 void zero_run_end(struct zero_run *r);
 void zero_run_release(struct target *t); /* of target_kind */
 
-/* Of target_kind: config.json and its companions; for root_files, the tracker that names the unit. */
+/* Of target_kind: config.json and its companions; for root_files, the tracker that names the unit.
+ */
 MUST_CHECK enum status zero_small_files(struct target *t, const char *folder, struct error *err);
 MUST_CHECK enum status zero_root_files(struct target *t, const char *tracker,
                                        struct root_file **files, size_t *num_files);

@@ -2,11 +2,11 @@
 
 #include <math.h>
 
-enum { MAX_PLAIN_DEPTH = 16 };
+/* A hostile file may nest lists without end, or share them so that a walk takes forever. */
+enum { MAX_PLAIN_DEPTH = 16, MAX_PLAIN_VALUES = 100000 };
 
 /* An object that calling the class makes. */
-static struct value *call(struct arena *a, const char *module, const char *name,
-                          struct value *args)
+static struct value *call(struct arena *a, const char *module, const char *name, struct value *args)
 {
     struct value *v = value_instance(a, module, name, NULL);
     v->object->by_new = false;
@@ -16,8 +16,7 @@ static struct value *call(struct arena *a, const char *module, const char *name,
 
 struct value *zero_ordered_dict(struct arena *a, struct value **pairs)
 {
-    struct value *v =
-        call(a, "collections", "OrderedDict", value_list(a, VALUE_TUPLE, 0, NULL));
+    struct value *v = call(a, "collections", "OrderedDict", value_list(a, VALUE_TUPLE, 0, NULL));
     v->object->pairs = *pairs = value_dict(a);
     return v;
 }
@@ -75,8 +74,9 @@ struct value *zero_loss_scaler(struct arena *a, bool is_dynamic, const struct tr
                           is_dynamic ? "DynamicLossScaler" : "LossScaler", fields);
 }
 
-static bool is_plain(const struct value *v, unsigned depth)
+static bool is_plain(const struct value *v, unsigned depth, size_t *visited)
 {
+    if (++*visited > MAX_PLAIN_VALUES) return false;
     switch (v->kind) {
     case VALUE_NONE:
     case VALUE_BOOL:
@@ -94,11 +94,12 @@ static bool is_plain(const struct value *v, unsigned depth)
     const size_t count = v->kind == VALUE_DICT ? 2 * (size_t)v->count : v->count;
     bool plain = depth < MAX_PLAIN_DEPTH;
     for (size_t i = 0; i < count && plain; i++)
-        plain = is_plain(v->items[i], depth + 1);
+        plain = is_plain(v->items[i], depth + 1, visited);
     return plain;
 }
 
 const struct value *zero_plain(const struct value *v)
 {
-    return v && is_plain(v, 0) ? v : NULL;
+    size_t visited = 0;
+    return v && is_plain(v, 0, &visited) ? v : NULL;
 }
