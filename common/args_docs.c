@@ -298,7 +298,7 @@ void args_man_page(struct strbuf *out, const struct arg_program *p)
 {
     const char *about = p->about;
     size_t phrase = strcspn(about, "\n");
-    strbuf_printf(out, ".TH \"%s\" 1 \"\" \"%s %s\"\n.SH NAME\n%s \\- ", p->name, p->name,
+    strbuf_printf(out, ".TH \"%s\" 1 \"\" \"%s %s\"\n.ad l\n.SH NAME\n%s \\- ", p->name, p->name,
                   p->version, p->name);
     add_roff(out, about, phrase);
     strbuf_printf(out,
