@@ -40,7 +40,8 @@ static struct scan_item item_of(const struct plan *p, const struct carry *c, boo
     for (size_t i = 0; i < c->num_pieces; i++) {
         enum dtype to = plan_piece_dtype(p, &c->pieces[i]);
         item.element_bytes = max_u64(item.element_bytes, dtype_bytes(to));
-        item.wide |= pair_is_transposed(&c->pieces[i].pair);
+        const struct pair pair = pair_unpack(&c->pieces[i].pair);
+        item.wide |= pair_is_transposed(&pair);
         *casts |= to != c->source->dtype;
     }
     return item;
@@ -51,7 +52,7 @@ static void read_parts_alone(struct scan_item *item, const struct carry *c, stru
 {
     struct pair *parts = arena_array(a, c->num_pieces, sizeof *parts);
     for (size_t i = 0; i < c->num_pieces; i++)
-        parts[i] = c->pieces[i].pair;
+        parts[i] = pair_unpack(&c->pieces[i].pair);
     scan_item_read_parts(item, parts, c->num_pieces);
 }
 
@@ -119,9 +120,9 @@ static enum status count_joined(void *context, const struct pair *p, struct erro
 /* How many of the tensor's elements [low, low + count) go to a piece. */
 static uint64_t elements_of(const struct target_piece *piece, uint64_t low, uint64_t count)
 {
-    struct pair window = pair_whole(low, 0, count);
+    const struct pair window = pair_whole(low, 0, count), pair = pair_unpack(&piece->pair);
     uint64_t n = 0;
-    return pair_join(&window, &piece->pair, "", count_joined, &n, NULL) ? 0 : n;
+    return pair_join(&window, &pair, "", count_joined, &n, NULL) ? 0 : n;
 }
 
 static bool is_held(const struct executor *x, const struct carry *c)
@@ -220,8 +221,10 @@ static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, 
     const struct carry *c = &x->carries[t->item];
     struct pair window = pair_whole(low, 0, count);
     bool wanted = w->counts;
-    for (size_t i = 0; i < c->num_pieces && !wanted; i++)
-        wanted = w->bytes[i] && pair_overlap(&window, &c->pieces[i].pair);
+    for (size_t i = 0; i < c->num_pieces && !wanted; i++) {
+        const struct pair pair = pair_unpack(&c->pieces[i].pair);
+        wanted = w->bytes[i] && pair_overlap(&window, &pair);
+    }
     return wanted;
 }
 
@@ -427,8 +430,8 @@ static uint64_t our_bytes(const struct executor *x)
         const bool held = is_held(x, c);
         for (size_t k = 0; k < c->num_pieces; k++) {
             const struct segment *s = &x->plan->segments[c->pieces[k].segment];
-            if (is_ours(x, held, s->file))
-                bytes += pair_count(&c->pieces[k].pair) * dtype_bytes(s->dtype);
+            const struct pair pair = pair_unpack(&c->pieces[k].pair);
+            if (is_ours(x, held, s->file)) bytes += pair_count(&pair) * dtype_bytes(s->dtype);
         }
     }
     return bytes;

@@ -173,7 +173,8 @@ static enum status write_pieces(struct executor *x, const struct scan_panel *p, 
         struct writing wr = {x, w, piece, panel, p->temp, dtype_bytes(dtype), &w->chains[i]};
         if (!w->bytes[i] || plan_piece_dtype(x->plan, piece) != dtype) continue;
         progress_file(x->progress, x->plan->files[x->plan->segments[piece->segment].file].path);
-        TRY(pair_join(&window, &piece->pair, "writing", write_joined, &wr, err));
+        const struct pair pair = pair_unpack(&piece->pair);
+        TRY(pair_join(&window, &pair, "writing", write_joined, &wr, err));
     }
     return OK;
 }
@@ -232,7 +233,8 @@ enum status executor_fill_memory(void *context, const struct scan_panel *p, stru
         enum dtype to = x->plan->segments[segment].dtype;
         struct filling f = {.casting = {x->sink->address(x->sink, segment), p->elements[0], to,
                                         c->source->dtype, NULL}};
-        TRY(pair_join(&window, &c->pieces[i].pair, "loading", fill_joined, &f, err));
+        const struct pair pair = pair_unpack(&c->pieces[i].pair);
+        TRY(pair_join(&window, &pair, "loading", fill_joined, &f, err));
         bytes += f.elements * dtype_bytes(to);
     }
     atomic_fetch_add_explicit(&x->sink->written_bytes, bytes, memory_order_relaxed);

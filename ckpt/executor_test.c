@@ -60,8 +60,10 @@ static void run_ranks(struct output *o, struct executor_options *options,
 static uint64_t elements_written(const struct carry *c)
 {
     uint64_t n = 0;
-    for (size_t i = 0; i < c->num_pieces; i++)
-        n += pair_count(&c->pieces[i].pair);
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        const struct pair pair = pair_unpack(&c->pieces[i].pair);
+        n += pair_count(&pair);
+    }
     return n;
 }
 
@@ -185,9 +187,10 @@ static struct tensor *one_tensor(struct source *s, enum dtype dtype, uint64_t nu
     test_state = test_seed();
     source_init(s, &test_state);
     struct tensor *t = source_new_tensor(s, dtype, 1, &numel);
-    struct piece piece = {.dtype = dtype, .pair = pair_whole(0, 0, numel)};
+    struct piece piece = {.dtype = dtype};
+    const struct pair pair = pair_whole(0, 0, numel);
     piece.offset_bytes = source_reserve(s, 0, numel * dtype_bytes(dtype));
-    tensor_add_piece(&s->arena, t, &piece);
+    tensor_add_piece(&s->arena, t, &piece, &pair);
     memcpy(s->values[0], s->files[0].bytes + piece.offset_bytes, numel * dtype_bytes(dtype));
     source_write(s);
     return t;
@@ -232,9 +235,9 @@ static void large_tensors_are_shared_by_threads(void **state)
     test_state = test_seed();
     source_init(&s, &test_state);
     struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
-    struct piece made = {
-        .origin = ORIGIN_RANDOM, .dtype = DT_BF16, .file = 77, .pair = pair_whole(0, 0, t->numel)};
-    tensor_add_piece(&s.arena, t, &made);
+    struct piece made = {.origin = ORIGIN_RANDOM, .dtype = DT_BF16, .file = 77};
+    const struct pair pair = pair_whole(0, 0, t->numel);
+    tensor_add_piece(&s.arena, t, &made, &pair);
     random_elements(s.values[0], DT_BF16, 77, 0, 0, t->numel);
     output_init(&o, &s, 0);
     uint32_t file = plan_add_file(&o.plan, "halves"), crcs[3];
@@ -283,10 +286,10 @@ static void a_transposed_tensor_is_read_once(void **state)
     test_state = test_seed();
     source_init(&s, &test_state);
     struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
-    struct piece piece = {.dtype = DT_BF16,
-                          .pair = {.num_axes = 2, .axes = {{SIDE, SIDE, 1}, {SIDE, 1, SIDE}}}};
+    struct piece piece = {.dtype = DT_BF16};
+    const struct pair pair = {.num_axes = 2, .axes = {{SIDE, SIDE, 1}, {SIDE, 1, SIDE}}};
     piece.offset_bytes = source_reserve(&s, 0, t->numel * 2);
-    tensor_add_piece(&s.arena, t, &piece);
+    tensor_add_piece(&s.arena, t, &piece, &pair);
     for (uint64_t i = 0; i < t->numel; i++)
         keep_value(&s, t, &piece, i, i % SIDE * SIDE + i / SIDE);
     source_write(&s);
@@ -312,7 +315,7 @@ static void narrow_tensors_may_be_stored_wide(void **state)
     const struct tensor *wide = one_tensor(&s, DT_F64, 1500000);
     struct tensor *t = source_new_tensor(&s, DT_BF16, 1, wide->shape);
     struct piece piece = s.catalog.tensors[0].pieces[0];
-    tensor_add_piece(&s.arena, t, &piece);
+    tensor_add_pieces(&s.arena, t, &s.catalog.tensors[0]);
     for (uint64_t i = 0; i < t->numel; i++)
         keep_value(&s, t, &piece, i, i);
     output_init(&o, &s, 0);
@@ -416,9 +419,9 @@ static void holes_leave_a_sparse_file(void **state)
     const uint64_t shape[] = {SIDE, SIDE};
     (void)one_tensor(&s, DT_BF16, 10);
     struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
-    struct piece hole = {
-        .origin = ORIGIN_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, t->numel)};
-    tensor_add_piece(&s.arena, t, &hole);
+    struct piece hole = {.origin = ORIGIN_HOLE, .dtype = DT_BF16};
+    const struct pair pair = pair_whole(0, 0, t->numel);
+    tensor_add_piece(&s.arena, t, &hole, &pair);
     output_init(&o, &s, 1);
     o.finishes[0] = true;
     o.plan.files[0].finish = finish_file;
@@ -457,8 +460,9 @@ static void holes_have_their_crc(void **state)
     (void)one_tensor(&s, DT_BF16, N);
     struct tensor *hole = source_new_tensor(&s, DT_BF16, 1, (const uint64_t[]){N});
     const struct tensor *t = &s.catalog.tensors[0];
-    struct piece piece = {.origin = ORIGIN_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, N)};
-    tensor_add_piece(&s.arena, hole, &piece);
+    struct piece piece = {.origin = ORIGIN_HOLE, .dtype = DT_BF16};
+    const struct pair pair = pair_whole(0, 0, N);
+    tensor_add_piece(&s.arena, hole, &piece, &pair);
     memset(s.values[1], 0, N * 2);
     output_init(&o, &s, 1);
     o.finishes[0] = true;
@@ -629,7 +633,7 @@ static void forget_a_segment(struct output *o)
 
 static void write_a_half(struct output *o)
 {
-    o->plan.carries[0].pieces[1].pair.axes[0].extent /= 2;
+    o->plan.carries[0].pieces[1].pair.count /= 2;
 }
 
 static void write_a_half_twice(struct output *o)
@@ -637,7 +641,7 @@ static void write_a_half_twice(struct output *o)
     struct target_piece *pieces = arena_array(&o->plan.arena, 3, sizeof *pieces);
     pieces[0] = o->plan.carries[0].pieces[0];
     pieces[1] = pieces[2] = o->plan.carries[0].pieces[1];
-    pieces[1].pair.axes[0].extent = pieces[2].pair.axes[0].extent /= 2;
+    pieces[1].pair.count = pieces[2].pair.count /= 2;
     o->plan.carries[0].pieces = pieces;
     o->plan.carries[0].num_pieces = 3;
 }
@@ -825,8 +829,9 @@ static void an_interrupt_ends_a_task_between_panels(void **state)
     const uint64_t numel = 15 << 20; /* a little less than TASK_BYTES */
     (void)one_tensor(&s, DT_U8, 10);
     struct tensor *t = source_new_tensor(&s, DT_F32, 1, &numel);
-    struct piece made = {.origin = ORIGIN_RANDOM, .dtype = DT_F32, .pair = pair_whole(0, 0, numel)};
-    tensor_add_piece(&s.arena, t, &made);
+    struct piece made = {.origin = ORIGIN_RANDOM, .dtype = DT_F32};
+    const struct pair pair = pair_whole(0, 0, numel);
+    tensor_add_piece(&s.arena, t, &made, &pair);
     bool cut = false;
     for (int i = 0; i < 30 && !cut; i++) {
         struct error err;
@@ -861,7 +866,7 @@ static void an_interrupt_ends_the_run_between_tasks(void **state)
     const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     const struct tensor *t = one_tensor(&s, DT_U8, 100000);
     struct tensor *later = source_new_tensor(&s, DT_U8, 1, &t->numel);
-    tensor_add_piece(&s.arena, later, &s.catalog.tensors[0].pieces[0]);
+    tensor_add_pieces(&s.arena, later, &s.catalog.tensors[0]);
     output_init(&o, &s, 0);
     (void)add_whole(&o, &s.catalog.tensors[0], DT_U8);
     (void)add_whole(&o, later, DT_U8);

@@ -57,7 +57,8 @@ static enum status read_pieces(const struct filling *f, const struct pair *wante
             {f->reader, piece, piece_dtype(piece, t->dtype), f->panel}, t, f->panel};
         if (!piece_origin(piece)->fetch) continue;
         if (r.fetching.dtype != t->dtype) r.fetching.buffer = f->reader->cast;
-        TRY(pair_join(&piece->pair, wanted, "reading", read_joined, &r, err));
+        const struct pair pair = pair_unpack(&piece->pair);
+        TRY(pair_join(&pair, wanted, "reading", read_joined, &r, err));
     }
     return OK;
 }

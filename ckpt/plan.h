@@ -22,8 +22,8 @@ struct segment {
 };
 
 struct target_piece {
+    struct packed_pair pair; /* a: flat in the logical tensor, nested; b: element of the segment */
     uint32_t segment;
-    struct pair pair; /* a: flat in the logical tensor, nested; b: element of the segment */
 };
 
 /* A source tensor and all the target pieces that it goes to. */

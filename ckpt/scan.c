@@ -56,8 +56,10 @@ static bool is_wide(const struct scan_item *item)
 {
     if (item->wide) return true;
     for (unsigned side = 0; side < 2; side++)
-        for (size_t i = 0; item->tensors[side] && i < item->tensors[side]->num_pieces; i++)
-            if (pair_is_transposed(&item->tensors[side]->pieces[i].pair)) return true;
+        for (size_t i = 0; item->tensors[side] && i < item->tensors[side]->num_pieces; i++) {
+            const struct pair pair = pair_unpack(&item->tensors[side]->pieces[i].pair);
+            if (pair_is_transposed(&pair)) return true;
+        }
     return false;
 }
 

@@ -100,8 +100,9 @@ bool stored_element_of(const struct checkpoint *c, const struct tensor *t, uint6
 {
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *p = &t->pieces[i];
+        const struct pair pair = pair_unpack(&p->pair);
         uint64_t at;
-        if (!piece_origin(p)->is_stored || !find_in_b(&p->pair, element, &at)) continue;
+        if (!piece_origin(p)->is_stored || !find_in_b(&pair, element, &at)) continue;
         size_t name = name_of_piece(c, t, p);
         if (name == SIZE_MAX) return false;
         out->stored = stored_find(&c->catalog.stored, t->stored_names[name]);
@@ -178,11 +179,11 @@ void parts_add(struct parts *p, const void *a, const void *b, size_t element_byt
 {
     const struct pair panel = pair_whole(low, 0, count);
     for (size_t i = 0; i < p->tensor->num_pieces; i++) {
-        const struct pair *piece = &p->tensor->pieces[i].pair;
+        const struct pair piece = pair_unpack(&p->tensor->pieces[i].pair);
         if (p->name_of_piece[i] == SIZE_MAX) continue;
         struct looking x = {a, b, element_bytes, low, &p->first[p->name_of_piece[i]]};
-        bool apart = piece->a_offset >= low + count || piece->a_offset + pair_a_span(piece) <= low;
-        if (!apart && pair_join(&panel, piece, p->tensor->name, look_at_block, &x, NULL))
+        bool apart = piece.a_offset >= low + count || piece.a_offset + pair_a_span(&piece) <= low;
+        if (!apart && pair_join(&panel, &piece, p->tensor->name, look_at_block, &x, NULL))
             atomic_store(&p->lost, true);
     }
 }
