@@ -56,6 +56,23 @@ static void read_parts_alone(struct scan_item *item, const struct carry *c, stru
     scan_item_read_parts(item, parts, c->num_pieces);
 }
 
+static unsigned threads_of(const struct executor_options *o)
+{
+    return scan_threads(&(struct scan){.threads = o->threads});
+}
+
+/* Decides how many of the files that the rank writes stay open at once. */
+static enum status share_files(const struct plan *p, const struct executor_options *o,
+                               struct scan *s, struct error *err)
+{
+    size_t wanted = 0;
+    for (size_t i = 0; i < p->num_files; i++) {
+        const struct output_file *f = &p->files[i];
+        wanted += f->path && (f->held || f->rank == o->rank);
+    }
+    return scan_share_files(s, wanted, &s->kept_files, err);
+}
+
 /* The carries as items, in arena a. */
 static struct scan scan_of(const struct plan *p, const struct executor_options *o, struct arena *a)
 {
@@ -67,7 +84,7 @@ static struct scan scan_of(const struct plan *p, const struct executor_options *
                      .threads = o->threads,
                      .max_memory = o->max_memory,
                      .direct_io = o->direct_io,
-                     .kept_bytes = in_memory ? 0 : sink_file_run_bytes(p),
+                     .kept_bytes = in_memory ? 0 : sink_file_run_bytes(p, threads_of(o)),
                      .begin = begin_task,
                      .wants = o->num_ranks > 1 ? wants_panel : NULL,
                      .visit = in_memory ? executor_fill_memory : executor_write_panel,
@@ -92,7 +109,8 @@ enum status executor_memory(const struct plan *p, const struct executor_options 
     arena_init(&a);
     struct scan s = scan_of(p, o, &a);
     s.kept_bytes += sink_file_state_bytes(p) + p->num_carries * sizeof *s.items;
-    enum status st = held_carries(p, o->rank, &a, &carries, err);
+    enum status st = share_files(p, o, &s, err);
+    if (!st) st = held_carries(p, o->rank, &a, &carries, err);
     if (!st) st = scan_memory(&s, peak_bytes, err);
     arena_release(&a);
     return st;
@@ -442,6 +460,8 @@ static enum status run_all(struct executor *x, struct scan_result *read, struct 
     const struct executor_options *o = x->options;
     struct scan s = scan_of(x->plan, o, &x->arena);
     s.context = x;
+    TRY(share_files(x->plan, o, &s, err));
+    if (x->sink == &x->files.sink) sink_file_keep_open(&x->files, s.kept_files);
     x->items = s.items;
     x->num_workers = scan_threads(&s);
     x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
@@ -471,7 +491,6 @@ enum status executor_run(const struct plan *p, const char *folder, const struct 
     struct executor x;
     struct scan_result read = {0};
     set_up(&x, p, folder, o);
-    file_raise_limit();
     enum status st = run_all(&x, &read, err);
     if (st) flush_after_failure(&x, st);
     *result = (struct executor_result){.read_bytes = read.read_bytes,

@@ -513,6 +513,159 @@ static void more_files_are_open_than_are_usual(void **state)
     source_release(&s);
 }
 
+/* Tensors of which each of many source files has a run, and a plan that cuts them over as many
+ * output files: all files are used for each tensor. */
+struct many_files {
+    struct arena arena;
+    struct catalog catalog;
+    struct plan plan;
+    char folder[128], out[160];
+};
+
+enum { MANY = 150, MANY_TENSORS = 3, MANY_RUN = 8, MANY_NUMEL = MANY * MANY_RUN };
+
+static unsigned char many_value(uint64_t tensor, uint64_t element)
+{
+    return (unsigned char)(tensor * 31 + element * 7 + element / 256);
+}
+
+static void add_source_file(struct many_files *m, uint32_t file)
+{
+    unsigned char bytes[MANY_TENSORS * MANY_RUN];
+    struct file_stamp stamp;
+    struct error err;
+    const char *path = arena_printf(&m->arena, "%s/source-%u", m->folder, file);
+    for (uint64_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = many_value(i / MANY_RUN, file * MANY_RUN + i % MANY_RUN);
+    assert_ok(file_write_all(path, bytes, sizeof bytes, false, &err));
+    assert_ok(file_stamp(path, &stamp, &err));
+    assert_int_equal(stored_add_file(&m->catalog.stored, path, &stamp), file);
+}
+
+static void many_init(struct many_files *m)
+{
+    const uint64_t numel = MANY_NUMEL;
+    struct tensor *t;
+    struct error err;
+    const char *where = getenv("TMPDIR");
+    *m = (struct many_files){.folder = ""};
+    snprintf(m->folder, sizeof m->folder, "%s/ferry-many-XXXXXX", where ? where : "/tmp");
+    assert_non_null(mkdtemp(m->folder));
+    snprintf(m->out, sizeof m->out, "%s/out", m->folder);
+    arena_init(&m->arena);
+    catalog_init(&m->catalog, &m->arena);
+    for (uint32_t i = 0; i < MANY; i++)
+        add_source_file(m, i);
+    for (uint64_t k = 0; k < MANY_TENSORS; k++) {
+        assert_ok(catalog_add(&m->catalog, arena_printf(&m->arena, "t%d", (int)k), DT_U8, 1, &numel,
+                              &t, &err));
+        for (uint32_t i = 0; i < MANY; i++) {
+            const struct piece piece = {.dtype = DT_U8, .file = i, .offset_bytes = k * MANY_RUN};
+            const struct pair run = pair_whole(i * MANY_RUN, 0, MANY_RUN);
+            tensor_add_piece(&m->arena, t, &piece, &run);
+        }
+    }
+    plan_init(&m->plan, &m->catalog);
+    for (uint32_t i = 0; i < MANY; i++) {
+        const uint32_t file = plan_add_file(&m->plan, arena_printf(&m->arena, "out-%u", i));
+        m->plan.files[file].size_bytes = MANY_TENSORS * MANY_RUN;
+        (void)plan_add_segment(&m->plan, file, DT_U8, MANY_TENSORS * MANY_RUN, true);
+    }
+    for (uint64_t k = 0; k < MANY_TENSORS; k++)
+        for (uint32_t i = 0; i < MANY; i++) {
+            const struct pair run = pair_whole(i * MANY_RUN, k * MANY_RUN, MANY_RUN);
+            plan_add_piece(&m->plan, &m->catalog.tensors[k], i, &run);
+        }
+    assert_ok(plan_finish(&m->plan, &err));
+}
+
+static void many_release(struct many_files *m)
+{
+    struct error err;
+    plan_release(&m->plan);
+    catalog_release(&m->catalog);
+    arena_release(&m->arena);
+    assert_ok(path_remove(m->folder, &err));
+}
+
+static void check_many(struct many_files *m)
+{
+    struct error err;
+    struct strbuf bytes = {0};
+    for (uint32_t i = 0; i < MANY; i++) {
+        bytes.length = 0;
+        assert_ok(
+            file_read_all(arena_printf(&m->arena, "%s/out-%u", m->out, i), 1000, &bytes, &err));
+        assert_int_equal(bytes.length, MANY_TENSORS * MANY_RUN);
+        for (uint64_t k = 0; k < bytes.length; k++)
+            assert_int_equal((unsigned char)bytes.data[k],
+                             many_value(k / MANY_RUN, i * MANY_RUN + k % MANY_RUN));
+    }
+    strbuf_release(&bytes);
+}
+
+/* In a process of its own that may open `limit` files, and never more. Returns the status. */
+static enum status run_limited(const struct plan *p, const char *folder, rlim_t limit,
+                               const struct executor_options *o, struct error *err)
+{
+    const struct rlimit few = {limit, limit};
+    struct executor_result r;
+    uint64_t peak;
+    if (setrlimit(RLIMIT_NOFILE, &few)) return DIFFERENT;
+    TRY(executor_memory(p, o, &peak, err));
+    return executor_run(p, folder, o, &r, err);
+}
+
+static int status_of_limited(const struct many_files *m, rlim_t limit,
+                             const struct executor_options *o, const char *message)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        struct error err = {0};
+        enum status st = run_limited(&m->plan, m->out, limit, o, &err);
+        if (st && (!message || !strstr(err.text, message))) fprintf(stderr, "%s\n", err.text);
+        _exit(st && message && !strstr(err.text, message) ? DIFFERENT : (int)st);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void a_low_limit_of_open_files_is_enough(void **state)
+{
+    (void)state;
+    struct many_files m;
+    for (unsigned way = 0; way < 4; way++) {
+        many_init(&m);
+        const struct executor_options o = {
+            .threads = 1 + way,
+            .fsync = way == 1 || way == 3,
+            .direct_io = way == 2,
+            .journal_path = way == 3 ? arena_printf(&m.arena, "%s/journal", m.folder) : NULL,
+            .work = "w",
+            .journal_bytes = 1,
+            .progress = PROGRESS_NONE};
+        assert_int_equal(status_of_limited(&m, 40, &o, NULL), OK);
+        check_many(&m);
+        many_release(&m);
+    }
+}
+
+static void a_limit_that_cannot_do_is_named_by_the_plan(void **state)
+{
+    (void)state;
+    struct many_files m;
+    const struct executor_options o = {.threads = 8, .progress = PROGRESS_NONE};
+    many_init(&m);
+    assert_int_equal(status_of_limited(&m, 24, &o,
+                                       "8 threads need 32 open files, 8 to read, 8 to write and 16 "
+                                       "others: `ulimit -n` is 24 and leaves "),
+                     ERR_IO);
+    assert_int_equal(access(m.out, F_OK), -1);
+    many_release(&m);
+}
+
 /* ---- failures ---- */
 
 /* Plans one tensor of 100,000 bytes as two files, changes something by `spoil`, runs. */
@@ -908,6 +1061,8 @@ int main(void)
         cmocka_unit_test(holes_leave_a_sparse_file),
         cmocka_unit_test(holes_have_their_crc),
         cmocka_unit_test(more_files_are_open_than_are_usual),
+        cmocka_unit_test(a_low_limit_of_open_files_is_enough),
+        cmocka_unit_test(a_limit_that_cannot_do_is_named_by_the_plan),
         cmocka_unit_test(a_source_that_changed_is_named),
         cmocka_unit_test(what_cannot_be_written_is_an_error_that_names_it),
         cmocka_unit_test(a_file_that_was_not_filled_is_noticed),
