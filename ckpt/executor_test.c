@@ -138,10 +138,13 @@ static void check_random_output(uint64_t *seed, uint64_t elements, unsigned num_
     source_init(&s, seed);
     for (unsigned i = 0; i < num_tensors; i++)
         (void)source_add_random(&s, elements);
+    const struct tensor *zeros = source_add_zeros(&s, 40);
     source_write(&s);
     output_init(&o, &s, 1 + test_below(seed, OUTPUT_FILES));
     for (size_t i = 0; i < s.catalog.num_tensors; i++)
         if (test_below(seed, 8)) add_target(&o, &s.catalog.tensors[i]);
+    for (uint64_t n = test_below(seed, 3); n > 0; n--)
+        add_flat(&o, zeros);
     place_segments(&o);
     make_images(&o);
     assert_ok(plan_finish(&o.plan, &err));

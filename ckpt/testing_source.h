@@ -312,4 +312,15 @@ static inline struct tensor *source_add_random(struct source *s, uint64_t elemen
     return t;
 }
 
+/* Adds a tensor of zeros that are stored nowhere, for the gaps of segments. */
+static inline struct tensor *source_add_zeros(struct source *s, uint64_t numel)
+{
+    struct tensor *t = source_new_tensor(s, DT_F32, 1, &numel);
+    const struct piece zeros = {.origin = ORIGIN_ZERO, .dtype = DT_F32};
+    const struct pair all = pair_whole(0, 0, numel);
+    memset(s->values[t - s->catalog.tensors], 0, numel * dtype_bytes(DT_F32));
+    tensor_add_piece(&s->arena, t, &zeros, &all);
+    return t;
+}
+
 #endif

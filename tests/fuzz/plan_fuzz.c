@@ -483,9 +483,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             add_large();
         else
             (void)source_add_random(&source, 1 + choose(128));
+    const struct tensor *zeros = source_add_zeros(&source, 20);
     output_init(&output, &source, choose(8) ? 1 : 2); /* a second one costs threads */
     for (size_t i = 0; i < source.catalog.num_tensors; i++)
         add_target(&output, &source.catalog.tensors[i]);
+    if (!large && choose(4) == 0) add_flat(&output, zeros);
     place_segments(&output);
     for (uint64_t n = choose(4); n > 0; n--)
         spoil();
