@@ -112,8 +112,9 @@ MUST_CHECK enum status catalog_add_part(struct catalog *c, struct tensor *t,
 MUST_CHECK enum status catalog_add_own(struct catalog *c, const char *name, const char *state,
                                        enum dtype dtype, unsigned num_dims, const uint64_t *shape,
                                        struct own_tensor **out, struct error *err);
-/* Adds elements of a stored tensor of the catalog to an own one. ERR_OURS where pair.a is not
- * nested. */
+/* Adds elements of a stored tensor of the catalog to an own one. The stored tensor may have another
+ * dtype: then its elements are cast when they are read, and digests are of the own tensor's dtype.
+ * ERR_OURS where pair.a is not nested. */
 MUST_CHECK enum status catalog_add_own_part(struct catalog *c, struct own_tensor *own,
                                             const struct stored_tensor *stored,
                                             const struct pair *pair, struct error *err);

@@ -410,6 +410,101 @@ static void files_without_segments_are_finished_too(void **state)
     source_release(&s);
 }
 
+/* As ZeRO-3 stores a model: two ranks with a run each of the flat masters, in F32, and no weights.
+ * Numbers half-way between two of BF16, a little more, one that overflows, and ordinary ones. */
+static const float zero3_numbers[] = {0x1.01p0f,   0x1.03p0f, -0x1.01p0f, 0x1.010002p0f,
+                                      0x1.ffp127f, 3.14159f,  1e-40f,     0.5f};
+static const uint16_t zero3_rounded[] = {0x3F80, 0x3F82, 0xBF80, 0x3F81,
+                                         0x7F80, 0x4049, 0x0001, 0x3F00};
+enum { ZERO3_NUMEL = COUNT(zero3_numbers), ZERO3_RANKS = 2, ZERO3_RUN = 5 };
+
+/* Adds tensor NAME of this dtype, made of an own tensor of the same dtype whose parts are the
+ * stored masters. */
+static void add_of_masters(struct source *s, const char *name, const char *state, enum dtype dtype,
+                           const void *values)
+{
+    const uint64_t numel = ZERO3_NUMEL;
+    struct own_tensor *own;
+    struct error err;
+    assert_ok(catalog_add_own(&s->catalog, "w", state, dtype, 1, &numel, &own, &err));
+    for (uint64_t r = 0; r < ZERO3_RANKS; r++) {
+        const uint64_t first = r * ZERO3_RUN;
+        const struct pair run = pair_whole(first, 0, min_u64(numel - first, ZERO3_RUN));
+        assert_ok(
+            catalog_add_own_part(&s->catalog, own, &s->catalog.stored.tensors[r], &run, &err));
+    }
+    struct tensor *t = source_new_tensor(s, dtype, 1, &numel);
+    const struct pair all = pair_whole(0, 0, numel);
+    t->name = name;
+    assert_ok(catalog_add_part(&s->catalog, t, own, &all, &err));
+    assert_int_equal(t->num_pieces, ZERO3_RANKS);
+    assert_int_equal(t->pieces[1].dtype, DT_F32);
+    memcpy(s->values[t - s->catalog.tensors], values, numel * dtype_bytes(dtype));
+}
+
+static void zero3_init(struct source *s)
+{
+    const uint64_t run = ZERO3_RUN;
+    struct stored_tensor *stored;
+    struct error err;
+    test_state = test_seed();
+    source_init(s, &test_state);
+    for (uint32_t r = 0; r < ZERO3_RANKS; r++) {
+        const size_t bytes = (r ? ZERO3_NUMEL - ZERO3_RUN : ZERO3_RUN) * sizeof *zero3_numbers;
+        const uint64_t offset = source_reserve(s, r, ZERO3_RUN * sizeof *zero3_numbers);
+        memcpy(s->files[r].bytes + offset, zero3_numbers + r * ZERO3_RUN, bytes);
+        const char *name = r ? "rank.1" : "rank.0";
+        assert_ok(stored_add_tensor(&s->catalog.stored, name, strlen(name), DT_F32, 1, &run,
+                                    &stored, &err));
+        stored->pieces = arena_alloc(&s->catalog.stored.arena, sizeof *stored->pieces);
+        stored->pieces[stored->num_pieces++] =
+            (struct stored_piece){.file = r, .offset_bytes = offset};
+    }
+}
+
+static void masters_are_weights_too_with_digests_of_either_dtype(void **state)
+{
+    (void)state;
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    struct executor_options options = two_threads;
+    zero3_init(&s);
+    add_of_masters(&s, "rounded", NULL, DT_BF16, zero3_rounded); /* cast when it is read */
+    add_of_masters(&s, "cast", "weight", DT_F32, zero3_numbers); /* when it is written */
+    add_of_masters(&s, "master", "param", DT_F32, zero3_numbers);
+    source_write(&s);
+    output_init(&o, &s, 0);
+    (void)add_whole(&o, &s.catalog.tensors[0], DT_BF16);
+    (void)add_whole(&o, &s.catalog.tensors[1], DT_BF16);
+    (void)add_whole(&o, &s.catalog.tensors[2], DT_F32);
+    make_images(&o);
+    assert_memory_equal(o.images[0], zero3_rounded, sizeof zero3_rounded);
+    assert_memory_equal(o.images[1], zero3_rounded, sizeof zero3_rounded);
+    assert_ok(plan_finish(&o.plan, &err));
+    options.digests = true;
+    options.carries = output_results(&o);
+    assert_ok(executor_run(&o.plan, o.folder, &options, &r, &err));
+    check_output(&o, &r);
+    struct digest numbers = {{0}}, rounded = {{0}};
+    digest_add_elements(&numbers, DT_F32, zero3_numbers, ZERO3_NUMEL, 0);
+    digest_add_elements(&rounded, DT_BF16, zero3_rounded, ZERO3_NUMEL, 0);
+    const struct digest *read[] = {&rounded, &numbers, &numbers},
+                        *written[] = {&rounded, &rounded, &numbers};
+    for (size_t i = 0; i < COUNT(read); i++) {
+        assert_memory_equal(&o.carries[i].read, read[i], sizeof *read[i]);
+        assert_memory_equal(&o.carries[i].written, written[i], sizeof *written[i]);
+        assert_int_equal(o.carries[i].non_finite, 0);
+        assert_int_equal(o.carries[i].overflowed, i < 2);
+    }
+    assert_int_equal(r.cast_elements, 2 * ZERO3_NUMEL);
+    assert_int_equal(r.changed_elements, 2 * (ZERO3_NUMEL - 1)); /* all but 0.5 */
+    assert_int_equal(r.overflowed, 2);
+    output_release(&o);
+    source_release(&s);
+}
+
 static void holes_leave_a_sparse_file(void **state)
 {
     (void)state;
@@ -1061,6 +1156,7 @@ int main(void)
         cmocka_unit_test(what_is_replicated_is_read_once),
         cmocka_unit_test(casts_are_counted_and_what_they_change),
         cmocka_unit_test(files_without_segments_are_finished_too),
+        cmocka_unit_test(masters_are_weights_too_with_digests_of_either_dtype),
         cmocka_unit_test(holes_leave_a_sparse_file),
         cmocka_unit_test(holes_have_their_crc),
         cmocka_unit_test(more_files_are_open_than_are_usual),
