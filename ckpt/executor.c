@@ -140,6 +140,7 @@ static uint64_t elements_of(const struct target_piece *piece, uint64_t low, uint
 {
     const struct pair window = pair_whole(low, 0, count), pair = pair_unpack(&piece->pair);
     uint64_t n = 0;
+    if (pair_is_apart(&piece->pair, low, count)) return 0;
     return pair_join(&window, &pair, "", count_joined, &n, NULL) ? 0 : n;
 }
 
@@ -240,6 +241,7 @@ static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, 
     struct pair window = pair_whole(low, 0, count);
     bool wanted = w->counts;
     for (size_t i = 0; i < c->num_pieces && !wanted; i++) {
+        if (pair_is_apart(&c->pieces[i].pair, low, count)) continue;
         const struct pair pair = pair_unpack(&c->pieces[i].pair);
         wanted = w->bytes[i] && pair_overlap(&window, &pair);
     }

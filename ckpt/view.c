@@ -46,6 +46,12 @@ struct pair pair_unpack(const struct packed_pair *p)
     return pair;
 }
 
+bool pair_is_apart(const struct packed_pair *p, uint64_t first, uint64_t count)
+{
+    if (p->a_offset >= first && p->a_offset - first >= count) return true;
+    return p->num_axes == 0 && p->a_offset < first && p->count <= first - p->a_offset;
+}
+
 struct pair pair_whole(uint64_t a_offset, uint64_t b_offset, uint64_t numel)
 {
     return (struct pair){

@@ -47,6 +47,9 @@ struct packed_pair {
 
 struct packed_pair pair_pack(struct arena *a, const struct pair *p);
 struct pair pair_unpack(const struct packed_pair *p);
+/* Whether p.a, which is nested, certainly has no element in [first, first + count): cheaper than a
+ * join, for the many pieces of a tensor that a panel of it does not meet. */
+bool pair_is_apart(const struct packed_pair *p, uint64_t first, uint64_t count);
 
 /* The pair of all numel elements of a tensor with themselves, starting at the offsets. */
 struct pair pair_whole(uint64_t a_offset, uint64_t b_offset, uint64_t numel);

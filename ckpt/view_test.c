@@ -264,6 +264,18 @@ static void packed_views_are_as_they_were(void **state)
     const struct pair one = pair_whole(5, 7, 1);
     const struct packed_pair packed = pair_pack(&a, &one);
     assert_int_equal(pair_unpack(&packed).num_axes, 0);
+    const struct pair six = pair_whole(10, 0, 6);
+    const struct packed_pair run = pair_pack(&a, &six);
+    for (uint64_t first = 0; first < 20; first++)
+        for (uint64_t count = 1; count < 20; count++)
+            assert_int_equal(pair_is_apart(&run, first, count), first >= 16 || first + count <= 10);
+    for (size_t i = 0; i < COUNT(pairs); i++) { /* those of axes may be told to meet it */
+        const struct packed_pair p = pair_pack(&a, &pairs[i]);
+        for (uint64_t first = 0; first < 60; first++) {
+            const struct pair element = pair_whole(first, 0, 1);
+            if (pair_overlap(&pairs[i], &element)) assert_false(pair_is_apart(&p, first, 1));
+        }
+    }
     arena_release(&a);
 }
 
