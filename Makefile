@@ -64,7 +64,7 @@ FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) $(ENGINE_FOLDERS:=/*.[ch]) tests/
 
 .PHONY: all help deps deps-build deps-test test tests tests-built test-all asan fuzz fuzzers fuzz-quick \
         fuzz-long hostile faults kills late valgrind bare deps-aarch64 aarch64 aarch64-test interop interop-megatron interop-trainers interop-deps \
-        bench bench-quick bench-optimizer bench-trainers bench-train bench-ops demo docs install uninstall fmt fmt-check clean cuda-libs no-cuda gpu-tests
+        bench bench-quick bench-optimizer bench-trainers bench-train bench-ops bench-pieces demo docs install uninstall fmt fmt-check clean cuda-libs no-cuda gpu-tests
 .SECONDARY:
 .DEFAULT_GOAL = all
 

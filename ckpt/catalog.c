@@ -15,20 +15,45 @@ void catalog_init(struct catalog *c, struct arena *a)
     stored_init(&c->stored);
 }
 
-/* Frees the indexes that adding tensors has made. */
+/* What adding parts to tensors keeps. */
+struct adder {
+    struct piece *gathered; /* pieces of the tensor that is being added */
+    size_t num_gathered, gathered_capacity;
+    /* The tensor that got parts last, by its name, and the stored tensors that it names: those
+     * whose number in named[] is `naming`. */
+    const char *tensor;
+    uint32_t *named, naming;
+    size_t num_named;
+    /* An array that a tensor has outgrown, for the next one. */
+    struct piece *spare;
+    size_t spare_capacity;
+};
+
+static struct adder *adder_of(struct catalog *c)
+{
+    if (!c->adder) c->adder = must_calloc(1, sizeof *c->adder);
+    return c->adder;
+}
+
+/* Frees what adding tensors has made. */
 static void end_reading(struct catalog *c)
 {
     free(c->own_index);
     free(c->stored_index);
-    free(c->gathered);
+    if (c->adder) {
+        free(c->adder->gathered);
+        free(c->adder->named);
+    }
+    free(c->adder);
     c->own_index = c->stored_index = NULL;
-    c->gathered = NULL;
-    c->num_gathered = c->gathered_capacity = 0;
+    c->adder = NULL;
 }
 
 void catalog_release(struct catalog *c)
 {
     end_reading(c);
+    for (size_t i = 0; i < c->num_own; i++)
+        free(c->own[i].parts);
     map_release(&c->own_names);
     map_release(&c->names);
     stored_release(&c->stored);
@@ -125,13 +150,26 @@ enum status catalog_add(struct catalog *c, const char *name, enum dtype dtype, u
     return OK;
 }
 
-void tensor_add_piece(struct arena *a, struct tensor *t, const struct piece *piece)
+void tensor_add_piece(struct arena *a, struct tensor *t, const struct piece *piece,
+                      const struct pair *pair)
 {
     if (t->num_pieces == 0 && t->pieces_capacity == 0) { /* most tensors have one piece or two */
         t->pieces_capacity = 1;
         t->pieces = arena_alloc(a, sizeof *t->pieces);
     }
-    *ARENA_PUSH(a, t->pieces, t->num_pieces, t->pieces_capacity) = *piece;
+    struct piece *to = ARENA_PUSH(a, t->pieces, t->num_pieces, t->pieces_capacity);
+    *to = *piece;
+    to->pair = pair_pack(a, pair);
+}
+
+void tensor_add_pieces(struct arena *a, struct tensor *t, const struct tensor *of)
+{
+    const size_t total = t->num_pieces + of->num_pieces;
+    struct piece *all = arena_array(a, total, sizeof *all);
+    if (t->num_pieces) memcpy(all, t->pieces, t->num_pieces * sizeof *all);
+    if (of->num_pieces) memcpy(all + t->num_pieces, of->pieces, of->num_pieces * sizeof *all);
+    t->pieces = all;
+    t->num_pieces = t->pieces_capacity = total;
 }
 
 /* ---- own tensors ---- */
@@ -202,26 +240,13 @@ enum status catalog_add_own_part(struct catalog *c, struct own_tensor *own,
 {
     struct pair nested = *pair;
     TRY(pair_require_nested(&nested, own->name, err));
-    const size_t axes_at = offsetof(struct pair, axes),
-                 pair_bytes = axes_at + nested.num_axes * sizeof *nested.axes;
-    struct own_part *part = arena_alloc(c->arena, offsetof(struct own_part, pair) + pair_bytes);
-    part->stored = (size_t)(stored - c->stored.tensors);
-    memcpy(&part->pair, &nested, pair_bytes);
-    if (own->parts_capacity == 0) { /* most have one */
-        own->parts_capacity = 1;
-        own->parts = arena_alloc(c->arena, sizeof *own->parts);
+    if (own->num_parts == own->parts_capacity) { /* most have one */
+        own->parts_capacity = own->parts_capacity ? 2 * own->parts_capacity : 1;
+        own->parts = must_realloc(own->parts, own->parts_capacity * sizeof *own->parts);
     }
-    *ARENA_PUSH(c->arena, own->parts, own->num_parts, own->parts_capacity) = part;
+    own->parts[own->num_parts++] = (struct own_part){
+        .pair = pair_pack(c->arena, &nested), .stored = (size_t)(stored - c->stored.tensors)};
     return OK;
-}
-
-/* The pair of a part with room for all axes. */
-static struct pair pair_of_part(const struct own_part *part)
-{
-    struct pair pair;
-    memcpy(&pair, &part->pair,
-           offsetof(struct pair, axes) + part->pair.num_axes * sizeof *pair.axes);
-    return pair;
 }
 
 enum status catalog_own_stored(struct catalog *c, const char *name, const char *state,
@@ -251,6 +276,7 @@ struct part_index {
     size_t tensor, num_parts; /* the tensor, and the number of parts that it had */
     uint64_t longest_span;
     size_t count, capacity;
+    bool sorted; /* as they were added */
     size_t *met; /* [capacity], behind parts */
     struct indexed_part parts[];
 };
@@ -283,6 +309,7 @@ static enum status begin_index(struct part_index **index, size_t num_parts, cons
     x->tensor = SIZE_MAX;
     x->num_parts = num_parts;
     x->longest_span = x->count = 0;
+    x->sorted = true;
     return OK;
 }
 
@@ -290,12 +317,13 @@ static void index_pair(struct part_index *x, const struct pair *pair, size_t par
 {
     if (!pair_count(pair)) return;
     x->longest_span = max_u64(x->longest_span, pair_a_span(pair));
+    x->sorted &= !x->count || x->parts[x->count - 1].pair.a_offset <= pair->a_offset;
     x->parts[x->count++] = (struct indexed_part){*pair, part};
 }
 
 static void end_index(struct part_index *x, size_t tensor)
 {
-    if (x->count > 1) qsort(x->parts, x->count, sizeof *x->parts, by_begin);
+    if (!x->sorted) qsort(x->parts, x->count, sizeof *x->parts, by_begin);
     x->tensor = tensor;
 }
 
@@ -305,7 +333,7 @@ static enum status index_own(struct catalog *c, const struct own_tensor *own, st
     if (is_index_of(c->own_index, tensor, own->num_parts)) return OK;
     TRY(begin_index(&c->own_index, own->num_parts, own->name, err));
     for (size_t i = 0; i < own->num_parts; i++) {
-        struct pair pair = pair_of_part(own->parts[i]);
+        const struct pair pair = pair_unpack(&own->parts[i].pair);
         index_pair(c->own_index, &pair, i);
     }
     end_index(c->own_index, tensor);
@@ -350,29 +378,45 @@ static size_t first_reaching(const struct part_index *x, uint64_t from)
 
 /* Pieces are gathered before the tensor gets them, in an array that is no larger than they need: of
  * a model of many experts they are most of the memory. */
-static void gather(struct catalog *c, const struct piece *piece)
+static void gather(struct adder *x, const struct piece *piece)
 {
-    if (c->num_gathered == c->gathered_capacity) {
-        c->gathered_capacity = 2 * c->gathered_capacity + 4;
-        c->gathered = must_realloc(c->gathered, c->gathered_capacity * sizeof *c->gathered);
+    if (x->num_gathered == x->gathered_capacity) {
+        x->gathered_capacity = 2 * x->gathered_capacity + 4;
+        x->gathered = must_realloc(x->gathered, x->gathered_capacity * sizeof *x->gathered);
     }
-    c->gathered[c->num_gathered++] = *piece;
+    x->gathered[x->num_gathered++] = *piece;
+}
+
+/* Moves the pieces of t to an array for `total` ones: the spare one if it is not much too large. */
+static void enlarge_pieces(struct catalog *c, struct adder *x, struct tensor *t, size_t total)
+{
+    enum { FEW = 8 }; /* from here on there is room to spare */
+    struct piece *old = t->pieces, *all = x->spare;
+    size_t capacity = x->spare_capacity;
+    if (capacity < total || capacity / 2 > total) {
+        capacity = t->num_pieces < FEW ? total : total + total / 2;
+        all = arena_alloc(c->arena, capacity * sizeof *all);
+    } else {
+        x->spare_capacity = 0;
+    }
+    if (t->num_pieces) memcpy(all, old, t->num_pieces * sizeof *all);
+    if (t->pieces_capacity > x->spare_capacity) {
+        x->spare = old;
+        x->spare_capacity = t->pieces_capacity;
+    }
+    t->pieces = all;
+    t->pieces_capacity = capacity;
 }
 
 static void take_gathered(struct catalog *c, struct tensor *t)
 {
-    enum { FEW = 8 }; /* from here on there is room to spare */
-    const size_t total = t->num_pieces + c->num_gathered;
-    if (total > t->pieces_capacity) {
-        t->pieces_capacity = t->num_pieces < FEW ? total : 2 * total;
-        struct piece *all = arena_alloc(c->arena, t->pieces_capacity * sizeof *all);
-        if (t->num_pieces) memcpy(all, t->pieces, t->num_pieces * sizeof *all);
-        t->pieces = all;
-    }
-    if (c->num_gathered)
-        memcpy(t->pieces + t->num_pieces, c->gathered, c->num_gathered * sizeof *c->gathered);
+    struct adder *x = adder_of(c);
+    const size_t total = t->num_pieces + x->num_gathered;
+    if (total > t->pieces_capacity) enlarge_pieces(c, x, t, total);
+    if (x->num_gathered)
+        memcpy(t->pieces + t->num_pieces, x->gathered, x->num_gathered * sizeof *x->gathered);
     t->num_pieces = total;
-    c->num_gathered = 0;
+    x->num_gathered = 0;
 }
 
 /* A stored tensor of which elements are added to a logical one, and a piece of it. */
@@ -391,28 +435,49 @@ static enum status add_joined(void *context, const struct pair *p, struct error 
                                 .dtype = x->stored->dtype,
                                 .byte_swapped = s->byte_swapped,
                                 .offset_bytes = s->offset_bytes,
-                                .pair = *p};
+                                .pair = pair_pack(x->catalog->arena, p)};
     (void)err;
-    gather(x->catalog, &piece);
+    gather(adder_of(x->catalog), &piece);
     return OK;
 }
 
-static void add_stored_name(struct catalog *c, struct tensor *t, const char *name)
+/* Marks the stored tensors that t names, and makes room for as many names more. */
+static void begin_naming(struct catalog *c, struct tensor *t, size_t more)
 {
-    for (size_t i = 0; i < t->num_stored_names; i++)
-        if (strcmp(t->stored_names[i], name) == 0) return;
-    if (!t->stored_name) t->stored_name = name;
-    if (t->stored_names_capacity == 0) { /* most have one */
-        t->stored_names_capacity = 1;
-        t->stored_names = arena_alloc(c->arena, sizeof *t->stored_names);
+    struct adder *x = adder_of(c);
+    size_t i;
+    if (x->num_named < c->stored.num_tensors) {
+        x->named = must_realloc(x->named, c->stored.num_tensors * sizeof *x->named);
+        memset(x->named + x->num_named, 0,
+               (c->stored.num_tensors - x->num_named) * sizeof *x->named);
+        x->num_named = c->stored.num_tensors;
     }
+    if (x->tensor != t->name) {
+        x->tensor = t->name;
+        x->naming++;
+        for (size_t k = 0; k < t->num_stored_names; k++)
+            if (map_get(&c->stored.names, t->stored_names[k], &i)) x->named[i] = x->naming;
+    }
+    if (t->stored_names_capacity == 0 && more) {
+        t->stored_names_capacity = more;
+        t->stored_names = arena_array(c->arena, more, sizeof *t->stored_names);
+    }
+}
+
+/* After begin_naming(). */
+static void add_stored_name(struct catalog *c, struct tensor *t, size_t stored)
+{
+    struct adder *x = adder_of(c);
+    const char *name = c->stored.tensors[stored].name;
+    if (x->named[stored] == x->naming) return;
+    x->named[stored] = x->naming;
+    if (!t->stored_name) t->stored_name = name;
     *ARENA_PUSH(c->arena, t->stored_names, t->num_stored_names, t->stored_names_capacity) = name;
 }
 
 /* Adds the elements of the stored tensor x->stored that `pair` (logical, stored) has. */
-static enum status add_stored(void *context, const struct pair *pair, struct error *err)
+static enum status add_elements(struct adding *x, const struct pair *pair, struct error *err)
 {
-    struct adding *x = context;
     struct pair by_stored = *pair;
     TRY(pair_turn(&by_stored, x->tensor->name, err));
     TRY(index_stored(x->catalog, x->stored, err));
@@ -424,7 +489,14 @@ static enum status add_stored(void *context, const struct pair *pair, struct err
         TRY(pair_join_nested(&by_stored, &pieces->parts[i].pair, x->tensor->name, add_joined, x,
                              err));
     }
-    add_stored_name(x->catalog, x->tensor, x->stored->name);
+    return OK;
+}
+
+static enum status add_stored(void *context, const struct pair *pair, struct error *err)
+{
+    struct adding *x = context;
+    TRY(add_elements(x, pair, err));
+    add_stored_name(x->catalog, x->tensor, (size_t)(x->stored - x->catalog->stored.tensors));
     return OK;
 }
 
@@ -452,18 +524,20 @@ enum status catalog_add_part(struct catalog *c, struct tensor *t, const struct o
 {
     struct pair by_own = *part;
     TRY(pair_turn(&by_own, t->name, err));
-    c->num_gathered = 0; /* left by a tensor that failed */
+    adder_of(c)->num_gathered = 0; /* left by a tensor that failed */
     TRY(index_own(c, own, err));
-    for (size_t i = 0, n = find_met(c->own_index, &by_own); i < n; i++) {
-        const struct own_part *p = own->parts[c->own_index->met[i]];
-        const struct pair pair = pair_of_part(p);
+    const size_t num_met = find_met(c->own_index, &by_own);
+    begin_naming(c, t, pair_count(part) ? num_met : own->num_parts);
+    for (size_t i = 0; i < num_met; i++) {
+        const struct own_part *p = &own->parts[c->own_index->met[i]];
+        const struct pair pair = pair_unpack(&p->pair);
         struct adding x = {c, t, &c->stored.tensors[p->stored], 0};
         TRY(pair_join(&by_own, &pair, t->name, add_stored, &x, err));
     }
     take_gathered(c, t);
     for (size_t i = 0; i < own->num_parts && !pair_count(part);
          i++) /* an empty part still has stored names */
-        add_stored_name(c, t, c->stored.tensors[own->parts[i]->stored].name);
+        add_stored_name(c, t, own->parts[i].stored);
     return OK;
 }
 
@@ -474,8 +548,7 @@ static struct catalog reading_of(const struct catalog *c, struct arena *a)
     struct catalog reading = *c;
     reading.arena = a;
     reading.own_index = reading.stored_index = NULL;
-    reading.gathered = NULL;
-    reading.num_gathered = reading.gathered_capacity = 0;
+    reading.adder = NULL;
     return reading;
 }
 
@@ -498,7 +571,10 @@ enum status catalog_wrap_stored(const struct catalog *c, struct arena *a,
     if (!shape_numel(t->shape, t->num_dims, &t->numel) || t->numel > MAX_ELEMENTS)
         return fail(err, ERR_CORRUPT, "%s: its shape overflows", t->name);
     struct pair whole = pair_whole(0, 0, t->numel);
-    enum status st = add_stored(&x, &whole, err);
+    t->stored_name = stored->name;
+    t->stored_names = arena_copy(a, &t->stored_name, sizeof *t->stored_names);
+    t->num_stored_names = t->stored_names_capacity = 1;
+    enum status st = add_elements(&x, &whole, err);
     take_gathered(&reading, t);
     end_reading(&reading);
     return st;
@@ -511,7 +587,7 @@ enum status tensor_check(const struct tensor *t, struct error *err)
     struct pair *pairs = malloc(t->num_pieces * sizeof *pairs + 1);
     if (!pairs) return fail(err, ERR_MEMORY, "%s: no memory for its pieces", t->name);
     for (size_t i = 0; i < t->num_pieces; i++)
-        pairs[i] = t->pieces[i].pair;
+        pairs[i] = pair_unpack(&t->pieces[i].pair);
     size_t bad;
     uint64_t covered;
     bool whole = pairs_tile(pairs, t->num_pieces, t->numel, &bad, &covered);

@@ -22,17 +22,18 @@
 
 /* A part of a logical tensor and the place of its elements. pair.a is flat in the logical tensor,
  * pair.b counts elements from offset_bytes of the file (ORIGIN_RANDOM*: of the random stream number
- * `file`; ORIGIN_MEMORY: of `memory`). */
+ * `file`; ORIGIN_MEMORY: of `memory`). There may be millions, so they are small. */
 struct piece {
-    enum origin_id origin;
-    enum dtype dtype; /* as stored; differs from the tensor's only if that is fused from several
-                         dtypes, or the tensor is the stored numbers rounded */
+    struct packed_pair pair;
+    union {
+        uint64_t offset_bytes;
+        const void *memory; /* ORIGIN_MEMORY: the holder's; NULL in other processes */
+    };
     uint32_t file;
+    unsigned holder; /* the rank that writes it, if the tensor has pieces in memory (held.h) */
+    enum origin_id origin : 8;
+    enum dtype dtype : 8; /* as stored; may differ from the tensor's: cast when it is read */
     bool byte_swapped;
-    uint64_t offset_bytes;
-    const void *memory; /* ORIGIN_MEMORY: the holder's; NULL in other processes */
-    unsigned holder;    /* the rank that writes it, if the tensor has pieces in memory (held.h) */
-    struct pair pair;
 };
 
 struct tensor {
@@ -51,9 +52,8 @@ struct tensor {
 };
 
 struct own_part {
-    size_t stored;    /* index into catalog.stored.tensors */
-    struct pair pair; /* a: flat in the own tensor, nested; b: flat in the stored one. Allocated
-                         with the axes that it has only, so never copy the struct */
+    struct packed_pair pair; /* a: flat in the own tensor, nested; b: flat in the stored one */
+    size_t stored;           /* index into catalog.stored.tensors */
 };
 
 struct own_tensor {
@@ -64,7 +64,7 @@ struct own_tensor {
     unsigned num_dims;
     const uint64_t *shape;
     uint64_t numel;
-    const struct own_part **parts;
+    struct own_part *parts; /* on the heap, since there may be one for each rank */
     size_t num_parts, parts_capacity;
     const char *logical; /* of a parameter: the logical tensor that has elements of it; of several
                             the last that was added; NULL: none, or not known */
@@ -80,9 +80,8 @@ struct catalog {
     size_t num_tensors, tensors_capacity;
     struct map names;
     struct part_index *own_index,
-        *stored_index;      /* index of the parts of the tensor that was used last */
-    struct piece *gathered; /* pieces of the tensor that is being added */
-    size_t num_gathered, gathered_capacity;
+        *stored_index;   /* index of the parts of the tensor that was used last */
+    struct adder *adder; /* what catalog_add_part() keeps from call to call */
 };
 
 void catalog_init(struct catalog *c, struct arena *a);
@@ -95,8 +94,12 @@ MUST_CHECK enum status catalog_add(struct catalog *c, const char *name, enum dty
                                    unsigned num_dims, const uint64_t *shape, struct tensor **out,
                                    struct error *err);
 struct tensor *catalog_find(const struct catalog *c, const char *name);
-/* Adds a piece to a tensor, in arena a; pair.a must be nested. */
-void tensor_add_piece(struct arena *a, struct tensor *t, const struct piece *piece);
+/* Adds a piece with this pair to a tensor, in arena a; pair->a must be nested, piece->pair is
+ * ignored. */
+void tensor_add_piece(struct arena *a, struct tensor *t, const struct piece *piece,
+                      const struct pair *pair);
+/* Adds all pieces of another tensor, whose arena lives as long. */
+void tensor_add_pieces(struct arena *a, struct tensor *t, const struct tensor *of);
 /* Adds the part of an own tensor that `part` selects: part.a is flat in the logical tensor t,
  * part.b flat in the own one (both row-major). It is joined with the parts of the own tensor, and
  * these with the stored pieces. Fast for a tensor of many parts or pieces that is taken apart into
@@ -111,8 +114,9 @@ MUST_CHECK enum status catalog_add_part(struct catalog *c, struct tensor *t,
 MUST_CHECK enum status catalog_add_own(struct catalog *c, const char *name, const char *state,
                                        enum dtype dtype, unsigned num_dims, const uint64_t *shape,
                                        struct own_tensor **out, struct error *err);
-/* Adds elements of a stored tensor of the catalog to an own one. ERR_OURS where pair.a is not
- * nested. */
+/* Adds elements of a stored tensor of the catalog to an own one. The stored tensor may have another
+ * dtype: then its elements are cast when they are read, and digests are of the own tensor's dtype.
+ * ERR_OURS where pair.a is not nested. */
 MUST_CHECK enum status catalog_add_own_part(struct catalog *c, struct own_tensor *own,
                                             const struct stored_tensor *stored,
                                             const struct pair *pair, struct error *err);

@@ -92,9 +92,10 @@ static void expand(const struct tensor *t, uint64_t at[MAX_ELEMENTS_HERE])
     memset(at, 0, MAX_ELEMENTS_HERE * sizeof *at);
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *piece = &t->pieces[i];
-        struct pair nested = piece->pair;
+        const struct pair pair = pair_unpack(&piece->pair);
+        struct pair nested = pair;
         assert_true(pair_nest(&nested));
-        assert_memory_equal(&nested, &piece->pair, sizeof nested);
+        assert_memory_equal(&nested, &pair, sizeof nested);
         for (uint64_t n = 0, a, b; n < pair_count(&nested); n++) {
             pair_element(&nested, n, &a, &b);
             assert_in_range(a, 0, t->numel - 1);
@@ -465,6 +466,50 @@ static void thousands_of_parts_are_no_matter(void **state)
     assert_ok(tensor_check(t, &err));
 }
 
+/* Each of 4 own tensors is cut on 256 ranks, whose runs lie in one stored tensor a rank. They
+ * become 2 logical tensors, to which parts are added in turns. */
+static void many_ranks_take_little_memory_and_are_named_once(void **state)
+{
+    (void)state;
+    enum { RANKS = 256, RUN = 3, OWN = 4 };
+    const uint64_t numel = RANKS * RUN, flat = OWN * RUN, two[] = {2, RANKS * RUN};
+    struct own_tensor *own;
+    struct tensor *t;
+    assert_true(sizeof(struct piece) <= 64);
+    for (uint64_t r = 0; r < RANKS; r++) {
+        struct stored_tensor *s = add_stored(1, &flat, 1);
+        s->pieces[s->num_pieces++] = (struct stored_piece){.file = (uint32_t)r};
+    }
+    for (uint64_t r = 0; r < RANKS; r++)
+        for (uint64_t i = 0; i < OWN; i++) {
+            const char name[] = {(char)('a' + i), '\0'};
+            const struct pair run = pair_whole(r * RUN, i * RUN, RUN);
+            assert_ok(catalog_add_own(&c, arena_copy_text(c.arena, name), NULL, DT_U8, 1, &numel,
+                                      &own, &err));
+            assert_ok(catalog_add_own_part(&c, own, &c.stored.tensors[r], &run, &err));
+        }
+    const size_t before = c.arena->total_bytes;
+    for (uint64_t i = 0; i < OWN; i++) {
+        const struct pair half = pair_whole(i / 2 * numel, 0, numel);
+        assert_ok(catalog_add(&c, i % 2 ? "odd" : "even", DT_U8, 2, two, &t, &err));
+        assert_ok(catalog_add_part(&c, t, &c.own[i], &half, &err));
+        assert_int_equal(t->num_stored_names, RANKS);
+        assert_int_equal(t->num_pieces, (i / 2 + 1) * RANKS);
+    }
+    /* beside the pieces: a name a rank, and room to spare */
+    assert_true(c.arena->total_bytes - before < 3 * OWN * RANKS * sizeof(struct piece));
+    for (size_t i = 0; i < c.num_tensors; i++) {
+        t = &c.tensors[i];
+        assert_ok(tensor_check(t, &err));
+        for (size_t k = 0; k < t->num_pieces; k++) {
+            assert_int_equal(t->pieces[k].file, k % RANKS);
+            assert_int_equal(t->pieces[k].pair.b_offset, (i + k / RANKS * 2) * RUN);
+        }
+        for (size_t k = 0; k < RANKS; k++)
+            assert_string_equal(t->stored_names[k], c.stored.tensors[k].name);
+    }
+}
+
 /* ---- what does not fit ---- */
 
 static void add_piece(struct tensor *t, const uint64_t *shape, uint64_t row, uint64_t column,
@@ -472,8 +517,9 @@ static void add_piece(struct tensor *t, const uint64_t *shape, uint64_t row, uin
 {
     struct piece piece = {.dtype = t->dtype};
     const uint64_t start[] = {row, column}, extent[] = {rows, columns};
-    assert_true(pair_of_box(&piece.pair, 2, shape, start, extent, 0, NULL));
-    tensor_add_piece(c.arena, t, &piece);
+    struct pair pair;
+    assert_true(pair_of_box(&pair, 2, shape, start, extent, 0, NULL));
+    tensor_add_piece(c.arena, t, &piece, &pair);
 }
 
 static void holes_and_overlaps_are_named(void **state)
@@ -503,8 +549,9 @@ static void a_part_past_the_end_is_named(void **state)
     const uint64_t shape[] = {10};
     struct tensor *t;
     assert_ok(catalog_add(&c, "w", DT_U8, 1, shape, &t, &err));
-    struct piece piece = {.dtype = DT_U8, .pair = pair_whole(5, 0, 6)};
-    tensor_add_piece(c.arena, t, &piece);
+    struct piece piece = {.dtype = DT_U8};
+    const struct pair pair = pair_whole(5, 0, 6);
+    tensor_add_piece(c.arena, t, &piece, &pair);
     assert_fails(tensor_check(t, &err), ERR_CORRUPT,
                  "w [10]: a part that begins at element 5 overlaps another or leaves the tensor");
 }
@@ -584,6 +631,7 @@ int main(void)
         TEST(ranks_runs_that_cut_tensors_across_rows_are_put_together),
         TEST(any_runs_of_stored_tensors_make_an_own_one),
         TEST(thousands_of_parts_are_no_matter),
+        TEST(many_ranks_take_little_memory_and_are_named_once),
         TEST(holes_and_overlaps_are_named),
         TEST(a_part_past_the_end_is_named),
         TEST(an_empty_tensor_needs_no_piece),

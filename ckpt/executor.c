@@ -40,7 +40,8 @@ static struct scan_item item_of(const struct plan *p, const struct carry *c, boo
     for (size_t i = 0; i < c->num_pieces; i++) {
         enum dtype to = plan_piece_dtype(p, &c->pieces[i]);
         item.element_bytes = max_u64(item.element_bytes, dtype_bytes(to));
-        item.wide |= pair_is_transposed(&c->pieces[i].pair);
+        const struct pair pair = pair_unpack(&c->pieces[i].pair);
+        item.wide |= pair_is_transposed(&pair);
         *casts |= to != c->source->dtype;
     }
     return item;
@@ -51,8 +52,25 @@ static void read_parts_alone(struct scan_item *item, const struct carry *c, stru
 {
     struct pair *parts = arena_array(a, c->num_pieces, sizeof *parts);
     for (size_t i = 0; i < c->num_pieces; i++)
-        parts[i] = c->pieces[i].pair;
+        parts[i] = pair_unpack(&c->pieces[i].pair);
     scan_item_read_parts(item, parts, c->num_pieces);
+}
+
+static unsigned threads_of(const struct executor_options *o)
+{
+    return scan_threads(&(struct scan){.threads = o->threads});
+}
+
+/* Decides how many of the files that the rank writes stay open at once. */
+static enum status share_files(const struct plan *p, const struct executor_options *o,
+                               struct scan *s, struct error *err)
+{
+    size_t wanted = 0;
+    for (size_t i = 0; i < p->num_files; i++) {
+        const struct output_file *f = &p->files[i];
+        wanted += f->path && (f->held || f->rank == o->rank);
+    }
+    return scan_share_files(s, wanted, &s->kept_files, err);
 }
 
 /* The carries as items, in arena a. */
@@ -66,7 +84,7 @@ static struct scan scan_of(const struct plan *p, const struct executor_options *
                      .threads = o->threads,
                      .max_memory = o->max_memory,
                      .direct_io = o->direct_io,
-                     .kept_bytes = in_memory ? 0 : sink_file_run_bytes(p),
+                     .kept_bytes = in_memory ? 0 : sink_file_run_bytes(p, threads_of(o)),
                      .begin = begin_task,
                      .wants = o->num_ranks > 1 ? wants_panel : NULL,
                      .visit = in_memory ? executor_fill_memory : executor_write_panel,
@@ -91,7 +109,8 @@ enum status executor_memory(const struct plan *p, const struct executor_options 
     arena_init(&a);
     struct scan s = scan_of(p, o, &a);
     s.kept_bytes += sink_file_state_bytes(p) + p->num_carries * sizeof *s.items;
-    enum status st = held_carries(p, o->rank, &a, &carries, err);
+    enum status st = share_files(p, o, &s, err);
+    if (!st) st = held_carries(p, o->rank, &a, &carries, err);
     if (!st) st = scan_memory(&s, peak_bytes, err);
     arena_release(&a);
     return st;
@@ -119,9 +138,10 @@ static enum status count_joined(void *context, const struct pair *p, struct erro
 /* How many of the tensor's elements [low, low + count) go to a piece. */
 static uint64_t elements_of(const struct target_piece *piece, uint64_t low, uint64_t count)
 {
-    struct pair window = pair_whole(low, 0, count);
+    const struct pair window = pair_whole(low, 0, count), pair = pair_unpack(&piece->pair);
     uint64_t n = 0;
-    return pair_join(&window, &piece->pair, "", count_joined, &n, NULL) ? 0 : n;
+    if (pair_is_apart(&piece->pair, low, count)) return 0;
+    return pair_join(&window, &pair, "", count_joined, &n, NULL) ? 0 : n;
 }
 
 static bool is_held(const struct executor *x, const struct carry *c)
@@ -220,8 +240,11 @@ static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, 
     const struct carry *c = &x->carries[t->item];
     struct pair window = pair_whole(low, 0, count);
     bool wanted = w->counts;
-    for (size_t i = 0; i < c->num_pieces && !wanted; i++)
-        wanted = w->bytes[i] && pair_overlap(&window, &c->pieces[i].pair);
+    for (size_t i = 0; i < c->num_pieces && !wanted; i++) {
+        if (pair_is_apart(&c->pieces[i].pair, low, count)) continue;
+        const struct pair pair = pair_unpack(&c->pieces[i].pair);
+        wanted = w->bytes[i] && pair_overlap(&window, &pair);
+    }
     return wanted;
 }
 
@@ -427,8 +450,8 @@ static uint64_t our_bytes(const struct executor *x)
         const bool held = is_held(x, c);
         for (size_t k = 0; k < c->num_pieces; k++) {
             const struct segment *s = &x->plan->segments[c->pieces[k].segment];
-            if (is_ours(x, held, s->file))
-                bytes += pair_count(&c->pieces[k].pair) * dtype_bytes(s->dtype);
+            const struct pair pair = pair_unpack(&c->pieces[k].pair);
+            if (is_ours(x, held, s->file)) bytes += pair_count(&pair) * dtype_bytes(s->dtype);
         }
     }
     return bytes;
@@ -439,6 +462,8 @@ static enum status run_all(struct executor *x, struct scan_result *read, struct 
     const struct executor_options *o = x->options;
     struct scan s = scan_of(x->plan, o, &x->arena);
     s.context = x;
+    TRY(share_files(x->plan, o, &s, err));
+    if (x->sink == &x->files.sink) sink_file_keep_open(&x->files, s.kept_files);
     x->items = s.items;
     x->num_workers = scan_threads(&s);
     x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
@@ -468,7 +493,6 @@ enum status executor_run(const struct plan *p, const char *folder, const struct 
     struct executor x;
     struct scan_result read = {0};
     set_up(&x, p, folder, o);
-    file_raise_limit();
     enum status st = run_all(&x, &read, err);
     if (st) flush_after_failure(&x, st);
     *result = (struct executor_result){.read_bytes = read.read_bytes,

@@ -54,8 +54,9 @@ struct executor_result {
     bool in_journal;                          /* after a failure: there is something to continue */
 };
 
-/* Peak resident bytes of a run, or ERR_MEMORY with the least --max-memory that works. Call it when
- * the plan is complete: memory that is resident now is part of the peak. */
+/* Peak resident bytes of a run, or ERR_MEMORY with the least --max-memory that works, or ERR_IO if
+ * this process may open too few files. Call it when the plan is complete: memory that is resident
+ * now is part of the peak. */
 MUST_CHECK enum status executor_memory(const struct plan *p, const struct executor_options *o,
                                        uint64_t *peak_bytes, struct error *err);
 

@@ -172,8 +172,10 @@ static enum status write_pieces(struct executor *x, const struct scan_panel *p, 
         const struct target_piece *piece = &c->pieces[i];
         struct writing wr = {x, w, piece, panel, p->temp, dtype_bytes(dtype), &w->chains[i]};
         if (!w->bytes[i] || plan_piece_dtype(x->plan, piece) != dtype) continue;
+        if (pair_is_apart(&piece->pair, p->low, p->count)) continue;
         progress_file(x->progress, x->plan->files[x->plan->segments[piece->segment].file].path);
-        TRY(pair_join(&window, &piece->pair, "writing", write_joined, &wr, err));
+        const struct pair pair = pair_unpack(&piece->pair);
+        TRY(pair_join(&window, &pair, "writing", write_joined, &wr, err));
     }
     return OK;
 }
@@ -228,11 +230,13 @@ enum status executor_fill_memory(void *context, const struct scan_panel *p, stru
     struct pair window = pair_whole(p->low, 0, p->count);
     uint64_t bytes = 0;
     for (size_t i = 0; i < c->num_pieces; i++) {
+        if (pair_is_apart(&c->pieces[i].pair, p->low, p->count)) continue;
         uint32_t segment = c->pieces[i].segment;
         enum dtype to = x->plan->segments[segment].dtype;
         struct filling f = {.casting = {x->sink->address(x->sink, segment), p->elements[0], to,
                                         c->source->dtype, NULL}};
-        TRY(pair_join(&window, &c->pieces[i].pair, "loading", fill_joined, &f, err));
+        const struct pair pair = pair_unpack(&c->pieces[i].pair);
+        TRY(pair_join(&window, &pair, "loading", fill_joined, &f, err));
         bytes += f.elements * dtype_bytes(to);
     }
     atomic_fetch_add_explicit(&x->sink->written_bytes, bytes, memory_order_relaxed);

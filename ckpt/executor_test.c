@@ -60,8 +60,10 @@ static void run_ranks(struct output *o, struct executor_options *options,
 static uint64_t elements_written(const struct carry *c)
 {
     uint64_t n = 0;
-    for (size_t i = 0; i < c->num_pieces; i++)
-        n += pair_count(&c->pieces[i].pair);
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        const struct pair pair = pair_unpack(&c->pieces[i].pair);
+        n += pair_count(&pair);
+    }
     return n;
 }
 
@@ -136,10 +138,13 @@ static void check_random_output(uint64_t *seed, uint64_t elements, unsigned num_
     source_init(&s, seed);
     for (unsigned i = 0; i < num_tensors; i++)
         (void)source_add_random(&s, elements);
+    const struct tensor *zeros = source_add_zeros(&s, 40);
     source_write(&s);
     output_init(&o, &s, 1 + test_below(seed, OUTPUT_FILES));
     for (size_t i = 0; i < s.catalog.num_tensors; i++)
         if (test_below(seed, 8)) add_target(&o, &s.catalog.tensors[i]);
+    for (uint64_t n = test_below(seed, 3); n > 0; n--)
+        add_flat(&o, zeros);
     place_segments(&o);
     make_images(&o);
     assert_ok(plan_finish(&o.plan, &err));
@@ -185,9 +190,10 @@ static struct tensor *one_tensor(struct source *s, enum dtype dtype, uint64_t nu
     test_state = test_seed();
     source_init(s, &test_state);
     struct tensor *t = source_new_tensor(s, dtype, 1, &numel);
-    struct piece piece = {.dtype = dtype, .pair = pair_whole(0, 0, numel)};
+    struct piece piece = {.dtype = dtype};
+    const struct pair pair = pair_whole(0, 0, numel);
     piece.offset_bytes = source_reserve(s, 0, numel * dtype_bytes(dtype));
-    tensor_add_piece(&s->arena, t, &piece);
+    tensor_add_piece(&s->arena, t, &piece, &pair);
     memcpy(s->values[0], s->files[0].bytes + piece.offset_bytes, numel * dtype_bytes(dtype));
     source_write(s);
     return t;
@@ -232,9 +238,9 @@ static void large_tensors_are_shared_by_threads(void **state)
     test_state = test_seed();
     source_init(&s, &test_state);
     struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
-    struct piece made = {
-        .origin = ORIGIN_RANDOM, .dtype = DT_BF16, .file = 77, .pair = pair_whole(0, 0, t->numel)};
-    tensor_add_piece(&s.arena, t, &made);
+    struct piece made = {.origin = ORIGIN_RANDOM, .dtype = DT_BF16, .file = 77};
+    const struct pair pair = pair_whole(0, 0, t->numel);
+    tensor_add_piece(&s.arena, t, &made, &pair);
     random_elements(s.values[0], DT_BF16, 77, 0, 0, t->numel);
     output_init(&o, &s, 0);
     uint32_t file = plan_add_file(&o.plan, "halves"), crcs[3];
@@ -283,10 +289,10 @@ static void a_transposed_tensor_is_read_once(void **state)
     test_state = test_seed();
     source_init(&s, &test_state);
     struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
-    struct piece piece = {.dtype = DT_BF16,
-                          .pair = {.num_axes = 2, .axes = {{SIDE, SIDE, 1}, {SIDE, 1, SIDE}}}};
+    struct piece piece = {.dtype = DT_BF16};
+    const struct pair pair = {.num_axes = 2, .axes = {{SIDE, SIDE, 1}, {SIDE, 1, SIDE}}};
     piece.offset_bytes = source_reserve(&s, 0, t->numel * 2);
-    tensor_add_piece(&s.arena, t, &piece);
+    tensor_add_piece(&s.arena, t, &piece, &pair);
     for (uint64_t i = 0; i < t->numel; i++)
         keep_value(&s, t, &piece, i, i % SIDE * SIDE + i / SIDE);
     source_write(&s);
@@ -312,7 +318,7 @@ static void narrow_tensors_may_be_stored_wide(void **state)
     const struct tensor *wide = one_tensor(&s, DT_F64, 1500000);
     struct tensor *t = source_new_tensor(&s, DT_BF16, 1, wide->shape);
     struct piece piece = s.catalog.tensors[0].pieces[0];
-    tensor_add_piece(&s.arena, t, &piece);
+    tensor_add_pieces(&s.arena, t, &s.catalog.tensors[0]);
     for (uint64_t i = 0; i < t->numel; i++)
         keep_value(&s, t, &piece, i, i);
     output_init(&o, &s, 0);
@@ -404,6 +410,101 @@ static void files_without_segments_are_finished_too(void **state)
     source_release(&s);
 }
 
+/* As ZeRO-3 stores a model: two ranks with a run each of the flat masters, in F32, and no weights.
+ * Numbers half-way between two of BF16, a little more, one that overflows, and ordinary ones. */
+static const float zero3_numbers[] = {0x1.01p0f,   0x1.03p0f, -0x1.01p0f, 0x1.010002p0f,
+                                      0x1.ffp127f, 3.14159f,  1e-40f,     0.5f};
+static const uint16_t zero3_rounded[] = {0x3F80, 0x3F82, 0xBF80, 0x3F81,
+                                         0x7F80, 0x4049, 0x0001, 0x3F00};
+enum { ZERO3_NUMEL = COUNT(zero3_numbers), ZERO3_RANKS = 2, ZERO3_RUN = 5 };
+
+/* Adds tensor NAME of this dtype, made of an own tensor of the same dtype whose parts are the
+ * stored masters. */
+static void add_of_masters(struct source *s, const char *name, const char *state, enum dtype dtype,
+                           const void *values)
+{
+    const uint64_t numel = ZERO3_NUMEL;
+    struct own_tensor *own;
+    struct error err;
+    assert_ok(catalog_add_own(&s->catalog, "w", state, dtype, 1, &numel, &own, &err));
+    for (uint64_t r = 0; r < ZERO3_RANKS; r++) {
+        const uint64_t first = r * ZERO3_RUN;
+        const struct pair run = pair_whole(first, 0, min_u64(numel - first, ZERO3_RUN));
+        assert_ok(
+            catalog_add_own_part(&s->catalog, own, &s->catalog.stored.tensors[r], &run, &err));
+    }
+    struct tensor *t = source_new_tensor(s, dtype, 1, &numel);
+    const struct pair all = pair_whole(0, 0, numel);
+    t->name = name;
+    assert_ok(catalog_add_part(&s->catalog, t, own, &all, &err));
+    assert_int_equal(t->num_pieces, ZERO3_RANKS);
+    assert_int_equal(t->pieces[1].dtype, DT_F32);
+    memcpy(s->values[t - s->catalog.tensors], values, numel * dtype_bytes(dtype));
+}
+
+static void zero3_init(struct source *s)
+{
+    const uint64_t run = ZERO3_RUN;
+    struct stored_tensor *stored;
+    struct error err;
+    test_state = test_seed();
+    source_init(s, &test_state);
+    for (uint32_t r = 0; r < ZERO3_RANKS; r++) {
+        const size_t bytes = (r ? ZERO3_NUMEL - ZERO3_RUN : ZERO3_RUN) * sizeof *zero3_numbers;
+        const uint64_t offset = source_reserve(s, r, ZERO3_RUN * sizeof *zero3_numbers);
+        memcpy(s->files[r].bytes + offset, zero3_numbers + r * ZERO3_RUN, bytes);
+        const char *name = r ? "rank.1" : "rank.0";
+        assert_ok(stored_add_tensor(&s->catalog.stored, name, strlen(name), DT_F32, 1, &run,
+                                    &stored, &err));
+        stored->pieces = arena_alloc(&s->catalog.stored.arena, sizeof *stored->pieces);
+        stored->pieces[stored->num_pieces++] =
+            (struct stored_piece){.file = r, .offset_bytes = offset};
+    }
+}
+
+static void masters_are_weights_too_with_digests_of_either_dtype(void **state)
+{
+    (void)state;
+    static struct output o;
+    struct source s;
+    struct error err = {0};
+    struct executor_result r;
+    struct executor_options options = two_threads;
+    zero3_init(&s);
+    add_of_masters(&s, "rounded", NULL, DT_BF16, zero3_rounded); /* cast when it is read */
+    add_of_masters(&s, "cast", "weight", DT_F32, zero3_numbers); /* when it is written */
+    add_of_masters(&s, "master", "param", DT_F32, zero3_numbers);
+    source_write(&s);
+    output_init(&o, &s, 0);
+    (void)add_whole(&o, &s.catalog.tensors[0], DT_BF16);
+    (void)add_whole(&o, &s.catalog.tensors[1], DT_BF16);
+    (void)add_whole(&o, &s.catalog.tensors[2], DT_F32);
+    make_images(&o);
+    assert_memory_equal(o.images[0], zero3_rounded, sizeof zero3_rounded);
+    assert_memory_equal(o.images[1], zero3_rounded, sizeof zero3_rounded);
+    assert_ok(plan_finish(&o.plan, &err));
+    options.digests = true;
+    options.carries = output_results(&o);
+    assert_ok(executor_run(&o.plan, o.folder, &options, &r, &err));
+    check_output(&o, &r);
+    struct digest numbers = {{0}}, rounded = {{0}};
+    digest_add_elements(&numbers, DT_F32, zero3_numbers, ZERO3_NUMEL, 0);
+    digest_add_elements(&rounded, DT_BF16, zero3_rounded, ZERO3_NUMEL, 0);
+    const struct digest *read[] = {&rounded, &numbers, &numbers},
+                        *written[] = {&rounded, &rounded, &numbers};
+    for (size_t i = 0; i < COUNT(read); i++) {
+        assert_memory_equal(&o.carries[i].read, read[i], sizeof *read[i]);
+        assert_memory_equal(&o.carries[i].written, written[i], sizeof *written[i]);
+        assert_int_equal(o.carries[i].non_finite, 0);
+        assert_int_equal(o.carries[i].overflowed, i < 2);
+    }
+    assert_int_equal(r.cast_elements, 2 * ZERO3_NUMEL);
+    assert_int_equal(r.changed_elements, 2 * (ZERO3_NUMEL - 1)); /* all but 0.5 */
+    assert_int_equal(r.overflowed, 2);
+    output_release(&o);
+    source_release(&s);
+}
+
 static void holes_leave_a_sparse_file(void **state)
 {
     (void)state;
@@ -416,9 +517,9 @@ static void holes_leave_a_sparse_file(void **state)
     const uint64_t shape[] = {SIDE, SIDE};
     (void)one_tensor(&s, DT_BF16, 10);
     struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
-    struct piece hole = {
-        .origin = ORIGIN_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, t->numel)};
-    tensor_add_piece(&s.arena, t, &hole);
+    struct piece hole = {.origin = ORIGIN_HOLE, .dtype = DT_BF16};
+    const struct pair pair = pair_whole(0, 0, t->numel);
+    tensor_add_piece(&s.arena, t, &hole, &pair);
     output_init(&o, &s, 1);
     o.finishes[0] = true;
     o.plan.files[0].finish = finish_file;
@@ -457,8 +558,9 @@ static void holes_have_their_crc(void **state)
     (void)one_tensor(&s, DT_BF16, N);
     struct tensor *hole = source_new_tensor(&s, DT_BF16, 1, (const uint64_t[]){N});
     const struct tensor *t = &s.catalog.tensors[0];
-    struct piece piece = {.origin = ORIGIN_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, N)};
-    tensor_add_piece(&s.arena, hole, &piece);
+    struct piece piece = {.origin = ORIGIN_HOLE, .dtype = DT_BF16};
+    const struct pair pair = pair_whole(0, 0, N);
+    tensor_add_piece(&s.arena, hole, &piece, &pair);
     memset(s.values[1], 0, N * 2);
     output_init(&o, &s, 1);
     o.finishes[0] = true;
@@ -507,6 +609,159 @@ static void more_files_are_open_than_are_usual(void **state)
     assert_int_equal(r.written_bytes, FILES * 1000);
     output_release(&o);
     source_release(&s);
+}
+
+/* Tensors of which each of many source files has a run, and a plan that cuts them over as many
+ * output files: all files are used for each tensor. */
+struct many_files {
+    struct arena arena;
+    struct catalog catalog;
+    struct plan plan;
+    char folder[128], out[160];
+};
+
+enum { MANY = 150, MANY_TENSORS = 3, MANY_RUN = 8, MANY_NUMEL = MANY * MANY_RUN };
+
+static unsigned char many_value(uint64_t tensor, uint64_t element)
+{
+    return (unsigned char)(tensor * 31 + element * 7 + element / 256);
+}
+
+static void add_source_file(struct many_files *m, uint32_t file)
+{
+    unsigned char bytes[MANY_TENSORS * MANY_RUN];
+    struct file_stamp stamp;
+    struct error err;
+    const char *path = arena_printf(&m->arena, "%s/source-%u", m->folder, file);
+    for (uint64_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = many_value(i / MANY_RUN, file * MANY_RUN + i % MANY_RUN);
+    assert_ok(file_write_all(path, bytes, sizeof bytes, false, &err));
+    assert_ok(file_stamp(path, &stamp, &err));
+    assert_int_equal(stored_add_file(&m->catalog.stored, path, &stamp), file);
+}
+
+static void many_init(struct many_files *m)
+{
+    const uint64_t numel = MANY_NUMEL;
+    struct tensor *t;
+    struct error err;
+    const char *where = getenv("TMPDIR");
+    *m = (struct many_files){.folder = ""};
+    snprintf(m->folder, sizeof m->folder, "%s/ferry-many-XXXXXX", where ? where : "/tmp");
+    assert_non_null(mkdtemp(m->folder));
+    snprintf(m->out, sizeof m->out, "%s/out", m->folder);
+    arena_init(&m->arena);
+    catalog_init(&m->catalog, &m->arena);
+    for (uint32_t i = 0; i < MANY; i++)
+        add_source_file(m, i);
+    for (uint64_t k = 0; k < MANY_TENSORS; k++) {
+        assert_ok(catalog_add(&m->catalog, arena_printf(&m->arena, "t%d", (int)k), DT_U8, 1, &numel,
+                              &t, &err));
+        for (uint32_t i = 0; i < MANY; i++) {
+            const struct piece piece = {.dtype = DT_U8, .file = i, .offset_bytes = k * MANY_RUN};
+            const struct pair run = pair_whole(i * MANY_RUN, 0, MANY_RUN);
+            tensor_add_piece(&m->arena, t, &piece, &run);
+        }
+    }
+    plan_init(&m->plan, &m->catalog);
+    for (uint32_t i = 0; i < MANY; i++) {
+        const uint32_t file = plan_add_file(&m->plan, arena_printf(&m->arena, "out-%u", i));
+        m->plan.files[file].size_bytes = MANY_TENSORS * MANY_RUN;
+        (void)plan_add_segment(&m->plan, file, DT_U8, MANY_TENSORS * MANY_RUN, true);
+    }
+    for (uint64_t k = 0; k < MANY_TENSORS; k++)
+        for (uint32_t i = 0; i < MANY; i++) {
+            const struct pair run = pair_whole(i * MANY_RUN, k * MANY_RUN, MANY_RUN);
+            plan_add_piece(&m->plan, &m->catalog.tensors[k], i, &run);
+        }
+    assert_ok(plan_finish(&m->plan, &err));
+}
+
+static void many_release(struct many_files *m)
+{
+    struct error err;
+    plan_release(&m->plan);
+    catalog_release(&m->catalog);
+    arena_release(&m->arena);
+    assert_ok(path_remove(m->folder, &err));
+}
+
+static void check_many(struct many_files *m)
+{
+    struct error err;
+    struct strbuf bytes = {0};
+    for (uint32_t i = 0; i < MANY; i++) {
+        bytes.length = 0;
+        assert_ok(
+            file_read_all(arena_printf(&m->arena, "%s/out-%u", m->out, i), 1000, &bytes, &err));
+        assert_int_equal(bytes.length, MANY_TENSORS * MANY_RUN);
+        for (uint64_t k = 0; k < bytes.length; k++)
+            assert_int_equal((unsigned char)bytes.data[k],
+                             many_value(k / MANY_RUN, i * MANY_RUN + k % MANY_RUN));
+    }
+    strbuf_release(&bytes);
+}
+
+/* In a process of its own that may open `limit` files, and never more. Returns the status. */
+static enum status run_limited(const struct plan *p, const char *folder, rlim_t limit,
+                               const struct executor_options *o, struct error *err)
+{
+    const struct rlimit few = {limit, limit};
+    struct executor_result r;
+    uint64_t peak;
+    if (setrlimit(RLIMIT_NOFILE, &few)) return DIFFERENT;
+    TRY(executor_memory(p, o, &peak, err));
+    return executor_run(p, folder, o, &r, err);
+}
+
+static int status_of_limited(const struct many_files *m, rlim_t limit,
+                             const struct executor_options *o, const char *message)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        struct error err = {0};
+        enum status st = run_limited(&m->plan, m->out, limit, o, &err);
+        if (st && (!message || !strstr(err.text, message))) fprintf(stderr, "%s\n", err.text);
+        _exit(st && message && !strstr(err.text, message) ? DIFFERENT : (int)st);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void a_low_limit_of_open_files_is_enough(void **state)
+{
+    (void)state;
+    struct many_files m;
+    for (unsigned way = 0; way < 4; way++) {
+        many_init(&m);
+        const struct executor_options o = {
+            .threads = 1 + way,
+            .fsync = way == 1 || way == 3,
+            .direct_io = way == 2,
+            .journal_path = way == 3 ? arena_printf(&m.arena, "%s/journal", m.folder) : NULL,
+            .work = "w",
+            .journal_bytes = 1,
+            .progress = PROGRESS_NONE};
+        assert_int_equal(status_of_limited(&m, 40, &o, NULL), OK);
+        check_many(&m);
+        many_release(&m);
+    }
+}
+
+static void a_limit_that_cannot_do_is_named_by_the_plan(void **state)
+{
+    (void)state;
+    struct many_files m;
+    const struct executor_options o = {.threads = 8, .progress = PROGRESS_NONE};
+    many_init(&m);
+    assert_int_equal(status_of_limited(&m, 24, &o,
+                                       "8 threads need 32 open files, 8 to read, 8 to write and 16 "
+                                       "others: `ulimit -n` is 24 and leaves "),
+                     ERR_IO);
+    assert_int_equal(access(m.out, F_OK), -1);
+    many_release(&m);
 }
 
 /* ---- failures ---- */
@@ -629,7 +884,7 @@ static void forget_a_segment(struct output *o)
 
 static void write_a_half(struct output *o)
 {
-    o->plan.carries[0].pieces[1].pair.axes[0].extent /= 2;
+    o->plan.carries[0].pieces[1].pair.count /= 2;
 }
 
 static void write_a_half_twice(struct output *o)
@@ -637,7 +892,7 @@ static void write_a_half_twice(struct output *o)
     struct target_piece *pieces = arena_array(&o->plan.arena, 3, sizeof *pieces);
     pieces[0] = o->plan.carries[0].pieces[0];
     pieces[1] = pieces[2] = o->plan.carries[0].pieces[1];
-    pieces[1].pair.axes[0].extent = pieces[2].pair.axes[0].extent /= 2;
+    pieces[1].pair.count = pieces[2].pair.count /= 2;
     o->plan.carries[0].pieces = pieces;
     o->plan.carries[0].num_pieces = 3;
 }
@@ -825,8 +1080,9 @@ static void an_interrupt_ends_a_task_between_panels(void **state)
     const uint64_t numel = 15 << 20; /* a little less than TASK_BYTES */
     (void)one_tensor(&s, DT_U8, 10);
     struct tensor *t = source_new_tensor(&s, DT_F32, 1, &numel);
-    struct piece made = {.origin = ORIGIN_RANDOM, .dtype = DT_F32, .pair = pair_whole(0, 0, numel)};
-    tensor_add_piece(&s.arena, t, &made);
+    struct piece made = {.origin = ORIGIN_RANDOM, .dtype = DT_F32};
+    const struct pair pair = pair_whole(0, 0, numel);
+    tensor_add_piece(&s.arena, t, &made, &pair);
     bool cut = false;
     for (int i = 0; i < 30 && !cut; i++) {
         struct error err;
@@ -861,7 +1117,7 @@ static void an_interrupt_ends_the_run_between_tasks(void **state)
     const int signals[] = {SIGINT, SIGTERM, SIGHUP};
     const struct tensor *t = one_tensor(&s, DT_U8, 100000);
     struct tensor *later = source_new_tensor(&s, DT_U8, 1, &t->numel);
-    tensor_add_piece(&s.arena, later, &s.catalog.tensors[0].pieces[0]);
+    tensor_add_pieces(&s.arena, later, &s.catalog.tensors[0]);
     output_init(&o, &s, 0);
     (void)add_whole(&o, &s.catalog.tensors[0], DT_U8);
     (void)add_whole(&o, later, DT_U8);
@@ -900,9 +1156,12 @@ int main(void)
         cmocka_unit_test(what_is_replicated_is_read_once),
         cmocka_unit_test(casts_are_counted_and_what_they_change),
         cmocka_unit_test(files_without_segments_are_finished_too),
+        cmocka_unit_test(masters_are_weights_too_with_digests_of_either_dtype),
         cmocka_unit_test(holes_leave_a_sparse_file),
         cmocka_unit_test(holes_have_their_crc),
         cmocka_unit_test(more_files_are_open_than_are_usual),
+        cmocka_unit_test(a_low_limit_of_open_files_is_enough),
+        cmocka_unit_test(a_limit_that_cannot_do_is_named_by_the_plan),
         cmocka_unit_test(a_source_that_changed_is_named),
         cmocka_unit_test(what_cannot_be_written_is_an_error_that_names_it),
         cmocka_unit_test(a_file_that_was_not_filled_is_noticed),

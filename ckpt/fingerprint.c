@@ -15,8 +15,9 @@ static void add_text(struct sha256 *s, const char *text)
     sha256_add(s, text, strlen(text));
 }
 
-static void add_pair(struct sha256 *s, const struct pair *p)
+static void add_pair(struct sha256 *s, const struct packed_pair *packed)
 {
+    const struct pair pair = pair_unpack(packed), *p = &pair;
     uint64_t n[3 + 3 * MAX_AXES] = {p->num_axes, p->a_offset, p->b_offset};
     size_t count = 3;
     for (unsigned k = 0; k < p->num_axes; k++) {
@@ -75,7 +76,8 @@ static void add_carry(struct sha256 *s, const struct carry *c)
     add_u64(s, t->num_pieces);
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *x = &t->pieces[i];
-        const uint64_t n[] = {x->origin, x->dtype, x->file, x->byte_swapped, x->offset_bytes};
+        const uint64_t n[] = {x->origin, x->dtype, x->file, x->byte_swapped,
+                              piece_origin(x)->is_memory ? 0 : x->offset_bytes};
         sha256_add(s, n, sizeof n);
         add_pair(s, &x->pair);
         if (piece_origin(x)->is_memory || x->holder) add_u64(s, x->holder);

@@ -19,9 +19,11 @@ static void add_holders(struct plan *p, const struct carry *c)
 {
     for (size_t i = 0; i < c->num_pieces; i++) {
         struct output_file *f = &p->files[p->segments[c->pieces[i].segment].file];
-        for (size_t k = 0; k < c->source->num_pieces && !f->shared; k++)
-            if (pair_overlap(&c->pieces[i].pair, &c->source->pieces[k].pair))
-                add_holder(f, c->source->pieces[k].holder);
+        const struct pair target = pair_unpack(&c->pieces[i].pair);
+        for (size_t k = 0; k < c->source->num_pieces && !f->shared; k++) {
+            const struct pair held = pair_unpack(&c->source->pieces[k].pair);
+            if (pair_overlap(&target, &held)) add_holder(f, c->source->pieces[k].holder);
+        }
     }
 }
 
@@ -38,7 +40,7 @@ struct pair *held_parts(const struct tensor *t, unsigned rank, struct arena *a, 
     struct pair *parts = arena_array(a, t->num_pieces + 1, sizeof *parts);
     *count = 0;
     for (size_t i = 0; i < t->num_pieces; i++)
-        if (t->pieces[i].holder == rank) parts[(*count)++] = t->pieces[i].pair;
+        if (t->pieces[i].holder == rank) parts[(*count)++] = pair_unpack(&t->pieces[i].pair);
     return parts;
 }
 
@@ -56,7 +58,7 @@ static enum status add_held(void *context, const struct pair *p, struct error *e
     struct pair pair = *p;
     TRY(pair_turn(&pair, c->source->name, err));
     *ARENA_PUSH(r->arena, c->pieces, c->num_pieces, c->pieces_capacity) =
-        (struct target_piece){r->segment, pair};
+        (struct target_piece){pair_pack(r->arena, &pair), r->segment};
     return OK;
 }
 
@@ -69,9 +71,10 @@ static enum status restrict_carry(struct carry *c, unsigned rank, struct arena *
     *c = (struct carry){.source = whole.source};
     for (size_t i = 0; i < whole.num_pieces; i++) {
         struct restricting r = {c, a, whole.pieces[i].segment};
+        const struct pair target = pair_unpack(&whole.pieces[i].pair);
         for (size_t k = 0; k < num_parts; k++) {
             const struct pair part = pair_onto_itself(&parts[k]);
-            TRY(pair_join(&whole.pieces[i].pair, &part, c->source->name, add_held, &r, err));
+            TRY(pair_join(&target, &part, c->source->name, add_held, &r, err));
         }
     }
     return OK;

@@ -185,9 +185,10 @@ static uint64_t test_state;
 static struct tensor *add_run(struct source *s, enum dtype dtype, uint64_t numel)
 {
     struct tensor *t = source_new_tensor(s, dtype, 1, &numel);
-    struct piece piece = {.dtype = dtype, .pair = pair_whole(0, 0, numel)};
+    struct piece piece = {.dtype = dtype};
+    const struct pair pair = pair_whole(0, 0, numel);
     piece.offset_bytes = source_reserve(s, 0, numel * dtype_bytes(dtype));
-    tensor_add_piece(&s->arena, t, &piece);
+    tensor_add_piece(&s->arena, t, &piece, &pair);
     memcpy(s->values[t - s->catalog.tensors], s->files[0].bytes + piece.offset_bytes,
            numel * dtype_bytes(dtype));
     return t;
@@ -274,9 +275,10 @@ static struct tensor *add_matrix(struct source *s, enum lies how, uint64_t rows,
         x.start[1] = i * x.extent[1];
         x.stride[0] = how == BY_COLUMNS ? 1 : x.extent[1];
         x.stride[1] = how == BY_COLUMNS ? rows : 1;
-        assert_true(pair_of_box(&piece.pair, 2, shape, x.start, x.extent, 0, x.stride));
+        struct pair pair;
+        assert_true(pair_of_box(&pair, 2, shape, x.start, x.extent, 0, x.stride));
         piece.offset_bytes = source_reserve(s, piece.file, box_count(&x) * 2);
-        tensor_add_piece(&s->arena, t, &piece);
+        tensor_add_piece(&s->arena, t, &piece, &pair);
         for (uint64_t n = 0; n < box_count(&x); n++) {
             box_element(&x, n, &a, &b);
             keep_value(s, t, &piece, a, b);
@@ -336,9 +338,10 @@ static void transposes_read_their_source_once(void **state)
     test_state = test_seed();
     source_init(&s, &test_state);
     struct tensor *t = source_new_tensor(&s, DT_BF16, 2, shape);
-    struct piece piece = {.dtype = DT_BF16, .pair = pair_whole(0, 0, SIDE * SIDE)};
+    struct piece piece = {.dtype = DT_BF16};
+    const struct pair pair = pair_whole(0, 0, SIDE * SIDE);
     piece.offset_bytes = source_reserve(&s, 0, t->numel * 2);
-    tensor_add_piece(&s.arena, t, &piece);
+    tensor_add_piece(&s.arena, t, &piece, &pair);
     source_write(&s);
     const struct pair transposed = {.num_axes = 2, .axes = {{SIDE, SIDE, 1}, {SIDE, 1, SIDE}}};
     unsigned char *image = want(&w, t, DT_BF16, &transposed, 1, t->numel);
@@ -390,8 +393,8 @@ static void elements_that_are_stored_nowhere_are_named(void **state)
     const uint64_t shape[] = {3, 4};
     struct tensor *t = source_new_tensor(&s, DT_F32, 2, shape);
     struct piece piece = s.catalog.tensors[0].pieces[0];
-    piece.pair = pair_whole(0, 0, 10);
-    tensor_add_piece(&s.arena, t, &piece);
+    const struct pair ten = pair_whole(0, 0, 10);
+    tensor_add_piece(&s.arena, t, &piece, &ten);
     struct load_target target = {t, pair_whole(0, 0, 12), DT_F32, memory};
     assert_fails(load_run(&s.catalog, &target, 1, &two_threads, &r, &err), ERR_CORRUPT,
                  "tensor.1 [3, 4]: its parts hold 10 of 12 elements");

@@ -1,6 +1,7 @@
 #include "ckpt/masters.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -21,11 +21,9 @@ static struct tensor *add(struct fixture *x, const char *name, enum dtype dtype,
 {
     struct tensor *t;
     assert_ok(catalog_add(&x->catalog, name, dtype, 1, &numel, &t, &err));
-    tensor_add_piece(&x->arena, t,
-                     &(struct piece){.origin = ORIGIN_MEMORY,
-                                     .dtype = dtype,
-                                     .memory = memory,
-                                     .pair = pair_whole(0, 0, numel)});
+    const struct piece piece = {.origin = ORIGIN_MEMORY, .dtype = dtype, .memory = memory};
+    const struct pair all = pair_whole(0, 0, numel);
+    tensor_add_piece(&x->arena, t, &piece, &all);
     return t;
 }
 

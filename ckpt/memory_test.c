@@ -24,12 +24,10 @@ static void load_all(struct source *s, struct source *loaded)
         uint64_t bytes = t->numel * dtype_bytes(t->dtype);
         struct tensor *u = source_new_tensor(loaded, t->dtype, t->num_dims, t->shape);
         void *memory = arena_alloc(&loaded->arena, bytes);
-        const struct piece piece = {.origin = ORIGIN_MEMORY,
-                                    .dtype = t->dtype,
-                                    .memory = memory,
-                                    .pair = pair_whole(0, 0, t->numel)};
-        targets[i] = (struct load_target){t, piece.pair, t->dtype, memory};
-        if (t->numel) tensor_add_piece(&loaded->arena, u, &piece);
+        const struct piece piece = {.origin = ORIGIN_MEMORY, .dtype = t->dtype, .memory = memory};
+        const struct pair pair = pair_whole(0, 0, t->numel);
+        targets[i] = (struct load_target){t, pair, t->dtype, memory};
+        if (t->numel) tensor_add_piece(&loaded->arena, u, &piece, &pair);
         memcpy(loaded->values[i], s->values[i], bytes);
     }
     assert_ok(load_run(&s->catalog, targets, s->catalog.num_tensors, &o, &r, &err));
@@ -79,6 +77,11 @@ struct held {
     struct executor_options options;
 };
 
+static bool is_memory(const struct piece *piece)
+{
+    return piece->origin == ORIGIN_MEMORY;
+}
+
 static void held_init(struct held *h, uint64_t *seed, uint64_t elements, unsigned num_tensors)
 {
     struct error err = {0};
@@ -95,7 +98,7 @@ static void held_init(struct held *h, uint64_t *seed, uint64_t elements, unsigne
         const struct tensor *t = &s->catalog.tensors[i];
         assert_true(t->num_pieces <= MAX_PIECES);
         for (size_t k = 0; k < t->num_pieces; k++)
-            h->memory[i][k] = t->pieces[k].memory;
+            h->memory[i][k] = is_memory(&t->pieces[k]) ? t->pieces[k].memory : NULL;
         add_target(&h->output, t);
     }
     place_segments(&h->output);
@@ -125,7 +128,8 @@ static struct executor_options be_rank(struct held *h, unsigned rank)
     for (size_t i = 0; i < h->source.catalog.num_tensors; i++) {
         struct tensor *t = &h->source.catalog.tensors[i];
         for (size_t k = 0; k < t->num_pieces; k++)
-            t->pieces[k].memory = t->pieces[k].holder == rank ? h->memory[i][k] : NULL;
+            if (is_memory(&t->pieces[k]))
+                t->pieces[k].memory = t->pieces[k].holder == rank ? h->memory[i][k] : NULL;
     }
     o.rank = rank;
     o.journal_path = h->journals[rank];
@@ -273,8 +277,9 @@ static void halves_init(struct held *h, uint64_t side, bool wants_crc)
         for (uint64_t row = 0; row < side; row++)
             memcpy(memory + row * side / 2, h->source.values[0] + row * side + start[1], side / 2);
         piece.memory = h->memory[0][r] = memory;
-        assert_true(pair_of_box(&piece.pair, 2, shape, start, extent, 0, NULL));
-        tensor_add_piece(&h->source.arena, t, &piece);
+        struct pair pair;
+        assert_true(pair_of_box(&pair, 2, shape, start, extent, 0, NULL));
+        tensor_add_piece(&h->source.arena, t, &piece, &pair);
         h->journals[r] = arena_printf(&h->source.arena, "%s/j-%u", h->source.folder, r);
     }
     output_init(&h->output, &h->source, 1);

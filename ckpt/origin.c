@@ -122,8 +122,7 @@ static enum status fetch_memory(const struct fetching *f, const struct block *b,
     size_t element = dtype_bytes(f->dtype);
     if (!f->piece->memory)
         return fail(err, ERR_OURS, "elements that rank %u holds", f->piece->holder);
-    copy_axes(f->buffer + to * element,
-              (const char *)f->piece->memory + f->piece->offset_bytes + from * element, element,
+    copy_axes(f->buffer + to * element, (const char *)f->piece->memory + from * element, element,
               b->num_axes, b->axes);
     return OK;
 }

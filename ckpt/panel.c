@@ -51,13 +51,16 @@ static enum status read_pieces(const struct filling *f, const struct pair *wante
                                struct error *err)
 {
     const struct tensor *t = f->tensor;
+    const uint64_t span = pair_a_span(wanted);
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *piece = &t->pieces[i];
         struct reading r = {
             {f->reader, piece, piece_dtype(piece, t->dtype), f->panel}, t, f->panel};
+        if (pair_is_apart(&piece->pair, wanted->a_offset, span)) continue;
         if (!piece_origin(piece)->fetch) continue;
         if (r.fetching.dtype != t->dtype) r.fetching.buffer = f->reader->cast;
-        TRY(pair_join(&piece->pair, wanted, "reading", read_joined, &r, err));
+        const struct pair pair = pair_unpack(&piece->pair);
+        TRY(pair_join(&pair, wanted, "reading", read_joined, &r, err));
     }
     return OK;
 }

@@ -75,9 +75,9 @@ static uint64_t bytes_fetched(const struct pair *pair, uint64_t count, size_t bu
     for (unsigned k = 0; k < pair->num_axes; k++)
         end += (pair->axes[k].extent - 1) * pair->axes[k].b_stride;
     struct tensor *t = source_new_tensor(&s, DT_U8, 1, &count);
-    struct piece piece = {.dtype = DT_U8, .pair = *pair};
+    struct piece piece = {.dtype = DT_U8};
     piece.offset_bytes = source_reserve(&s, 0, end);
-    tensor_add_piece(&s.arena, t, &piece);
+    tensor_add_piece(&s.arena, t, &piece, pair);
     source_write(&s);
     struct panel_reader r = {.reader = stored_reader_create(&s.catalog.stored, 2),
                              .buffer_bytes = buffer_elements};
@@ -119,8 +119,9 @@ static void a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all(void **state)
     source_init(&s, &seed);
     const uint64_t shape[] = {4};
     t = source_new_tensor(&s, DT_BF16, 1, shape);
-    struct piece hole = {.origin = ORIGIN_HOLE, .dtype = DT_BF16, .pair = pair_whole(0, 0, 4)};
-    tensor_add_piece(&s.arena, t, &hole);
+    struct piece hole = {.origin = ORIGIN_HOLE, .dtype = DT_BF16};
+    const struct pair pair = pair_whole(0, 0, 4);
+    tensor_add_piece(&s.arena, t, &hole, &pair);
     assert_ok(panel_read(&r, t, 0, 4, panel, &err));
     assert_memory_equal(panel, zeros, 8);
     assert_false(tensor_is_mixed(t));
@@ -140,9 +141,10 @@ static void elements_are_read_as_numbers(void **state)
     struct error err = {0};
     source_init(&s, &seed);
     struct tensor *t = source_new_tensor(&s, DT_I32, 1, shape);
-    struct piece piece = {.dtype = DT_I32, .pair = pair_whole(0, 0, COUNT)};
+    struct piece piece = {.dtype = DT_I32};
+    const struct pair pair = pair_whole(0, 0, COUNT);
     piece.offset_bytes = source_reserve(&s, 0, COUNT * 4);
-    tensor_add_piece(&s.arena, t, &piece);
+    tensor_add_piece(&s.arena, t, &piece, &pair);
     source_write(&s);
     assert_ok(panel_read_numbers(&s.catalog, t, t->numel, numbers, &err));
     for (size_t i = 0; i < COUNT; i++) {
@@ -164,11 +166,9 @@ static void made_up_numbers_may_lie_apart_in_their_stream(void **state)
     source_init(&s, &seed);
     const uint64_t shape[] = {3, 2};
     struct tensor *t = source_new_tensor(&s, DT_F32, 2, shape);
-    struct piece made = {.origin = ORIGIN_RANDOM,
-                         .dtype = DT_F32,
-                         .file = 7,
-                         .pair = {.num_axes = 2, .axes = {{3, 2, 5}, {2, 1, 1}}, .b_offset = 9}};
-    tensor_add_piece(&s.arena, t, &made);
+    struct piece made = {.origin = ORIGIN_RANDOM, .dtype = DT_F32, .file = 7};
+    const struct pair pair = {.num_axes = 2, .axes = {{3, 2, 5}, {2, 1, 1}}, .b_offset = 9};
+    tensor_add_piece(&s.arena, t, &made, &pair);
     assert_ok(panel_read(&r, t, 0, 6, panel, &err));
     for (uint64_t i = 0; i < 6; i++) {
         random_elements(&number, DT_F32, 7, 0, 9 + i / 2 * 5 + i % 2, 1);
@@ -187,9 +187,10 @@ static void a_piece_outside_its_file_is_an_error_that_names_it(void **state)
     source_init(&s, &seed);
     const uint64_t shape[] = {64};
     struct tensor *t = source_new_tensor(&s, DT_U8, 1, shape);
-    struct piece piece = {.dtype = DT_U8, .file = 1, .pair = pair_whole(0, 0, 64)};
+    struct piece piece = {.dtype = DT_U8, .file = 1};
+    const struct pair pair = pair_whole(0, 0, 64);
     piece.offset_bytes = source_reserve(&s, 1, 63);
-    tensor_add_piece(&s.arena, t, &piece);
+    tensor_add_piece(&s.arena, t, &piece, &pair);
     source_write(&s);
     struct panel_reader r = {.reader = stored_reader_create(&s.catalog.stored, 2),
                              .buffer_bytes = sizeof temp,

@@ -72,7 +72,7 @@ void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
         c->pieces = arena_alloc(&p->arena, sizeof *c->pieces);
     }
     *ARENA_PUSH(&p->arena, c->pieces, c->num_pieces, c->pieces_capacity) =
-        (struct target_piece){segment, *pair};
+        (struct target_piece){pair_pack(&p->arena, pair), segment};
 }
 
 enum dtype plan_piece_dtype(const struct plan *p, const struct target_piece *piece)
@@ -80,39 +80,55 @@ enum dtype plan_piece_dtype(const struct plan *p, const struct target_piece *pie
     return p->segments[piece->segment].dtype;
 }
 
-/* All pieces that fill segments, sorted so that those of one segment stand together. */
+/* A piece that fills a segment. */
 struct filling {
-    uint32_t segment;
-    struct pair pair; /* a: the segment's elements */
-    const char *name;
+    const struct carry *carry;
+    const struct target_piece *piece;
 };
 
 static int by_segment(const void *a, const void *b)
 {
     const struct filling *x = a, *y = b;
-    return x->segment < y->segment ? -1 : x->segment > y->segment;
+    return x->piece->segment < y->piece->segment ? -1 : x->piece->segment > y->piece->segment;
 }
 
-static enum status check_segment(const struct plan *p, struct filling *f, size_t n,
+/* The pieces of a segment, seen from it. */
+static enum status turn_fillings(const struct filling *f, size_t n, struct pair *pairs,
                                  struct error *err)
 {
-    const struct segment *s = &p->segments[f->segment];
+    for (size_t i = 0; i < n; i++) {
+        pairs[i] = pair_unpack(&f[i].piece->pair);
+        TRY(pair_turn(&pairs[i], f[i].carry->source->name, err));
+    }
+    return OK;
+}
+
+static enum status check_tiles(const struct plan *p, const struct filling *f, size_t n,
+                               struct pair *pairs, struct error *err)
+{
+    const struct segment *s = &p->segments[f->piece->segment];
+    const char *path = p->files[s->file].path, *name = f->carry->source->name;
+    size_t bad;
+    uint64_t covered;
+    TRY(turn_fillings(f, n, pairs, err));
+    if (pairs_tile(pairs, n, s->numel, &bad, &covered)) return OK;
+    if (bad < n)
+        return fail(err, ERR_OURS,
+                    "%s: elements of %s are planned twice or past their segment's end", path, name);
+    return fail(err, ERR_OURS, "%s: %s is planned for %" PRIu64 " of %" PRIu64 " elements", path,
+                name, covered, s->numel);
+}
+
+static enum status check_segment(const struct plan *p, const struct filling *f, size_t n,
+                                 struct error *err)
+{
+    const struct segment *s = &p->segments[f->piece->segment];
     struct pair *pairs = malloc(n * sizeof *pairs);
     if (!pairs)
         return fail(err, ERR_MEMORY, "%s: no memory to check its plan", p->files[s->file].path);
-    size_t bad;
-    uint64_t covered;
-    for (size_t i = 0; i < n; i++)
-        pairs[i] = f[i].pair;
-    bool whole = pairs_tile(pairs, n, s->numel, &bad, &covered);
+    enum status st = check_tiles(p, f, n, pairs, err);
     free(pairs);
-    if (whole) return OK;
-    if (bad < n)
-        return fail(err, ERR_OURS,
-                    "%s: elements of %s are planned twice or past their segment's end",
-                    p->files[s->file].path, f->name);
-    return fail(err, ERR_OURS, "%s: %s is planned for %" PRIu64 " of %" PRIu64 " elements",
-                p->files[s->file].path, f->name, covered, s->numel);
+    return st;
 }
 
 /* A hole is neither read nor written, so it has no cast and no other pieces. */
@@ -144,33 +160,31 @@ static enum status check_carry(struct plan *p, struct carry *c, struct error *er
     TRY(check_holes(t, err));
     for (size_t i = 0; i < c->num_pieces; i++) {
         struct segment *s = &p->segments[c->pieces[i].segment];
-        struct pair *pair = &c->pieces[i].pair;
+        const struct pair added = pair_unpack(&c->pieces[i].pair);
+        struct pair pair = added;
         s->has_holes |= tensor_is_hole(t);
         if (tensor_is_hole(t) && p->files[s->file].path && s->dtype != t->dtype)
             return fail(err, ERR_OURS, "%s: a hole cannot have a cast", t->name);
-        TRY(pair_require_nested(pair, t->name, err));
-        if (pair_count(pair) &&
-            (pair->a_offset > t->numel || pair_a_span(pair) > t->numel - pair->a_offset))
+        TRY(pair_require_nested(&pair, t->name, err));
+        if (pair_count(&pair) &&
+            (pair.a_offset > t->numel || pair_a_span(&pair) > t->numel - pair.a_offset))
             return fail(err, ERR_OURS, "%s: planned from elements that it does not have", t->name);
+        if (memcmp(&pair, &added, sizeof pair)) c->pieces[i].pair = pair_pack(&p->arena, &pair);
     }
     return OK;
 }
 
-static enum status collect_fillings(const struct plan *p, struct filling *all, size_t *count,
-                                    struct error *err)
+/* Returns their number. */
+static size_t collect_fillings(const struct plan *p, struct filling *all)
 {
-    *count = 0;
+    size_t count = 0;
     for (size_t i = 0; i < p->num_carries; i++) {
         const struct carry *c = &p->carries[i];
-        for (size_t k = 0; k < c->num_pieces; k++) {
-            if (is_memory(p, c->pieces[k].segment)) continue;
-            struct filling *f = &all[*count];
-            ++*count;
-            *f = (struct filling){c->pieces[k].segment, c->pieces[k].pair, c->source->name};
-            TRY(pair_turn(&f->pair, f->name, err));
-        }
+        for (size_t k = 0; k < c->num_pieces; k++)
+            if (!is_memory(p, c->pieces[k].segment))
+                all[count++] = (struct filling){c, &c->pieces[k]};
     }
-    return OK;
+    return count;
 }
 
 static enum status check_fillings(const struct plan *p, struct error *err)
@@ -180,12 +194,14 @@ static enum status check_fillings(const struct plan *p, struct error *err)
         n += p->carries[i].num_pieces;
     struct filling *all = malloc(n * sizeof *all + 1);
     if (!all) return fail(err, ERR_MEMORY, "no memory to check a plan of %zu pieces", n);
-    enum status st = collect_fillings(p, all, &n, err);
-    if (!st && n) qsort(all, n, sizeof *all, by_segment);
+    enum status st = OK;
+    n = collect_fillings(p, all);
+    if (n) qsort(all, n, sizeof *all, by_segment);
     for (size_t i = 0, k; i < n && !st; i = k) {
-        for (k = i + 1; k < n && all[k].segment == all[i].segment; k++) {
+        const uint32_t segment = all[i].piece->segment;
+        for (k = i + 1; k < n && all[k].piece->segment == segment; k++) {
         }
-        filled += p->segments[all[i].segment].numel > 0;
+        filled += p->segments[segment].numel > 0;
         st = check_segment(p, all + i, k - i, err);
     }
     free(all);

@@ -3,10 +3,12 @@
  *
  * The target is output *files*. Each has *segments*, runs of bytes that hold a target tensor
  * (row-major), and bytes between them (headers, pickles, directories), which its format writes when
- * the segments are complete and their CRC-32s known. A target piece maps elements of a logical
- * tensor to elements of a segment. The copies are the joins of source and target pieces of a
- * tensor; the executor joins them panel by panel, so a plan only holds the pieces that were
- * added. */
+ * the segments are complete and their CRC-32s known. A segment may be filled by many tensors: a
+ * flat partition of an optimizer holds a run of each. What no tensor fills is planned too, from a
+ * tensor of ORIGIN_ZERO, or of ORIGIN_HOLE, which leaves the file sparse. A target piece maps
+ * elements of a logical tensor to elements of a segment. The copies are the joins of source and
+ * target pieces of a tensor; the executor joins them panel by panel, so a plan only holds the
+ * pieces that were added. */
 #ifndef FERRY_CKPT_PLAN_H
 #define FERRY_CKPT_PLAN_H
 
@@ -22,8 +24,8 @@ struct segment {
 };
 
 struct target_piece {
+    struct packed_pair pair; /* a: flat in the logical tensor, nested; b: element of the segment */
     uint32_t segment;
-    struct pair pair; /* a: flat in the logical tensor, nested; b: element of the segment */
 };
 
 /* A source tensor and all the target pieces that it goes to. */

@@ -29,9 +29,10 @@ static int teardown(void **state)
 static struct tensor *add_tensor(const char *name, enum dtype dtype, uint64_t n)
 {
     struct tensor *t;
-    struct piece piece = {.dtype = dtype, .pair = pair_whole(0, 0, n)};
+    struct piece piece = {.dtype = dtype};
+    const struct pair pair = pair_whole(0, 0, n);
     assert_ok(catalog_add(&c, name, dtype, 1, &n, &t, &err));
-    if (n) tensor_add_piece(c.arena, t, &piece);
+    if (n) tensor_add_piece(c.arena, t, &piece, &pair);
     return t;
 }
 
@@ -257,9 +258,10 @@ static void a_hole_beside_what_is_none_is_refused(void **state)
 {
     (void)state;
     struct tensor *t = add_ordinary();
-    struct piece rest = {.dtype = DT_BF16, .pair = pair_whole(6, 0, 4)};
-    t->pieces[0].pair = pair_whole(0, 0, 6);
-    tensor_add_piece(c.arena, t, &rest);
+    struct piece rest = {.dtype = DT_BF16};
+    const struct pair rest_pair = pair_whole(6, 0, 4);
+    t->pieces[0].pair.count = 6;
+    tensor_add_piece(c.arena, t, &rest, &rest_pair);
     assert_ok(plan_finish(&p, &err));
     t->pieces[0].origin = ORIGIN_HOLE;
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: some of its pieces are holes");
@@ -270,15 +272,22 @@ static void a_hole_beside_what_is_none_is_refused(void **state)
     assert_ok(plan_finish(&p, &err));
 }
 
+static struct packed_pair packed(unsigned num_axes, const struct axis *axes)
+{
+    struct pair pair = {.num_axes = num_axes};
+    memcpy(pair.axes, axes, num_axes * sizeof *axes);
+    return pair_pack(&p.arena, &pair);
+}
+
 static void views_whose_size_overflows_are_refused(void **state)
 {
     (void)state;
     (void)add_ordinary();
-    struct pair *pair = &p.carries[0].pieces[0].pair;
+    struct packed_pair *pair = &p.carries[0].pieces[0].pair;
     const uint64_t half = UINT64_C(1) << 32; /* half * half is 0 elements, and spans 1 */
-    *pair = (struct pair){.num_axes = 2, .axes = {{half, half, 1}, {half, 1, half}}};
+    *pair = packed(2, (struct axis[]){{half, half, 1}, {half, 1, half}});
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: not a nested view");
-    *pair = (struct pair){.num_axes = 1, .axes = {{10, 1, UINT64_MAX}}};
+    *pair = packed(1, (struct axis[]){{10, 1, UINT64_MAX}});
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: not a nested view");
 }
 
@@ -294,9 +303,9 @@ static void views_that_repeat_elements_are_refused_and_others_nested(void **stat
     plan_add_piece(&p, t, s, &pair);
     assert_ok(plan_finish(&p, &err));
     assert_int_equal(p.carries[0].pieces[0].pair.axes[0].a_stride, 3);
-    p.carries[0].pieces[0].pair = (struct pair){.num_axes = 2, .axes = {{2, 1, 3}, {3, 1, 1}}};
+    p.carries[0].pieces[0].pair = packed(2, (struct axis[]){{2, 1, 3}, {3, 1, 1}});
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: not a nested view");
-    p.carries[0].pieces[0].pair = (struct pair){.num_axes = 2, .axes = {{2, 3, 1}, {3, 1, 1}}};
+    p.carries[0].pieces[0].pair = packed(2, (struct axis[]){{2, 3, 1}, {3, 1, 1}});
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: not a nested view");
 }
 

@@ -7,6 +7,7 @@
 #include "common/count.h"
 #include "common/file.h"
 #include "common/host_memory.h"
+#include "common/open_files.h"
 #include "common/threads.h"
 
 enum {
@@ -17,7 +18,7 @@ enum {
     TASK_BYTES = 64 << 20,
     STACK_BYTES = 1 << 20, /* of a thread, and what its first calls allocate */
     SPARE_BYTES = 1 << 20, /* memory that may become resident between scan_memory() and the run */
-    MAX_OPEN_FILES = 512,
+    SPARE_FILES = 16, /* that something else may open during the run: journals, folders, locks */
 };
 
 struct worker {
@@ -56,8 +57,10 @@ static bool is_wide(const struct scan_item *item)
 {
     if (item->wide) return true;
     for (unsigned side = 0; side < 2; side++)
-        for (size_t i = 0; item->tensors[side] && i < item->tensors[side]->num_pieces; i++)
-            if (pair_is_transposed(&item->tensors[side]->pieces[i].pair)) return true;
+        for (size_t i = 0; item->tensors[side] && i < item->tensors[side]->num_pieces; i++) {
+            const struct pair pair = pair_unpack(&item->tensors[side]->pieces[i].pair);
+            if (pair_is_transposed(&pair)) return true;
+        }
     return false;
 }
 
@@ -198,8 +201,48 @@ static enum status choose_buffers(const struct scan *s, const struct need *need,
 enum status scan_memory(const struct scan *s, uint64_t *peak_bytes, struct error *err)
 {
     uint64_t buffer_bytes;
+    size_t kept;
     struct need need = buffers_needed(s);
+    TRY(scan_share_files(s, s->kept_files, &kept, err));
     return choose_buffers(s, &need, SPARE_BYTES, &buffer_bytes, peak_bytes, err);
+}
+
+/* ---- open files ---- */
+
+/* Files that all threads read at once, or all files that there are to read. */
+static size_t files_to_read(const struct scan *s, size_t at_most)
+{
+    size_t n = 0;
+    for (unsigned side = 0; side < 2; side++)
+        if (s->catalogs[side]) n += min_u64(s->catalogs[side]->stored.num_files, at_most);
+    return n;
+}
+
+enum status scan_share_files(const struct scan *s, size_t wanted, size_t *kept, struct error *err)
+{
+    const size_t threads = scan_threads(s), read = files_to_read(s, threads),
+                 written = min_u64(wanted, threads), all = files_to_read(s, SIZE_MAX);
+    uint64_t limit;
+    const size_t left = open_files_left(&limit);
+    if (left < SPARE_FILES + read + written)
+        return fail(err, ERR_IO,
+                    "%zu threads need %zu open files, %zu to read, %zu to write and %d others: "
+                    "`ulimit -n` is %" PRIu64 " and leaves %zu; raise it, or use fewer --threads",
+                    threads, read + written + SPARE_FILES, read, written, SPARE_FILES, limit, left);
+    const size_t share = left - SPARE_FILES;
+    const size_t unread = share > all ? share - all : 0; /* that readers have no use for */
+    *kept = min_u64(wanted, min_u64(max_u64(share / 2, unread), share - read));
+    *kept = max_u64(*kept, written);
+    return OK;
+}
+
+/* How many files the reader of one catalog keeps open. */
+static size_t files_of_reader(const struct scan *s)
+{
+    uint64_t limit;
+    const size_t left = open_files_left(&limit), used = SPARE_FILES + s->kept_files;
+    const size_t share = left > used ? left - used : 0;
+    return max_u64(s->catalogs[1] ? share / 2 : share, scan_threads(s));
 }
 
 static enum status set_up_workers(struct running *x, struct error *err)
@@ -336,11 +379,11 @@ enum status scan_run(const struct scan *s, struct scan_result *result, struct er
 {
     struct running x = {.s = s};
     *result = (struct scan_result){0};
-    file_raise_limit(); /* readers keep hundreds of files open */
     arena_init(&x.arena);
+    const size_t max_open = files_of_reader(s);
     for (unsigned side = 0; side < 2; side++) {
         if (!s->catalogs[side]) continue;
-        x.files[side] = stored_reader_create(&s->catalogs[side]->stored, MAX_OPEN_FILES);
+        x.files[side] = stored_reader_create(&s->catalogs[side]->stored, max_open);
         if (s->direct_io) stored_reader_set_direct(x.files[side]);
     }
     enum status st = run_all(&x, err);

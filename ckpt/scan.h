@@ -48,6 +48,7 @@ struct scan {
     uint64_t max_memory; /* bytes resident, of the whole process; 0: no limit */
     bool direct_io, casts;
     uint64_t kept_bytes; /* allocated by the visitor during the run */
+    size_t kept_files;   /* that the visitor keeps open during the run: see scan_share_files() */
 
     /* Called by several threads at once, but for one task by one thread, in this order: begin (sets
      * *skip if the task need not be read); for each panel, wants (false: do not read it) and visit;
@@ -65,6 +66,11 @@ struct scan_result {
 
 unsigned scan_threads(const struct scan *s);   /* number of threads of scan_run() */
 size_t scan_count_tasks(const struct scan *s); /* tasks are numbered from 0 */
+
+/* How many of `wanted` files the visitor may keep open during a run, beside those that are read:
+ * for kept_files. ERR_IO if this process may not open as many as threads use at once. */
+MUST_CHECK enum status scan_share_files(const struct scan *s, size_t wanted, size_t *kept,
+                                        struct error *err);
 
 /* Peak resident bytes, or ERR_MEMORY with the least --max-memory that works. Memory that is
  * resident now is part of the peak, so call it when all else is allocated. */

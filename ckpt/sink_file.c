@@ -5,11 +5,14 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include "ckpt/publish.h"
+#include "common/checked.h"
 #include "common/file.h"
+#include "common/memory.h"
 #include "common/threads.h"
 
 enum {
@@ -17,23 +20,27 @@ enum {
     FSYNC_THREADS = 8,
 };
 
-/* One written run of a segment that wants a CRC. */
+/* A written run of a segment that wants a CRC: as many bytes as follow one another so far. */
 struct run {
-    struct run *next;
     uint64_t offset, bytes; /* within the segment */
     uint32_t crc;
 };
 
+/* runs and crc are behind the sink's lock. */
 struct filled_segment {
     _Atomic uint64_t bytes_left;
-    struct run *runs; /* behind the sink's lock */
-    uint32_t crc;     /* of a complete segment that wants a CRC */
+    struct run *runs; /* by offset; on the heap until the segment is complete */
+    size_t num_runs, runs_capacity;
+    uint32_t crc; /* of a complete segment that wants a CRC */
 };
 
+/* fd and created change behind the lock of the open files. */
 struct filled_file {
-    int fd; /* -1 until the first write */
     char *path;
-    pthread_mutex_t lock; /* of opening */
+    int fd;
+    bool created;           /* by this sink */
+    uint64_t device, inode; /* of the created file */
+    _Atomic bool unsynced;  /* has bytes that may not be on disk */
     _Atomic uint32_t segments_left;
     _Atomic uint64_t dirty_bytes;
 };
@@ -41,20 +48,68 @@ struct filled_file {
 uint64_t sink_file_state_bytes(const struct plan *p)
 {
     return p->num_segments * sizeof(struct filled_segment) +
-           p->num_files * sizeof(struct filled_file);
+           p->num_files * sizeof(struct filled_file) + open_files_bytes(p->num_files);
 }
 
-uint64_t sink_file_run_bytes(const struct plan *p)
+/* How many runs of the segment grow while the elements of a piece come in their order: bytes of a
+ * transpose come to a run in each row. */
+static uint64_t growing_runs(const struct packed_pair *packed)
 {
-    return p->num_segments * sizeof(struct run);
+    struct pair p = pair_unpack(packed);
+    uint64_t run = 1, a_stride = 0;
+    pair_swap(&p);
+    (void)pair_nest(&p); /* plan_finish() has nested it; a: the segment */
+    for (unsigned k = p.num_axes; k-- > 0;) {
+        if (p.axes[k].a_stride != run || p.axes[k].b_stride < a_stride) break;
+        run *= p.axes[k].extent;
+        a_stride = p.axes[k].b_stride;
+    }
+    return run ? pair_count(&p) / run : 0;
+}
+
+enum { NO_CARRY, SEVERAL_CARRIES, FIRST_CARRY };
+
+/* FIRST_CARRY + i for segments that carry i alone fills. */
+static size_t *find_fillers(const struct plan *p)
+{
+    size_t *fillers = must_calloc(p->num_segments + 1, sizeof *fillers);
+    for (size_t i = 0; i < p->num_carries; i++)
+        for (size_t k = 0; k < p->carries[i].num_pieces; k++) {
+            size_t *f = &fillers[p->carries[i].pieces[k].segment];
+            *f = *f == NO_CARRY || *f == FIRST_CARRY + i ? FIRST_CARRY + i : SEVERAL_CARRIES;
+        }
+    return fillers;
+}
+
+/* The runs of a piece are at most those that grow, once for each task that is not finished and once
+ * for all tasks between two of these. As many carries as there are threads are written at once;
+ * only segments of several carries keep runs for longer. */
+uint64_t sink_file_run_bytes(const struct plan *p, unsigned threads)
+{
+    enum { TASK_ELEMENTS = 2 << 20, SPARE = 2 }; /* of a task, at least; arrays double */
+    size_t *fillers = find_fillers(p);
+    uint64_t kept = 0, most = 0;
+    for (size_t i = 0; i < p->num_carries; i++) {
+        const struct carry *c = &p->carries[i];
+        const uint64_t windows = min_u64(c->source->numel / TASK_ELEMENTS + 1, threads + 1);
+        uint64_t alone = 0;
+        for (size_t k = 0; k < c->num_pieces; k++) {
+            const uint32_t segment = c->pieces[k].segment;
+            if (!p->segments[segment].wants_crc) continue;
+            const uint64_t runs = growing_runs(&c->pieces[k].pair) * windows;
+            *(fillers[segment] == SEVERAL_CARRIES ? &kept : &alone) += runs;
+        }
+        most = max_u64(most, alone);
+    }
+    free(fillers);
+    return SPARE * (kept + threads * most) * sizeof(struct run);
 }
 
 void sink_file_release(struct sink_file *s)
 {
-    for (size_t i = 0; i < s->sink.plan->num_files; i++) {
-        if (s->files[i].fd >= 0) close(s->files[i].fd);
-        pthread_mutex_destroy(&s->files[i].lock);
-    }
+    open_files_end(&s->open);
+    for (size_t i = 0; i < s->sink.plan->num_segments; i++)
+        free(s->segments[i].runs);
     if (s->folder_fd >= 0) close(s->folder_fd);
     pthread_mutex_destroy(&s->lock);
     arena_release(&s->arena);
@@ -115,23 +170,39 @@ enum status sink_file_remove_others(struct sink_file *s, struct error *err)
 
 /* ---- writing ---- */
 
-/* Opens the file at its first use. Its size is set at once, so that no other process sees it
- * grow. */
-static enum status file_fd(struct sink_file *s, uint32_t file, int *fd, struct error *err)
+/* At the first use sets the size, so that no other process sees the file grow. */
+static enum status set_up_file(struct filled_file *f, uint64_t size_bytes, struct error *err)
 {
+    struct stat is;
+    if (fstat(f->fd, &is)) return fail_errno(err, ERR_IO, "%s", f->path);
+    if (f->created && (is.st_dev != f->device || is.st_ino != f->inode))
+        return fail(err, ERR_IO, "%s: was replaced while it was written", f->path);
+    if (!f->created && ftruncate(f->fd, (off_t)size_bytes))
+        return fail_errno(err, ERR_IO, "%s: setting its size", f->path);
+    f->device = is.st_dev;
+    f->inode = is.st_ino;
+    f->created = true;
+    return OK;
+}
+
+static enum status open_file(void *sink, size_t file, struct error *err)
+{
+    const struct sink_file *s = sink;
     struct filled_file *f = &s->files[file];
-    enum status st = OK;
-    pthread_mutex_lock(&f->lock);
-    if (f->fd < 0) {
-        const struct output_file *is = &s->sink.plan->files[file];
-        st = file_create_at(s->folder_fd, is->path, f->path, s->options.may_exist || is->shared,
-                            &f->fd, err);
-        if (!st && ftruncate(f->fd, (off_t)s->sink.plan->files[file].size_bytes))
-            st = fail_errno(err, ERR_IO, "%s: setting its size", f->path);
-    }
-    *fd = f->fd;
-    pthread_mutex_unlock(&f->lock);
+    const struct output_file *is = &s->sink.plan->files[file];
+    const bool may_exist = s->options.may_exist || is->shared || f->created;
+    TRY(file_create_at(s->folder_fd, is->path, f->path, may_exist, &f->fd, err));
+    enum status st = set_up_file(f, is->size_bytes, err);
+    if (st) close(f->fd);
     return st;
+}
+
+static enum status close_file(void *sink, size_t file, struct error *err)
+{
+    const struct sink_file *s = sink;
+    struct filled_file *f = &s->files[file];
+    if (f->unsynced && s->options.fsync) (void)sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    return close(f->fd) ? fail_errno(err, ERR_IO, "%s: close", f->path) : OK;
 }
 
 /* Starts the writeback of dirty bytes of a file, so that fsync at the end finds little to do. */
@@ -145,36 +216,93 @@ static void start_writeback(struct sink_file *s, uint32_t file, uint64_t bytes)
     (void)sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
+/* Writes to an acquired file. */
+static enum status put_bytes(struct sink_file *s, uint32_t file, uint64_t offset, const void *bytes,
+                             size_t count, struct error *err)
+{
+    struct filled_file *f = &s->files[file];
+    TRY(file_write(f->fd, f->path, bytes, count, offset, err));
+    f->unsynced = true;
+    atomic_fetch_add_explicit(&s->sink.written_bytes, count, memory_order_relaxed);
+    return OK;
+}
+
 static enum status write_bytes(struct sink *sink, uint32_t segment, uint64_t offset,
                                const void *from, uint64_t bytes, struct error *err)
 {
     struct sink_file *s = (struct sink_file *)sink;
     const struct segment *to = &s->sink.plan->segments[segment];
-    int fd;
-    TRY(file_fd(s, to->file, &fd, err));
-    TRY(file_write(fd, s->files[to->file].path, from, bytes, to->offset_bytes + offset, err));
-    atomic_fetch_add_explicit(&s->sink.written_bytes, bytes, memory_order_relaxed);
-    start_writeback(s, to->file, bytes);
-    return OK;
+    TRY(open_files_acquire(&s->open, to->file, err));
+    enum status st = put_bytes(s, to->file, to->offset_bytes + offset, from, bytes, err);
+    if (!st) start_writeback(s, to->file, bytes);
+    open_files_release(&s->open, to->file);
+    return st;
 }
 
-static void add_run(struct sink *sink, const struct journal_run *run)
+/* ---- runs ---- */
+
+static uint64_t end_of(const struct run *r)
+{
+    return r->offset + r->bytes;
+}
+
+static void append_run(struct run *r, const struct run *next)
+{
+    r->crc = (uint32_t)crc32_combine(r->crc, next->crc, (off_t)next->bytes);
+    r->bytes += next->bytes;
+}
+
+/* The number of runs that begin at or before an offset. */
+static size_t runs_up_to(const struct filled_segment *f, uint64_t offset)
+{
+    size_t low = 0, high = f->num_runs;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (f->runs[middle].offset <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void insert_run(struct filled_segment *f, size_t at, const struct run *run)
+{
+    if (f->num_runs == f->runs_capacity) {
+        f->runs_capacity = f->runs_capacity ? 2 * f->runs_capacity : 1;
+        f->runs = must_realloc(f->runs, f->runs_capacity * sizeof *f->runs);
+    }
+    memmove(f->runs + at + 1, f->runs + at, (f->num_runs - at) * sizeof *f->runs);
+    f->runs[at] = *run;
+    f->num_runs++;
+}
+
+static void remove_run(struct filled_segment *f, size_t at)
+{
+    f->num_runs--;
+    memmove(f->runs + at, f->runs + at + 1, (f->num_runs - at) * sizeof *f->runs);
+}
+
+/* Adds a run to those that it continues. */
+static void add_run(struct sink *sink, const struct journal_run *added)
 {
     struct sink_file *s = (struct sink_file *)sink;
+    struct filled_segment *f = &s->segments[added->segment];
+    const struct run run = {added->offset, added->bytes, (uint32_t)added->crc};
     pthread_mutex_lock(&s->lock);
-    struct run *r = arena_alloc(&s->arena, sizeof *r);
-    *r = (struct run){s->segments[run->segment].runs, run->offset, run->bytes, (uint32_t)run->crc};
-    s->segments[run->segment].runs = r;
+    size_t at = runs_up_to(f, run.offset);
+    if (at > 0 && end_of(&f->runs[at - 1]) == run.offset)
+        append_run(&f->runs[--at], &run);
+    else
+        insert_run(f, at, &run);
+    if (at + 1 < f->num_runs && end_of(&f->runs[at]) == f->runs[at + 1].offset) {
+        append_run(&f->runs[at], &f->runs[at + 1]);
+        remove_run(f, at + 1);
+    }
     pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- files that are complete ---- */
-
-static int by_offset(const void *a, const void *b)
-{
-    const struct run *x = *(struct run *const *)a, *y = *(struct run *const *)b;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
 
 /* The CRC-32 of count zero bytes, from those of 1, 2, 4, ... */
 static uint32_t crc_of_zeros(uint64_t count)
@@ -200,28 +328,21 @@ static void add_hole(const struct segment *s, uint64_t to, uint32_t *crc, uint64
 static enum status combine_runs(struct sink_file *x, uint32_t segment, struct error *err)
 {
     const struct segment *s = &x->sink.plan->segments[segment];
+    struct filled_segment *f = &x->segments[segment];
     const uint64_t bytes = s->numel * dtype_bytes(s->dtype);
     uint64_t end = 0;
-    size_t n = 0;
     if (!s->wants_crc) return OK;
-    for (struct run *r = x->segments[segment].runs; r; r = r->next)
-        n++;
-    struct run **runs = malloc(n * sizeof *runs + 1);
-    if (!runs) return fail(err, ERR_MEMORY, "no memory for %zu runs", n);
-    n = 0;
-    for (struct run *r = x->segments[segment].runs; r; r = r->next)
-        runs[n++] = r;
-    if (n) qsort(runs, n, sizeof *runs, by_offset);
-    uint32_t crc = 0;
-    for (size_t i = 0; i < n; i++) {
-        add_hole(s, runs[i]->offset, &crc, &end);
-        if (runs[i]->offset != end) break;
-        crc = (uint32_t)crc32_combine(crc, runs[i]->crc, (off_t)runs[i]->bytes);
-        end += runs[i]->bytes;
+    for (size_t i = 0; i < f->num_runs; i++) {
+        const struct run *r = &f->runs[i];
+        add_hole(s, r->offset, &f->crc, &end);
+        if (r->offset != end) break;
+        f->crc = (uint32_t)crc32_combine(f->crc, r->crc, (off_t)r->bytes);
+        end += r->bytes;
     }
-    add_hole(s, bytes, &crc, &end);
-    free(runs);
-    x->segments[segment].crc = crc;
+    add_hole(s, bytes, &f->crc, &end);
+    free(f->runs);
+    f->runs = NULL;
+    f->num_runs = f->runs_capacity = 0;
     if (end == bytes) return OK;
     return fail(err, ERR_OURS, "%s: a segment was written to byte %" PRIu64 " of %" PRIu64,
                 x->files[s->file].path, end, bytes);
@@ -230,16 +351,13 @@ static enum status combine_runs(struct sink_file *x, uint32_t segment, struct er
 struct finishing {
     struct sink_file *sink;
     uint32_t file;
-    int fd;
 };
 
-static enum status put_bytes(void *context, uint64_t offset, const void *bytes, size_t count,
-                             struct error *err)
+static enum status put(void *context, uint64_t offset, const void *bytes, size_t count,
+                       struct error *err)
 {
-    struct finishing *f = context;
-    TRY(file_write(f->fd, f->sink->files[f->file].path, bytes, count, offset, err));
-    atomic_fetch_add_explicit(&f->sink->sink.written_bytes, count, memory_order_relaxed);
-    return OK;
+    const struct finishing *f = context;
+    return put_bytes(f->sink, f->file, offset, bytes, count, err);
 }
 
 static uint32_t crc_of(void *context, uint32_t segment)
@@ -252,13 +370,16 @@ static enum status complete_file(struct sink_file *s, uint32_t file, struct erro
 {
     const struct output_file *f = &s->sink.plan->files[file];
     struct finishing finishing = {.sink = s, .file = file};
-    for (uint32_t i = 0; i < f->num_segments; i++)
+    const struct file_writer writer = {put, crc_of, &finishing};
+    enum status st = OK;
+    for (uint32_t i = 0; i < f->num_segments && f->shared; i++)
         TRY(combine_runs(s, s->sink.plan->by_file[f->first_segment + i], err));
-    TRY(file_fd(s, file, &finishing.fd, err));
-    struct file_writer writer = {put_bytes, crc_of, &finishing};
-    if (f->finish) TRY(f->finish(s->sink.plan, file, f->finish_context, &writer, err));
-    if (s->options.fsync) (void)sync_file_range(finishing.fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-    return OK;
+    TRY(open_files_acquire(&s->open, file, err));
+    if (f->finish) st = f->finish(s->sink.plan, file, f->finish_context, &writer, err);
+    if (s->options.fsync) (void)sync_file_range(s->files[file].fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    open_files_release(&s->open, file);
+    if (st || s->open.max_open >= s->open.num_files) return st; /* it stays open until finish() */
+    return open_files_close(&s->open, file, err);
 }
 
 static enum status count_bytes(struct sink *sink, uint32_t segment, uint64_t bytes,
@@ -268,6 +389,7 @@ static enum status count_bytes(struct sink *sink, uint32_t segment, uint64_t byt
     if (atomic_fetch_sub(&s->segments[segment].bytes_left, bytes) != bytes) return OK;
     uint32_t file = s->sink.plan->segments[segment].file;
     if (s->sink.plan->files[file].shared) return OK;
+    TRY(combine_runs(s, segment, err));
     if (atomic_fetch_sub(&s->files[file].segments_left, 1) != 1) return OK;
     return complete_file(s, file, err);
 }
@@ -285,12 +407,27 @@ enum status sink_file_sync(struct sink_file *s, struct error *err)
 {
     for (size_t i = 0; i < s->sink.plan->num_files && s->options.fsync; i++) {
         struct filled_file *f = &s->files[i];
-        pthread_mutex_lock(&f->lock);
-        int fd = f->fd;
-        pthread_mutex_unlock(&f->lock);
-        if (fd >= 0 && fdatasync(fd)) return fail_errno(err, ERR_IO, "%s: fdatasync", f->path);
+        if (!atomic_exchange(&f->unsynced, false)) continue;
+        TRY(open_files_acquire(&s->open, i, err));
+        enum status st = OK;
+        if (fdatasync(f->fd)) st = fail_errno(err, ERR_IO, "%s: fdatasync", f->path);
+        open_files_release(&s->open, i);
+        if (st) return st;
     }
     return OK;
+}
+
+/* Makes the file durable, metadata too. */
+static enum status settle_file(struct sink_file *s, size_t file, struct error *err)
+{
+    struct filled_file *f = &s->files[file];
+    enum status st = OK;
+    if (!s->options.fsync && !s->options.direct_io) return OK;
+    TRY(open_files_acquire(&s->open, file, err));
+    if (s->options.fsync) st = file_sync(f->fd, f->path, err);
+    if (s->options.direct_io) (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
+    open_files_release(&s->open, file);
+    return st;
 }
 
 static enum status finish_file(void *context, size_t index, unsigned worker, struct error *err)
@@ -299,14 +436,11 @@ static enum status finish_file(void *context, size_t index, unsigned worker, str
     struct filled_file *f = &s->files[index];
     const bool shared = s->sink.plan->files[index].shared;
     (void)worker;
-    if (shared ? f->fd < 0 : !is_ours(s, (uint32_t)index)) return OK;
-    if (f->fd < 0 || (f->segments_left && !shared))
+    if (shared ? !f->created : !is_ours(s, (uint32_t)index)) return OK;
+    if (!f->created || (f->segments_left && !shared))
         return fail(err, ERR_OURS, "%s: not complete", f->path);
-    if (s->options.fsync) TRY(file_sync(f->fd, f->path, err));
-    if (s->options.direct_io) (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
-    int fd = f->fd;
-    f->fd = -1;
-    return close(fd) ? fail_errno(err, ERR_IO, "%s: close", f->path) : OK;
+    TRY(settle_file(s, index, err));
+    return open_files_close(&s->open, index, err);
 }
 
 /* Checks that the bytes of all its segments are counted. */
@@ -347,6 +481,11 @@ static enum status finish(struct sink *sink, struct error *err)
     return threads_run(FSYNC_THREADS, s->sink.plan->num_files, finish_file, s, err);
 }
 
+void sink_file_keep_open(struct sink_file *s, size_t max_open)
+{
+    if (max_open < s->open.max_open) s->open.max_open = max_open ? max_open : 1;
+}
+
 void sink_file_init(struct sink_file *s, const struct plan *p, const char *folder,
                     const struct sink_file_options *o)
 {
@@ -362,11 +501,9 @@ void sink_file_init(struct sink_file *s, const struct plan *p, const char *folde
     pthread_mutex_init(&s->lock, NULL);
     s->segments = arena_array(&s->arena, p->num_segments, sizeof *s->segments);
     s->files = arena_array(&s->arena, p->num_files, sizeof *s->files);
-    for (uint32_t i = 0; i < p->num_files; i++) {
-        s->files[i].fd = -1;
+    open_files_init(&s->open, p->num_files, p->num_files, s, open_file, close_file);
+    for (uint32_t i = 0; i < p->num_files; i++)
         s->files[i].path = path_join(&s->arena, folder, p->files[i].path);
-        pthread_mutex_init(&s->files[i].lock, NULL);
-    }
     for (size_t i = 0; i < p->num_segments; i++) {
         const struct segment *segment = &p->segments[i];
         s->segments[i].bytes_left = segment->numel * dtype_bytes(segment->dtype);

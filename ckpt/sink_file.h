@@ -1,15 +1,18 @@
 /* sink_file.h - the files of a plan while they are filled.
  *
- * A file is created at its first write, with its full size. The thread that counts the last bytes
- * of its last segment also calls output_file.finish. If a segment wants a CRC-32, its runs are
- * added with theirs before their bytes are counted; the runs of a complete segment and its holes
- * must tile it. A shared file is completed by rank 0, which counts the bytes of all ranks. */
+ * A file is created at its first write, with its full size. If there are more files than may be
+ * open at once, the one that was written the longest time ago is closed, and opened again when
+ * needed. The thread that counts the last bytes of its last segment also calls output_file.finish.
+ * If a segment wants a CRC-32, its runs are added with theirs before their bytes are counted; the
+ * runs of a complete segment and its holes must tile it. A shared file is completed by rank 0,
+ * which counts the bytes of all ranks. */
 #ifndef FERRY_CKPT_SINK_FILE_H
 #define FERRY_CKPT_SINK_FILE_H
 
 #include <pthread.h>
 
 #include "ckpt/sink.h"
+#include "common/open_files.h"
 
 struct sink_file_options {
     unsigned rank;  /* writes the files of this rank */
@@ -25,19 +28,22 @@ struct sink_file {
     int folder_fd; /* the open folder: writes go to it even if it is renamed */
     struct filled_segment *segments;
     struct filled_file *files;
+    struct open_files open; /* of files */
     struct arena arena;
-    pthread_mutex_t lock; /* protects runs and their arena */
+    pthread_mutex_t lock; /* protects the runs of all segments */
 };
 
-/* Bytes of memory that a sink needs: before the first write; for the runs of segments, an
- * estimate. */
+/* Bytes of memory that a sink needs: before the first write; at most, for the runs of segments that
+ * `threads` of a scan write. */
 uint64_t sink_file_state_bytes(const struct plan *p);
-uint64_t sink_file_run_bytes(const struct plan *p);
+uint64_t sink_file_run_bytes(const struct plan *p, unsigned threads);
 
 /* Creates no file yet. The sink borrows plan and folder. */
 void sink_file_init(struct sink_file *s, const struct plan *p, const char *folder,
                     const struct sink_file_options *o);
 void sink_file_release(struct sink_file *s);
+/* Limits the number of open files, which is that of all files until then. */
+void sink_file_keep_open(struct sink_file *s, size_t max_open);
 
 /* Creates the folder and opens it: if it is removed or renamed later, a new folder of its name
  * stays untouched. Then sink_file_create_folders() creates the folders below it. */

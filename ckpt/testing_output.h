@@ -157,6 +157,35 @@ static inline void add_target(struct output *o, const struct tensor *t)
     }
 }
 
+static inline bool may_go_to(const struct tensor *t, enum dtype dtype)
+{
+    return t->numel && (t->dtype == dtype || (dtype_is_float(t->dtype) && dtype_is_float(dtype)));
+}
+
+/* A segment as a flat partition of an optimizer: runs of many tensors, in any order, with gaps
+ * before some of them that are runs of `zeros`. */
+static inline void add_flat(struct output *o, const struct tensor *zeros)
+{
+    uint64_t *seed = o->source->seed;
+    const struct catalog *c = &o->source->catalog;
+    const enum dtype dtype = random_float(seed);
+    const uint32_t segment = add_segment(o, dtype, 0);
+    uint64_t *numel = &o->plan.segments[segment].numel;
+    for (uint64_t n = test_below(seed, 40); n > 0; n--) {
+        const bool gap = test_below(seed, 3) == 0;
+        const struct tensor *t = gap ? zeros : &c->tensors[test_below(seed, c->num_tensors)];
+        if (!may_go_to(t, dtype)) continue;
+        const uint64_t start = test_below(seed, t->numel);
+        const struct box run = {.num_dims = 1,
+                                .shape = {t->numel},
+                                .start = {start},
+                                .extent = {1 + test_below(seed, t->numel - start)},
+                                .stride = {1}};
+        add_fill(o, t, segment, &run, *numel);
+        *numel += run.extent[0];
+    }
+}
+
 /* Places segments one behind the other with random gaps. */
 static inline void place_segments(struct output *o)
 {

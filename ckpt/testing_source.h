@@ -171,8 +171,10 @@ static inline void piece_element(const struct source *s, const struct piece *pie
 {
     size_t bytes = dtype_bytes(piece->dtype), unit = bytes;
     if (piece->dtype == DT_C64 || piece->dtype == DT_C128) unit /= 2;
-    const unsigned char *base = piece->memory ? piece->memory : s->files[piece->file].bytes;
-    const unsigned char *from = base + piece->offset_bytes + b * bytes;
+    const unsigned char *first = piece->origin == ORIGIN_MEMORY
+                                     ? piece->memory
+                                     : s->files[piece->file].bytes + piece->offset_bytes;
+    const unsigned char *from = first + b * bytes;
     for (size_t i = 0; i < bytes; i++)
         out[i] = from[piece->byte_swapped ? i / unit * unit + (unit - 1 - i % unit) : i];
 }
@@ -237,8 +239,9 @@ static inline void add_box(struct source *s, struct tensor *t, struct box *x)
         put_in_memory(s, &piece, span * dtype_bytes(piece.dtype));
     if (piece.origin == ORIGIN_STORED)
         piece.offset_bytes = source_reserve(s, piece.file, span * dtype_bytes(piece.dtype));
-    assert_true(pair_of_box(&piece.pair, x->num_dims, x->shape, x->start, x->extent, 0, x->stride));
-    tensor_add_piece(&s->arena, t, &piece);
+    struct pair pair;
+    assert_true(pair_of_box(&pair, x->num_dims, x->shape, x->start, x->extent, 0, x->stride));
+    tensor_add_piece(&s->arena, t, &piece, &pair);
     for (uint64_t n = 0; n < count; n++) {
         box_element(x, n, &a, &b);
         keep_value(s, t, &piece, a, b);
@@ -298,14 +301,25 @@ static inline struct tensor *source_add_random(struct source *s, uint64_t elemen
                                                 ORIGIN_RANDOM_SQUARE};
         struct piece made = {.origin = random[test_below(s->seed, COUNT(random))],
                              .dtype = dtype,
-                             .file = (uint32_t)test_random(s->seed),
-                             .pair = pair_whole(0, test_below(s->seed, 100), t->numel)};
-        tensor_add_piece(&s->arena, t, &made);
+                             .file = (uint32_t)test_random(s->seed)};
+        const struct pair pair = pair_whole(0, test_below(s->seed, 100), t->numel);
+        tensor_add_piece(&s->arena, t, &made, &pair);
         for (uint64_t i = 0; i < t->numel; i++)
-            keep_value(s, t, &made, i, made.pair.b_offset + i);
+            keep_value(s, t, &made, i, pair.b_offset + i);
         return t;
     }
     if (t->numel) add_cut(s, t, box_of_tensor(t), (unsigned)test_below(s->seed, 7));
+    return t;
+}
+
+/* Adds a tensor of zeros that are stored nowhere, for the gaps of segments. */
+static inline struct tensor *source_add_zeros(struct source *s, uint64_t numel)
+{
+    struct tensor *t = source_new_tensor(s, DT_F32, 1, &numel);
+    const struct piece zeros = {.origin = ORIGIN_ZERO, .dtype = DT_F32};
+    const struct pair all = pair_whole(0, 0, numel);
+    memset(s->values[t - s->catalog.tensors], 0, numel * dtype_bytes(DT_F32));
+    tensor_add_piece(&s->arena, t, &zeros, &all);
     return t;
 }
 

@@ -15,6 +15,43 @@
 
 #include "common/checked.h"
 
+static bool is_run(const struct pair *p)
+{
+    return p->num_axes == 0 ||
+           (p->num_axes == 1 && p->axes[0].a_stride == 1 && p->axes[0].b_stride == 1);
+}
+
+struct packed_pair pair_pack(struct arena *a, const struct pair *p)
+{
+    struct packed_pair packed = {.a_offset = p->a_offset, .b_offset = p->b_offset};
+    if (is_run(p)) {
+        packed.count = pair_count(p);
+        return packed;
+    }
+    packed.num_axes = p->num_axes;
+    packed.axes = arena_copy(a, p->axes, p->num_axes * sizeof *p->axes);
+    return packed;
+}
+
+struct pair pair_unpack(const struct packed_pair *p)
+{
+    struct pair pair = {.a_offset = p->a_offset, .b_offset = p->b_offset};
+    if (p->num_axes) {
+        pair.num_axes = p->num_axes;
+        memcpy(pair.axes, p->axes, p->num_axes * sizeof *p->axes);
+    } else if (p->count != 1) {
+        pair.num_axes = 1;
+        pair.axes[0] = (struct axis){p->count, 1, 1};
+    }
+    return pair;
+}
+
+bool pair_is_apart(const struct packed_pair *p, uint64_t first, uint64_t count)
+{
+    if (p->a_offset >= first && p->a_offset - first >= count) return true;
+    return p->num_axes == 0 && p->a_offset < first && p->count <= first - p->a_offset;
+}
+
 struct pair pair_whole(uint64_t a_offset, uint64_t b_offset, uint64_t numel)
 {
     return (struct pair){

@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/arena.h"
 #include "common/status.h"
 #include "kernels/cpu/axes.h"
 
@@ -33,6 +34,22 @@ struct pair {
     uint64_t a_offset, b_offset;
     struct axis axes[MAX_AXES];
 };
+
+/* A pair as it is kept in memory, where a cut tensor has very many: most of them are runs. */
+struct packed_pair {
+    uint64_t a_offset, b_offset;
+    union {
+        uint64_t count;          /* num_axes 0: a run of so many elements on both sides */
+        const struct axis *axes; /* [num_axes], in the arena of pair_pack() */
+    };
+    uint32_t num_axes;
+};
+
+struct packed_pair pair_pack(struct arena *a, const struct pair *p);
+struct pair pair_unpack(const struct packed_pair *p);
+/* Whether p.a, which is nested, certainly has no element in [first, first + count): cheaper than a
+ * join, for the many pieces of a tensor that a panel of it does not meet. */
+bool pair_is_apart(const struct packed_pair *p, uint64_t first, uint64_t count);
 
 /* The pair of all numel elements of a tensor with themselves, starting at the offsets. */
 struct pair pair_whole(uint64_t a_offset, uint64_t b_offset, uint64_t numel);

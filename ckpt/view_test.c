@@ -1,6 +1,7 @@
 #include "ckpt/view.h"
 
 #include "ckpt/testing_view.h"
+#include "common/count.h"
 
 enum { VIEW_ELEMENTS = 4096 };
 
@@ -238,6 +239,46 @@ static void views_with_little_in_common_are_not_compared_without_end(void **stat
     assert_false(pair_overlap(&y, &z));
 }
 
+static void packed_views_are_as_they_were(void **state)
+{
+    (void)state;
+    struct arena a;
+    arena_init(&a);
+    struct pair pairs[] = {
+        {.a_offset = 5, .b_offset = 7}, /* one element */
+        pair_whole(3, 9, 12),
+        pair_whole(0, 0, 0),
+        {.num_axes = 1, .a_offset = 1, .axes = {{4, 3, 1}}},
+        {.num_axes = 1, .b_offset = 1, .axes = {{4, 1, 0}}},
+        {.num_axes = 3, .a_offset = 2, .b_offset = 8, .axes = {{2, 20, 1}, {3, 5, 2}, {4, 1, 6}}},
+    };
+    for (size_t i = 0; i < COUNT(pairs); i++) {
+        const struct packed_pair packed = pair_pack(&a, &pairs[i]);
+        const struct pair back = pair_unpack(&packed);
+        assert_int_equal(back.num_axes, pairs[i].num_axes);
+        assert_int_equal(back.a_offset, pairs[i].a_offset);
+        assert_int_equal(back.b_offset, pairs[i].b_offset);
+        assert_memory_equal(back.axes, pairs[i].axes, back.num_axes * sizeof *back.axes);
+    }
+    assert_true(sizeof(struct packed_pair) <= 32);
+    const struct pair one = pair_whole(5, 7, 1);
+    const struct packed_pair packed = pair_pack(&a, &one);
+    assert_int_equal(pair_unpack(&packed).num_axes, 0);
+    const struct pair six = pair_whole(10, 0, 6);
+    const struct packed_pair run = pair_pack(&a, &six);
+    for (uint64_t first = 0; first < 20; first++)
+        for (uint64_t count = 1; count < 20; count++)
+            assert_int_equal(pair_is_apart(&run, first, count), first >= 16 || first + count <= 10);
+    for (size_t i = 0; i < COUNT(pairs); i++) { /* those of axes may be told to meet it */
+        const struct packed_pair p = pair_pack(&a, &pairs[i]);
+        for (uint64_t first = 0; first < 60; first++) {
+            const struct pair element = pair_whole(first, 0, 1);
+            if (pair_overlap(&pairs[i], &element)) assert_false(pair_is_apart(&p, first, 1));
+        }
+    }
+    arena_release(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -250,6 +291,7 @@ int main(void)
         cmocka_unit_test(empty_views_share_nothing),
         cmocka_unit_test(views_larger_than_any_tensor_are_not_nested),
         cmocka_unit_test(views_with_little_in_common_are_not_compared_without_end),
+        cmocka_unit_test(packed_views_are_as_they_were),
     };
     return cmocka_run_group_tests_name("view", tests, NULL, NULL);
 }

@@ -128,11 +128,12 @@ static void check_elements(const struct trip *x, const struct tensor *t, const c
         const struct piece *p = &t->pieces[i];
         const bool second = p->file == at + 2;
         assert_true(second || p->file == at + 1);
-        for (uint64_t n = 0; n < pair_count(&p->pair); n++) {
-            uint64_t a = p->pair.a_offset, b = p->pair.b_offset, rest = n;
-            for (unsigned k = p->pair.num_axes; k-- > 0; rest /= p->pair.axes[k].extent) {
-                a += rest % p->pair.axes[k].extent * p->pair.axes[k].a_stride;
-                b += rest % p->pair.axes[k].extent * p->pair.axes[k].b_stride;
+        const struct pair pair = pair_unpack(&p->pair);
+        for (uint64_t n = 0; n < pair_count(&pair); n++) {
+            uint64_t a = pair.a_offset, b = pair.b_offset, rest = n;
+            for (unsigned k = pair.num_axes; k-- > 0; rest /= pair.axes[k].extent) {
+                a += rest % pair.axes[k].extent * pair.axes[k].a_stride;
+                b += rest % pair.axes[k].extent * pair.axes[k].b_stride;
             }
             assert_int_equal(a, b + (second ? t->numel / 2 : 0));
             assert_false(seen[a]);

@@ -47,13 +47,11 @@ static enum status hold_part(void *context, const struct pair *part, struct erro
     const struct holding *h = context;
     const struct load_options o = {.threads = 1, .progress = PROGRESS_NONE};
     const struct load_target target = {h->from, *part, h->from->dtype, h->memory};
-    const struct piece piece = {.origin = ORIGIN_MEMORY,
-                                .dtype = h->from->dtype,
-                                .memory = h->memory,
-                                .holder = h->rank,
-                                .pair = *part};
+    const struct piece piece = {
+        .origin = ORIGIN_MEMORY, .dtype = h->from->dtype, .memory = h->memory, .holder = h->rank};
+    const struct pair pair = *part;
     struct load_result r;
-    tensor_add_piece(&h->x->held.arena, h->to, &piece);
+    tensor_add_piece(&h->x->held.arena, h->to, &piece, &pair);
     return h->memory ? load_run(&h->c->catalog, &target, 1, &o, &r, e) : OK;
 }
 

@@ -83,8 +83,7 @@ static enum status add_master(struct checkpoint *c, size_t i, enum dtype dtype, 
     weight = &c->catalog.tensors[i]; /* the array may have moved */
     master->same_as = weight->name;
     master->stored_name = weight->stored_name;
-    for (size_t k = 0; k < weight->num_pieces; k++)
-        tensor_add_piece(&c->arena, master, &weight->pieces[k]);
+    tensor_add_pieces(&c->arena, master, weight);
     return OK;
 }
 

@@ -35,11 +35,11 @@ static void add(const char *name, enum dtype dtype)
     struct tensor *t;
     assert_ok(catalog_add(&c.catalog, name, dtype, 2, shape, &t, &err));
     t->stored_name = "stored";
-    tensor_add_piece(&c.arena, t,
-                     &(struct piece){.origin = ORIGIN_MEMORY,
-                                     .dtype = dtype,
-                                     .memory = dtype == DT_F32 ? (const void *)numbers : rounded,
-                                     .pair = pair_whole(0, 0, NUMEL)});
+    const struct piece piece = {.origin = ORIGIN_MEMORY,
+                                .dtype = dtype,
+                                .memory = dtype == DT_F32 ? (const void *)numbers : rounded};
+    const struct pair all = pair_whole(0, 0, NUMEL);
+    tensor_add_piece(&c.arena, t, &piece, &all);
 }
 
 static const char *listed(void)

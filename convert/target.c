@@ -60,8 +60,7 @@ static enum status make_same(struct target *t, const struct tensor *x, const cha
     struct tensor *made;
     TRY(catalog_add(&t->plan.made, name, x->dtype, x->num_dims, x->shape, &made, err));
     made->stored_name = x->stored_name;
-    for (size_t i = 0; i < x->num_pieces; i++)
-        tensor_add_piece(&t->plan.arena, made, &x->pieces[i]);
+    tensor_add_pieces(&t->plan.arena, made, x);
     return OK;
 }
 

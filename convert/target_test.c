@@ -35,9 +35,9 @@ static void add(const char *name, enum dtype dtype)
     struct tensor *x;
     assert_ok(catalog_add(&c.catalog, name, dtype, 2, shape, &x, &err));
     x->stored_name = name;
-    tensor_add_piece(
-        &c.arena, x,
-        &(struct piece){.origin = ORIGIN_ZERO, .dtype = dtype, .pair = pair_whole(0, 0, 6)});
+    const struct piece zero = {.origin = ORIGIN_ZERO, .dtype = dtype};
+    const struct pair all = pair_whole(0, 0, 6);
+    tensor_add_piece(&c.arena, x, &zero, &all);
 }
 
 /* "param exp_avg" */
@@ -59,7 +59,7 @@ static void check_made(const struct tensor *made, const char *name, const char *
     assert_int_equal(made->dtype, find(of)->dtype);
     assert_int_equal(made->num_pieces, 1);
     assert_int_equal(made->shape[1], 3);
-    assert_int_equal(pair_count(&made->pieces[0].pair), 6);
+    assert_int_equal(made->pieces[0].pair.count, 6);
 }
 
 /* ---- states ---- */

@@ -278,13 +278,12 @@ struct adding {
 static enum status add_piece(void *context, const struct pair *p, struct error *err)
 {
     struct adding *x = context;
-    struct piece piece = *x->piece;
-    piece.pair = *p;
-    pair_swap(&piece.pair);
-    if (!pair_nest(&piece.pair))
+    struct pair pair = *p;
+    pair_swap(&pair);
+    if (!pair_nest(&pair))
         return fail(err, ERR_UNSUPPORTED, "%s: its elements lie in no order that can be read here",
                     x->t->name);
-    tensor_add_piece(x->a, x->t, &piece);
+    tensor_add_piece(x->a, x->t, x->piece, &pair);
     return OK;
 }
 
@@ -296,8 +295,9 @@ static enum status read_hf(struct tensor_names *n, const struct hf_tensor *h, st
     for (size_t i = 0; i < h->num_parts; i++) {
         const struct tensor *logical = &c->catalog.tensors[h->parts[i].logical];
         for (size_t k = 0; k < logical->num_pieces; k++) {
+            const struct pair pair = pair_unpack(&logical->pieces[k].pair);
             x.piece = &logical->pieces[k];
-            TRY(pair_join(&x.piece->pair, &h->parts[i].pair, t->name, add_piece, &x, err));
+            TRY(pair_join(&pair, &h->parts[i].pair, t->name, add_piece, &x, err));
         }
     }
     return tensor_check(t, err);

@@ -23,11 +23,9 @@ static void open_plan(struct fixture *x)
         elements[i] = (float)i + 0.5f;
     catalog_init(&x->catalog, &scratch);
     assert_ok(catalog_add(&x->catalog, "t", DT_F32, 2, shape, &x->tensor, &err));
-    tensor_add_piece(&scratch, x->tensor,
-                     &(struct piece){.origin = ORIGIN_MEMORY,
-                                     .dtype = DT_F32,
-                                     .memory = elements,
-                                     .pair = pair_whole(0, 0, x->tensor->numel)});
+    const struct piece piece = {.origin = ORIGIN_MEMORY, .dtype = DT_F32, .memory = elements};
+    const struct pair all = pair_whole(0, 0, x->tensor->numel);
+    tensor_add_piece(&scratch, x->tensor, &piece, &all);
     plan_init(&x->plan, &x->catalog);
     archive_begin(&x->archive, &x->plan, "rank/file.pt");
 }
@@ -47,7 +45,7 @@ static struct value *add_tensor(struct fixture *x, const char *name)
     if (strcmp(name, "t")) { /* each is carried once */
         assert_ok(catalog_add(&x->catalog, name, DT_F32, 2, x->tensor->shape, &same, &err));
         x->tensor = catalog_find(&x->catalog, "t");
-        tensor_add_piece(&scratch, same, x->tensor->pieces);
+        tensor_add_pieces(&scratch, same, x->tensor);
     }
     struct value *v = archive_tensor(&x->archive, DT_F32, 2, same->shape, &segment);
     const struct pair all = pair_whole(0, 0, ROWS * COLUMNS);

@@ -7,6 +7,7 @@
 
 #include "common/checked.h"
 #include "common/memory.h"
+#include "common/open_files.h"
 #include "common/utf8.h"
 
 void stored_init(struct stored *s)
@@ -166,28 +167,24 @@ uint64_t stored_tensor_bytes(const struct stored_tensor *t)
 struct open_file {
     struct bytes source;   /* the open file, or the packed data in it; {0}: not open */
     struct bytes contents; /* what pieces point into; a decoder is kept while the file is closed */
-    unsigned users;
-    uint64_t last_use;
 };
 
 struct stored_reader {
     const struct stored *stored;
-    pthread_mutex_t mutex; /* over all that follows, not held while reading */
+    struct open_files open; /* of files */
     struct open_file *files;
-    size_t num_files;
-    unsigned num_open, max_open;
     bool direct;
-    uint64_t clock;
 };
 
-struct stored_reader *stored_reader_create(const struct stored *s, unsigned max_open)
+static enum status open_contents(void *reader, size_t file, struct error *err);
+static enum status close_source(void *reader, size_t file, struct error *err);
+
+struct stored_reader *stored_reader_create(const struct stored *s, size_t max_open)
 {
     struct stored_reader *r = must_calloc(1, sizeof *r);
     r->stored = s;
-    r->num_files = s->num_files;
-    r->max_open = max_open ? max_open : 1;
-    r->files = must_calloc(s->num_files ? s->num_files : 1, sizeof *r->files);
-    pthread_mutex_init(&r->mutex, NULL);
+    r->files = must_calloc(s->num_files + 1, sizeof *r->files);
+    open_files_init(&r->open, s->num_files, max_open, r, open_contents, close_source);
     return r;
 }
 
@@ -199,27 +196,11 @@ void stored_reader_set_direct(struct stored_reader *r)
 void stored_reader_free(struct stored_reader *r)
 {
     if (!r) return;
-    for (size_t i = 0; i < r->num_files; i++) {
+    for (size_t i = 0; i < r->open.num_files; i++)
         if (r->stored->files[i].coding) bytes_release(&r->files[i].contents);
-        bytes_release(&r->files[i].source);
-    }
-    pthread_mutex_destroy(&r->mutex);
+    open_files_end(&r->open);
     free(r->files);
     free(r);
-}
-
-/* Closes the file that was unused for the longest time. If other threads use all of them, more than
- * max_open files are open for a moment. */
-static void close_oldest(struct stored_reader *r)
-{
-    struct open_file *oldest = NULL;
-    for (size_t i = 0; i < r->num_files; i++) {
-        struct open_file *f = &r->files[i];
-        if (f->source.kind && !f->users && (!oldest || f->last_use < oldest->last_use)) oldest = f;
-    }
-    if (!oldest) return;
-    bytes_release(&oldest->source);
-    r->num_open--;
 }
 
 static enum status open_unchanged(const struct stored_file *f, struct bytes *b, struct error *err)
@@ -231,8 +212,9 @@ static enum status open_unchanged(const struct stored_file *f, struct bytes *b, 
     return fail(err, ERR_IO, "%s: changed while it was read", f->path);
 }
 
-static enum status open_contents(const struct stored_reader *r, uint32_t file, struct error *err)
+static enum status open_contents(void *reader, size_t file, struct error *err)
 {
+    struct stored_reader *r = reader;
     const struct stored_file *s = &r->stored->files[file];
     struct open_file *f = &r->files[file];
     TRY(open_unchanged(s, &f->source, err));
@@ -247,46 +229,29 @@ static enum status open_contents(const struct stored_reader *r, uint32_t file, s
     return OK;
 }
 
-static enum status acquire(struct stored_reader *r, uint32_t file, struct error *err)
+static enum status close_source(void *reader, size_t file, struct error *err)
 {
-    struct open_file *f = &r->files[file];
-    enum status st = OK;
-    pthread_mutex_lock(&r->mutex);
-    if (!f->source.kind) {
-        if (r->num_open >= r->max_open) close_oldest(r);
-        st = open_contents(r, file, err);
-        if (!st) r->num_open++;
-    }
-    if (!st) {
-        f->users++;
-        f->last_use = ++r->clock;
-    }
-    pthread_mutex_unlock(&r->mutex);
-    return st;
-}
-
-static void release(struct stored_reader *r, uint32_t file)
-{
-    pthread_mutex_lock(&r->mutex);
-    r->files[file].users--;
-    pthread_mutex_unlock(&r->mutex);
+    struct stored_reader *r = reader;
+    (void)err;
+    bytes_release(&r->files[file].source);
+    return OK;
 }
 
 enum status stored_read(struct stored_reader *r, uint32_t file, uint64_t offset_bytes, void *to,
                         size_t bytes, struct error *err)
 {
-    TRY(acquire(r, file, err));
+    TRY(open_files_acquire(&r->open, file, err));
     enum status st = bytes_read(&r->files[file].contents, offset_bytes, to, bytes, err);
-    release(r, file);
+    open_files_release(&r->open, file);
     return st;
 }
 
 void stored_expect(struct stored_reader *r, uint32_t file, uint64_t offset_bytes, uint64_t bytes)
 {
     struct error ignored; /* the read that follows tells it */
-    if (acquire(r, file, &ignored)) return;
+    if (open_files_acquire(&r->open, file, &ignored)) return;
     bytes_expect(&r->files[file].contents, offset_bytes, bytes);
-    release(r, file);
+    open_files_release(&r->open, file);
 }
 
 enum status stored_unchanged(const struct stored *s, struct error *err)

@@ -6,7 +6,6 @@
 #ifndef FERRY_FORMATS_STORED_H
 #define FERRY_FORMATS_STORED_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -95,10 +94,11 @@ const struct stored_tensor *stored_find(const struct stored *s, const char *name
 uint64_t stored_numel(const struct stored_tensor *t);
 uint64_t stored_tensor_bytes(const struct stored_tensor *t);
 
-/* Reads bytes of files[], for many threads. Keeps at most max_open files open. If the stamp of a
+/* Reads bytes of files[], for many threads. Keeps at most max_open files open, or as many as
+ * threads read at once. If the stamp of a
  * file has changed since the open: ERR_IO "changed while it was read". */
 struct stored_reader;
-struct stored_reader *stored_reader_create(const struct stored *s, unsigned max_open);
+struct stored_reader *stored_reader_create(const struct stored *s, size_t max_open);
 /* Makes reads bypass the page cache, if the file system can do that; then a read allocates up to
  * FILE_DIRECT_BYTES. Call it before the first read. */
 void stored_reader_set_direct(struct stored_reader *r);

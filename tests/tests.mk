@@ -176,5 +176,11 @@ $(BUILD)/tests/bench/ops_bench: $(BUILD)/tests/bench/ops_bench.o $(BUILD)/libfer
 bench-ops: $(BUILD)/tests/bench/ops_bench ## what the layers of two models spend in each op, on this CPU
 	@$<
 
+$(BUILD)/tests/bench/pieces_bench: $(BUILD)/tests/bench/pieces_bench.o $(BUILD)/libferry.a
+	$(call say,linking $@)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+bench-pieces: $(BUILD)/tests/bench/pieces_bench ## time and memory of a plan of 740,000 pieces, as 256 ranks cut a model of 70B
+	@$<
+
 bare: ## `make demo` and `make test` in a bare Debian, made by debootstrap (SUITE=bookworm COMPONENTS=main)
 	@sh tests/bare.sh $(SUITE) $(COMPONENTS)

@@ -168,11 +168,11 @@ static enum status add_random(struct making *x, const struct mapped_tensor *m, c
 {
     struct tensor *t;
     TRY(catalog_add(&x->checkpoint->catalog, name, dtype, m->num_dims, m->shape, &t, err));
-    struct piece piece = {.origin = x->flags->sparse ? ORIGIN_HOLE : origin,
-                          .dtype = dtype,
-                          .file = random_stream(x->flags->seed, stream),
-                          .pair = pair_whole(0, 0, t->numel)};
-    tensor_add_piece(&x->checkpoint->arena, t, &piece);
+    if (x->flags->sparse) origin = ORIGIN_HOLE;
+    const struct piece piece = {
+        .origin = origin, .dtype = dtype, .file = random_stream(x->flags->seed, stream)};
+    const struct pair all = pair_whole(0, 0, t->numel);
+    tensor_add_piece(&x->checkpoint->arena, t, &piece, &all);
     return OK;
 }
 

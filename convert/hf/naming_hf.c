@@ -31,7 +31,7 @@ static bool has_own(const void *context, const char *name)
 static const struct stored_tensor *stored_of(const struct importing *x,
                                              const struct own_tensor *own)
 {
-    return &x->c->catalog.stored.tensors[own->parts[0]->stored];
+    return &x->c->catalog.stored.tensors[own->parts[0].stored];
 }
 
 static const char *place_of(const struct importing *x, const struct own_tensor *own)

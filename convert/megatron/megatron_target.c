@@ -56,10 +56,8 @@ struct clipping {
 static enum status add_clipped(void *context, const struct pair *p, struct error *err)
 {
     struct clipping *x = context;
-    struct piece piece = *x->piece;
     (void)err;
-    piece.pair = *p; /* a: the tensor, b: the file */
-    tensor_add_piece(x->c->arena, x->to, &piece);
+    tensor_add_piece(x->c->arena, x->to, x->piece, p); /* a: the tensor, b: the file */
     return OK;
 }
 
@@ -90,13 +88,13 @@ static enum status make_padding(struct target *t, const struct tensor *x, struct
     const struct piece *pieces = old ? old->pieces : NULL;
     TRY(catalog_add(made, padding_name(t, x), x->dtype, x->num_dims, shape, &clip.to, err));
     for (size_t i = 0; i < num_pieces; i++) {
+        const struct pair pair = pair_unpack(&pieces[i].pair);
         clip.piece = &pieces[i];
-        TRY(pair_clip(&clip.piece->pair, 0, carried * row, clip.to->name, add_clipped, &clip, err));
+        TRY(pair_clip(&pair, 0, carried * row, clip.to->name, add_clipped, &clip, err));
     }
-    struct piece zero = {.origin = ORIGIN_ZERO,
-                         .dtype = clip.to->dtype,
-                         .pair = pair_whole(carried * row, 0, (rows - carried) * row)};
-    if (rows > carried) tensor_add_piece(made->arena, clip.to, &zero);
+    const struct piece zero = {.origin = ORIGIN_ZERO, .dtype = clip.to->dtype};
+    const struct pair added = pair_whole(carried * row, 0, (rows - carried) * row);
+    if (rows > carried) tensor_add_piece(made->arena, clip.to, &zero, &added);
     return OK;
 }
 

@@ -199,8 +199,10 @@ static bool has_shape_of(struct checkpoint *c, const struct own_stack *k,
 static uint64_t count_held(const struct own_tensor *own)
 {
     uint64_t held = 0;
-    for (size_t i = 0; i < own->num_parts; i++)
-        held += pair_count(&own->parts[i]->pair);
+    for (size_t i = 0; i < own->num_parts; i++) {
+        const struct pair pair = pair_unpack(&own->parts[i].pair);
+        held += pair_count(&pair);
+    }
     return held;
 }
 

@@ -9,7 +9,7 @@
 
 const char *own_stored_name(const struct checkpoint *c, const struct own_tensor *own)
 {
-    return c->catalog.stored.tensors[own->parts[0]->stored].name;
+    return c->catalog.stored.tensors[own->parts[0].stored].name;
 }
 
 bool own_name_is_state(const char *name)

@@ -37,8 +37,9 @@ static void cut_large(struct tensor *t, struct box x, unsigned cuts)
         return;
     }
     struct piece piece = {.origin = ORIGIN_ZERO, .dtype = t->dtype};
-    if (!pair_of_box(&piece.pair, x.num_dims, x.shape, x.start, x.extent, 0, NULL)) abort();
-    tensor_add_piece(&source.arena, t, &piece);
+    struct pair pair;
+    if (!pair_of_box(&pair, x.num_dims, x.shape, x.start, x.extent, 0, NULL)) abort();
+    tensor_add_piece(&source.arena, t, &piece, &pair);
 }
 
 static void add_large(void)
@@ -104,7 +105,7 @@ static void change_pair(struct pair *p)
  * opened. */
 static void change_source_piece(struct piece *piece)
 {
-    struct pair changed = piece->pair;
+    struct pair changed = pair_unpack(&piece->pair);
     if (choose(8) == 0) {
         piece->offset_bytes += choose(300); /* the file has become shorter */
     } else if (choose(8) == 0) {
@@ -116,7 +117,7 @@ static void change_source_piece(struct piece *piece)
         for (unsigned k = 0; k < changed.num_axes; k++)
             changed.axes[k].b_stride = changed.axes[k].b_stride % 64;
         changed.b_offset %= 1024;
-        if (pair_nest(&changed)) piece->pair = changed;
+        if (pair_nest(&changed)) piece->pair = pair_pack(&source.arena, &changed);
     }
 }
 
@@ -125,6 +126,7 @@ static void spoil_source(void)
     struct tensor *t = &source.catalog.tensors[choose(source.catalog.num_tensors)];
     if (!t->num_pieces) return;
     struct piece *piece = &t->pieces[choose(t->num_pieces)], copy = *piece;
+    const struct pair pair = pair_unpack(&copy.pair);
     /* one run of numbers; an array, whose bounds nobody checks */
     bool fixed = copy.origin == ORIGIN_RANDOM || copy.origin == ORIGIN_RANDOM_ONE ||
                  copy.origin == ORIGIN_RANDOM_SQUARE || copy.origin == ORIGIN_MEMORY;
@@ -133,7 +135,7 @@ static void spoil_source(void)
         *piece = t->pieces[--t->num_pieces];
         break;
     case 1:
-        tensor_add_piece(&source.arena, t, &copy);
+        tensor_add_piece(&source.arena, t, &copy, &pair);
         break;
     default:
         change_source_piece(piece);
@@ -146,19 +148,21 @@ static void spoil_target_piece(void)
     if (!p->num_carries) return;
     struct carry *c = &p->carries[choose(p->num_carries)];
     if (!c->num_pieces) return;
-    struct target_piece *piece = &c->pieces[choose(c->num_pieces)], copy = *piece;
+    struct target_piece *piece = &c->pieces[choose(c->num_pieces)];
+    struct pair pair = pair_unpack(&piece->pair);
     switch (choose(5)) {
     case 0:
         if (c->num_pieces > 1) *piece = c->pieces[--c->num_pieces];
         break;
     case 1:
-        plan_add_piece(p, c->source, copy.segment, &copy.pair);
+        plan_add_piece(p, c->source, piece->segment, &pair);
         break;
     case 2:
         piece->segment = (uint32_t)choose(p->num_segments);
         break;
     default:
-        change_pair(&piece->pair);
+        change_pair(&pair);
+        piece->pair = pair_pack(&p->arena, &pair);
     }
 }
 
@@ -227,10 +231,11 @@ static bool read_tensor(const struct tensor *t, bool *readable)
     uint64_t num_seen = 0;
     for (size_t i = 0; i < t->num_pieces && whole; i++) {
         const struct piece *piece = &t->pieces[i];
-        uint64_t count = count_at_most(&piece->pair, t->numel);
+        const struct pair pair = pair_unpack(&piece->pair);
+        uint64_t count = count_at_most(&pair, t->numel);
         whole = count <= t->numel;
         for (uint64_t n = 0, a, b; n < count && whole; n++) {
-            pair_element(&piece->pair, n, &a, &b);
+            pair_element(&pair, n, &a, &b);
             whole = a < t->numel && !seen[a];
             if (!whole) break;
             seen[a] = true;
@@ -250,13 +255,13 @@ static bool carry_is_right(const struct carry *c, bool *readable)
     const struct plan *p = &output.plan;
     bool right = casts_exist(t, t->dtype) && read_tensor(t, readable);
     for (size_t i = 0; i < c->num_pieces && right; i++) {
-        const struct pair *pair = &c->pieces[i].pair;
+        const struct pair pair = pair_unpack(&c->pieces[i].pair);
         const struct segment *s = &p->segments[c->pieces[i].segment];
-        uint64_t count = count_at_most(pair, t->numel);
+        uint64_t count = count_at_most(&pair, t->numel);
         right = count <= t->numel && casts_exist(t, s->dtype);
         if (t->num_pieces && t->pieces[0].origin == ORIGIN_HOLE) right &= s->dtype == t->dtype;
         for (uint64_t n = 0, a, b; n < count && right; n++) {
-            pair_element(pair, n, &a, &b);
+            pair_element(&pair, n, &a, &b);
             right = a < t->numel && b < s->numel;
         }
     }
@@ -275,8 +280,9 @@ static bool segment_is_filled(uint32_t segment)
         for (size_t k = 0; k < p->carries[i].num_pieces; k++) {
             const struct target_piece *piece = &p->carries[i].pieces[k];
             if (piece->segment != segment) continue;
-            for (uint64_t n = 0, a, b; n < pair_count(&piece->pair) && right; n++) {
-                pair_element(&piece->pair, n, &a, &b);
+            const struct pair pair = pair_unpack(&piece->pair);
+            for (uint64_t n = 0, a, b; n < pair_count(&pair) && right; n++) {
+                pair_element(&pair, n, &a, &b);
                 right = !seen[b];
                 seen[b] = true;
                 num_seen++;
@@ -342,8 +348,10 @@ static unsigned times_in(const struct pair *p, uint64_t element)
 static void check_element(const struct tensor *t, uint64_t element)
 {
     unsigned times = 0;
-    for (size_t i = 0; i < t->num_pieces; i++)
-        times += times_in(&t->pieces[i].pair, element);
+    for (size_t i = 0; i < t->num_pieces; i++) {
+        const struct pair pair = pair_unpack(&t->pieces[i].pair);
+        times += times_in(&pair, element);
+    }
     assert_int_equal(times, element < t->numel);
 }
 
@@ -353,7 +361,7 @@ static void check_large(const struct tensor *t)
 {
     u128 sum = 0;
     for (size_t i = 0; i < t->num_pieces; i++) {
-        const struct pair *p = &t->pieces[i].pair;
+        const struct pair pair = pair_unpack(&t->pieces[i].pair), *p = &pair;
         u128 last = p->a_offset;
         uint64_t count = count_at_most(p, t->numel);
         if (!count) continue;
@@ -385,8 +393,9 @@ static void make_images_of_pieces(void)
             const struct segment *s = &p->segments[piece->segment];
             const unsigned char *values = source.values[t - source.catalog.tensors];
             unsigned char *image = output.images[s->file] + s->offset_bytes;
-            for (uint64_t n = 0, a, b; n < pair_count(&piece->pair); n++) {
-                pair_element(&piece->pair, n, &a, &b);
+            const struct pair pair = pair_unpack(&piece->pair);
+            for (uint64_t n = 0, a, b; n < pair_count(&pair); n++) {
+                pair_element(&pair, n, &a, &b);
                 (void)cast_elements(image + b * dtype_bytes(s->dtype), s->dtype,
                                     values + a * dtype_bytes(t->dtype), t->dtype, 1);
             }
@@ -395,8 +404,10 @@ static void make_images_of_pieces(void)
 
 static bool is_written(const struct carry *c)
 {
-    for (size_t i = 0; i < c->num_pieces; i++)
-        if (pair_count(&c->pieces[i].pair)) return c->source->pieces[0].origin != ORIGIN_HOLE;
+    for (size_t i = 0; i < c->num_pieces; i++) {
+        const struct pair pair = pair_unpack(&c->pieces[i].pair);
+        if (pair_count(&pair)) return c->source->pieces[0].origin != ORIGIN_HOLE;
+    }
     return false;
 }
 
@@ -472,9 +483,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             add_large();
         else
             (void)source_add_random(&source, 1 + choose(128));
+    const struct tensor *zeros = source_add_zeros(&source, 20);
     output_init(&output, &source, choose(8) ? 1 : 2); /* a second one costs threads */
     for (size_t i = 0; i < source.catalog.num_tensors; i++)
         add_target(&output, &source.catalog.tensors[i]);
+    if (!large && choose(4) == 0) add_flat(&output, zeros);
     place_segments(&output);
     for (uint64_t n = choose(4); n > 0; n--)
         spoil();

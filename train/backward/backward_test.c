@@ -122,8 +122,9 @@ static void put_gradient(const struct gradients *g, const struct tensor *t, cons
     size_t last = 0;
     for (size_t k = 0; k < t->num_pieces; k++) {
         const struct piece *p = &t->pieces[k];
-        for (uint64_t e = 0; e < pair_count(&p->pair); e++) {
-            pair_element(&p->pair, e, &a, &b);
+        const struct pair pair = pair_unpack(&p->pair);
+        for (uint64_t e = 0; e < pair_count(&pair); e++) {
+            pair_element(&pair, e, &a, &b);
             *element_of(g, p->file, p->offset_bytes + b * dtype_bytes(p->dtype), &last) =
                 logical[a];
         }

@@ -52,10 +52,9 @@ static enum status add_piece(void *context, const struct held_part *part, struct
                                 .dtype = x->dtype,
                                 .memory =
                                     h->is_own ? held_at(h->s, x->from, x->dtype, part->at) : NULL,
-                                .holder = h->rank,
-                                .pair = part->pair};
+                                .holder = h->rank};
     (void)err;
-    tensor_add_piece(&h->c->arena, x->tensor, &piece);
+    tensor_add_piece(&h->c->arena, x->tensor, &piece, &part->pair);
     return OK;
 }
 

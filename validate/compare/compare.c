@@ -106,11 +106,14 @@ static bool same_dtypes(const struct tensor *a, const struct tensor *b)
     if (is_widened(a) || is_widened(b)) return true;
     if (dtypes != stored_dtypes(b)) return false;
     if ((dtypes & (dtypes - 1)) == 0) return true;
-    for (size_t i = 0; i < a->num_pieces; i++)
-        for (size_t k = 0; k < b->num_pieces; k++)
-            if (a->pieces[i].dtype != b->pieces[k].dtype &&
-                pair_overlap(&a->pieces[i].pair, &b->pieces[k].pair))
+    for (size_t i = 0; i < a->num_pieces; i++) {
+        const struct pair pair = pair_unpack(&a->pieces[i].pair);
+        for (size_t k = 0; k < b->num_pieces; k++) {
+            const struct pair other = pair_unpack(&b->pieces[k].pair);
+            if (a->pieces[i].dtype != b->pieces[k].dtype && pair_overlap(&pair, &other))
                 return false;
+        }
+    }
     return true;
 }
 

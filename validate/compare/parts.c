@@ -84,11 +84,14 @@ static const struct stored_piece *stored_piece_of(const struct stored_tensor *t,
     return NULL;
 }
 
-/* The index of the stored name of the tensor that the piece is from; SIZE_MAX: not known. */
+/* The index of the stored name of the tensor that the piece is from; SIZE_MAX: not known. Names
+ * come in the order of the pieces, so the first one to look at is that of the piece before. */
 static size_t name_of_piece(const struct checkpoint *c, const struct tensor *t,
-                            const struct piece *p)
+                            const struct piece *p, size_t before)
 {
-    for (size_t i = 0; piece_origin(p)->is_stored && i < t->num_stored_names; i++) {
+    const size_t n = t->num_stored_names;
+    for (size_t k = 0; piece_origin(p)->is_stored && k < n; k++) {
+        const size_t i = before < n ? (before + k) % n : k;
         const struct stored_tensor *stored = stored_find(&c->catalog.stored, t->stored_names[i]);
         if (stored && stored_piece_of(stored, p)) return i;
     }
@@ -100,9 +103,10 @@ bool stored_element_of(const struct checkpoint *c, const struct tensor *t, uint6
 {
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *p = &t->pieces[i];
+        const struct pair pair = pair_unpack(&p->pair);
         uint64_t at;
-        if (!piece_origin(p)->is_stored || !find_in_b(&p->pair, element, &at)) continue;
-        size_t name = name_of_piece(c, t, p);
+        if (!piece_origin(p)->is_stored || !find_in_b(&pair, element, &at)) continue;
+        size_t name = name_of_piece(c, t, p, 0);
         if (name == SIZE_MAX) return false;
         out->stored = stored_find(&c->catalog.stored, t->stored_names[name]);
         return index_in_stored(out->stored, stored_piece_of(out->stored, p), at, &out->index);
@@ -121,7 +125,7 @@ void parts_init(struct parts *p, struct arena *a, const struct checkpoint *c,
     for (size_t i = 0; i < t->num_stored_names; i++)
         atomic_init(&p->first[i], UINT64_MAX);
     for (size_t i = 0; i < t->num_pieces; i++)
-        p->name_of_piece[i] = name_of_piece(c, t, &t->pieces[i]);
+        p->name_of_piece[i] = name_of_piece(c, t, &t->pieces[i], i ? p->name_of_piece[i - 1] : 0);
 }
 
 /* A panel of both sides, and the part of it that is compared. */
@@ -178,11 +182,11 @@ void parts_add(struct parts *p, const void *a, const void *b, size_t element_byt
 {
     const struct pair panel = pair_whole(low, 0, count);
     for (size_t i = 0; i < p->tensor->num_pieces; i++) {
-        const struct pair *piece = &p->tensor->pieces[i].pair;
+        const struct pair piece = pair_unpack(&p->tensor->pieces[i].pair);
         if (p->name_of_piece[i] == SIZE_MAX) continue;
         struct looking x = {a, b, element_bytes, low, &p->first[p->name_of_piece[i]]};
-        bool apart = piece->a_offset >= low + count || piece->a_offset + pair_a_span(piece) <= low;
-        if (!apart && pair_join(&panel, piece, p->tensor->name, look_at_block, &x, NULL))
+        bool apart = piece.a_offset >= low + count || piece.a_offset + pair_a_span(&piece) <= low;
+        if (!apart && pair_join(&panel, &piece, p->tensor->name, look_at_block, &x, NULL))
             atomic_store(&p->lost, true);
     }
 }

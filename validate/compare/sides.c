@@ -336,12 +336,12 @@ enum status sides_open(struct side sides[2], const char *const paths[2],
 
 static bool piece_in_bytes(struct piece *p, unsigned bits)
 {
-    struct pair *q = &p->pair;
-    uint64_t count = pair_count(q);
-    if (q->num_axes > 1 || (q->num_axes && (q->axes[0].a_stride != 1 || q->axes[0].b_stride != 1)))
-        return false;
-    if (q->a_offset * bits % 8 || q->b_offset * bits % 8 || count * bits % 8) return false;
-    *q = pair_whole(q->a_offset * bits / 8, q->b_offset * bits / 8, count * bits / 8);
+    struct packed_pair *q = &p->pair;
+    if (q->num_axes) return false;
+    if (q->a_offset * bits % 8 || q->b_offset * bits % 8 || q->count * bits % 8) return false;
+    q->a_offset = q->a_offset * bits / 8;
+    q->b_offset = q->b_offset * bits / 8;
+    q->count = q->count * bits / 8;
     p->dtype = DT_U8;
     return true;
 }

@@ -474,11 +474,9 @@ struct arranging {
 static enum status add_arranged(void *context, const struct pair *p, struct error *err)
 {
     struct arranging *x = context;
-    struct piece piece = *x->piece;
-    piece.pair = *p;
     if (x->out->num_pieces == MAX_ARRANGED_PIECES)
         return fail(err, ERR_UNSUPPORTED, "too many pieces");
-    *ARENA_PUSH(x->a, x->out->pieces, x->out->num_pieces, x->out->pieces_capacity) = piece;
+    tensor_add_piece(x->a, x->out, x->piece, p);
     return OK;
 }
 
@@ -494,8 +492,8 @@ bool tensor_arranged(struct arena *a, const struct tensor *t, const struct pair 
     for (size_t i = 0; i < num_parts; i++)
         for (size_t k = 0; k < t->num_pieces; k++) {
             struct arranging x = {a, out, &t->pieces[k]};
-            if (pair_join_nested(&parts[i], &t->pieces[k].pair, t->name, add_arranged, &x, NULL))
-                return false;
+            const struct pair pair = pair_unpack(&t->pieces[k].pair);
+            if (pair_join_nested(&parts[i], &pair, t->name, add_arranged, &x, NULL)) return false;
         }
     return true;
 }
@@ -516,9 +514,8 @@ struct tensor tensor_of_zeros(struct arena *a, enum dtype dtype, unsigned num_di
                          .num_dims = num_dims,
                          .shape = arena_copy(a, shape, num_dims * sizeof *shape),
                          .numel = product(shape, 0, num_dims)};
-    struct piece zero = {
-        .origin = ORIGIN_ZERO, .dtype = dtype, .pair = pair_whole(0, 0, out.numel)};
-    out.pieces = arena_copy(a, &zero, sizeof zero);
-    out.num_pieces = out.pieces_capacity = 1;
+    const struct piece zero = {.origin = ORIGIN_ZERO, .dtype = dtype};
+    const struct pair all = pair_whole(0, 0, out.numel);
+    tensor_add_piece(a, &out, &zero, &all);
     return out;
 }

@@ -107,8 +107,8 @@ static void an_arranged_tensor_lies_in_the_same_bytes(void **state)
     (void)state;
     const uint64_t shape[] = {4, 6}, turned[] = {6, 4};
     struct piece halves[] = {/* rows 0 and 1, rows 2 and 3 */
-                             {.file = 1, .pair = pair_whole(0, 100, 12)},
-                             {.file = 2, .pair = pair_whole(12, 200, 12)}};
+                             {.file = 1, .pair = {.b_offset = 100, .count = 12}},
+                             {.file = 2, .pair = {.a_offset = 12, .b_offset = 200, .count = 12}}};
     struct tensor t = stored_tensor(shape, halves, 2), out;
     struct pair transpose = {.num_axes = 2, .axes = {{4, 6, 1}, {6, 1, 4}}};
     struct arena a;
@@ -136,7 +136,7 @@ static void a_tensor_of_too_many_pieces_is_refused(void **state)
     enum { N = MAX_ARRANGED_PIECES + 1 };
     (void)state;
     const uint64_t shape[] = {N, 1};
-    struct piece whole = {.pair = pair_whole(0, 0, N)};
+    struct piece whole = {.pair = {.count = N}};
     struct tensor t = stored_tensor(shape, &whole, 1), out;
     struct pair *parts = calloc(N, sizeof *parts);
     struct arena a;

@@ -258,10 +258,10 @@ enum status zero_run_begin(struct target *t, struct zero_run **out, struct error
 void zero_run_end(struct zero_run *r)
 {
     struct tensor *z = r->zeros;
-    const struct piece piece = {
-        .origin = ORIGIN_ZERO, .dtype = z->dtype, .pair = pair_whole(0, 0, z->numel)};
+    const struct piece piece = {.origin = ORIGIN_ZERO, .dtype = z->dtype};
+    const struct pair whole = pair_whole(0, 0, z->numel);
     z->shape = arena_copy(arena_of(r), &z->numel, sizeof z->numel);
-    if (z->numel) tensor_add_piece(arena_of(r), z, &piece);
+    if (z->numel) tensor_add_piece(arena_of(r), z, &piece, &whole);
 }
 
 void zero_run_release(struct target *t)

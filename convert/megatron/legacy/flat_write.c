@@ -216,9 +216,9 @@ enum status flat_write_gaps(struct flat_write *w, struct error *err)
     const uint64_t numel = x.count * w->t->num_states;
     if (!numel) return OK;
     TRY(catalog_add(&w->t->plan.made, gaps_name, DT_F32, 1, &numel, &zeros, err));
-    tensor_add_piece(
-        &w->t->plan.arena, zeros,
-        &(struct piece){.origin = ORIGIN_ZERO, .dtype = DT_F32, .pair = pair_whole(0, 0, numel)});
+    const struct pair all = pair_whole(0, 0, numel);
+    tensor_add_piece(&w->t->plan.arena, zeros,
+                     &(struct piece){.origin = ORIGIN_ZERO, .dtype = DT_F32}, &all);
     x.zeros = zeros;
     visit_gaps(&x);
     return OK;

@@ -79,9 +79,9 @@ static void whole_states_have_their_parameters_key(void **state)
     assert_ok(add_states());
     assert_null(c.training.optimizer.unread);
     assert_int_equal(c.catalog.num_own, 3);
-    assert_int_equal(catalog_find_own(&c.catalog, "a.w", "exp_avg")->parts[0]->stored, 1);
-    assert_int_equal(catalog_find_own(&c.catalog, "a.w", "param")->parts[0]->stored, 2);
-    assert_int_equal(catalog_find_own(&c.catalog, "b.w", "param")->parts[0]->stored, 3);
+    assert_int_equal(catalog_find_own(&c.catalog, "a.w", "exp_avg")->parts[0].stored, 1);
+    assert_int_equal(catalog_find_own(&c.catalog, "a.w", "param")->parts[0].stored, 2);
+    assert_int_equal(catalog_find_own(&c.catalog, "b.w", "param")->parts[0].stored, 3);
 }
 
 static void other_keys_are_unread(void **state)
@@ -144,9 +144,10 @@ static void check_fragments(const uint64_t *parts)
     const struct own_tensor *own = catalog_find_own(&c.catalog, "w", "exp_avg");
     assert_int_equal(own->num_dims, 3);
     assert_int_equal(own->dtype, DT_F32);
-    for (size_t i = 0; i < own->num_parts; i++)
-        find_places(&own->parts[i]->pair, 0, own->parts[i]->pair.a_offset,
-                    own->parts[i]->pair.b_offset, places);
+    for (size_t i = 0; i < own->num_parts; i++) {
+        const struct pair pair = pair_unpack(&own->parts[i].pair);
+        find_places(&pair, 0, pair.a_offset, pair.b_offset, places);
+    }
     for (uint64_t i = 0; i < NUMEL; i++) {
         const uint64_t at[] = {i / DEPTH / COLUMNS, i / DEPTH % COLUMNS, i % DEPTH};
         assert_int_equal(places[i], place_of(parts, at));

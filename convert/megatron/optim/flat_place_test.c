@@ -187,9 +187,10 @@ static const struct place *places_of(const char *name, const char *state)
     const struct own_tensor *own = catalog_find_own(&c.catalog, name, state);
     if (!own) fail_msg("%s: no %s", name, state);
     struct place *out = arena_array(&scratch, own->numel, sizeof *out);
-    for (size_t i = 0; i < own->num_parts; i++)
-        find_places(own->parts[i], &own->parts[i]->pair, 0, own->parts[i]->pair.a_offset,
-                    own->parts[i]->pair.b_offset, out);
+    for (size_t i = 0; i < own->num_parts; i++) {
+        const struct pair pair = pair_unpack(&own->parts[i].pair);
+        find_places(&own->parts[i], &pair, 0, pair.a_offset, pair.b_offset, out);
+    }
     for (uint64_t i = 0; i < own->numel; i++)
         if (!out[i].stored) fail_msg("%s: element %" PRIu64 " lies nowhere", name, i);
     return out;
