@@ -155,6 +155,7 @@ struct checkpoint {
     /* Of formats in which data parallel ranks have files: how many there are (0: not known), and of
      * DeepSpeed the stage of ZeRO. */
     uint64_t dp;
+    bool has_zero;
     unsigned zero;
     bool transformer_engine_names; /* known from in-memory names (legacy) or extra states */
     const char *hf_folder; /* the folder of config.json and its companions; NULL: there is none */

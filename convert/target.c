@@ -116,6 +116,58 @@ enum status target_take_states(struct target *t, bool masters, struct error *err
     return OK;
 }
 
+/* Whether the source has masters that are no weights; that are wider than these. */
+static void find_masters(const struct target *t, bool *any, bool *wider)
+{
+    const struct catalog *all = &t->source->catalog;
+    struct arena a;
+    arena_init(&a);
+    *any = *wider = false;
+    for (size_t i = 0; i < all->num_tensors && !*wider; i++) {
+        const struct tensor *x = &all->tensors[i];
+        if (!is_parameter(x)) continue;
+        const struct tensor *master = catalog_find(all, state_name(&a, master_state, x->name));
+        *any |= master && !master->same_as;
+        *wider = master && dtype_bytes(master->dtype) > dtype_bytes(x->dtype);
+    }
+    arena_release(&a);
+}
+
+enum status target_take_trained(struct target *t, struct error *err)
+{
+    struct arena *a = &t->plan.arena;
+    struct target_options *o = &t->options;
+    bool any, wider;
+    find_masters(t, &any, &wider);
+    if (o->optimizer && any && o->casts && o->dtype != DT_F32)
+        notes_add(&t->notes, a,
+                  "weights are written as %s, and FSDP has no masters beside its weights: those of "
+                  "the source are lost; without --torch-dtype they are written as the weights",
+                  dtype_infos[o->dtype].name);
+    if (o->optimizer && wider && !o->casts) {
+        o->casts = true;
+        o->dtype = DT_F32;
+        notes_add(&t->notes, a,
+                  "the weights are written as F32, from their masters, which FSDP trains as the "
+                  "weights; --torch-dtype writes another dtype");
+    }
+    TRY(target_take_states(t, false, err));
+    if (t->num_states && strcmp(t->states[0], master_state) == 0) {
+        t->states++;
+        t->num_states--;
+    }
+    return OK;
+}
+
+uint64_t target_iteration(const struct target *t)
+{
+    const struct training_state *s = &t->source->training;
+    if (t->options.has_iteration) return t->options.iteration;
+    if (s->iteration > 0) return (uint64_t)s->iteration;
+    if (!t->num_states) return 0;
+    return s->run.iteration ? s->run.iteration : s->run.step;
+}
+
 enum status target_plan(struct target *t, const struct target_options *o,
                         const struct checkpoint *source, const struct model_maps *maps,
                         struct error *err)

@@ -62,7 +62,8 @@ struct target_facts {
     uint64_t made_masters;   /* of weights that have states but no master */
     uint64_t widened_states; /* written as F32 */
     uint64_t dp;             /* data parallel ranks that have files; 0: the format has none */
-    unsigned zero;           /* FORMAT_ZERO: the stage */
+    bool has_zero;           /* the stage of ZeRO is known */
+    unsigned zero;
     const char
         *flags; /* flags that Megatron-LM needs beside --use-checkpoint-args; NULL or "": none */
 };
@@ -160,6 +161,14 @@ const struct tensor *target_weight(const struct target *t, const struct tensor *
 /* State i of t->states of parameter x: the source's tensor, or the one that was made; NULL: the
  * parameter has none. */
 const struct tensor *target_state(struct target *t, const struct tensor *x, size_t i);
+
+/* The iteration to write: by --iteration, else the source's, else the optimizer's step. */
+uint64_t target_iteration(const struct target *t);
+
+/* For formats of torch's own trainers, whose weights are what the optimizer trains: target_take_states(),
+ * where wider masters become the weights, unless --torch-dtype says otherwise, and are no states.
+ * Notes it. */
+MUST_CHECK enum status target_take_trained(struct target *t, struct error *err);
 
 /* Whether a logical tensor is a parameter, not a state of the optimizer or padding of the
  * vocabulary. */

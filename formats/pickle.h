@@ -57,6 +57,10 @@ MUST_CHECK enum status pickle_read_bytes(struct arena *a, const void *data, size
  * bytes, a text that is not UTF-8, a tuple that contains itself). */
 MUST_CHECK enum status pickle_write(struct strbuf *out, const struct value *v, struct error *err);
 
+/* A copy of a value in another arena, of the kinds that pickle_write() writes. */
+MUST_CHECK enum status value_copy(struct arena *a, const struct value *v, struct value **out,
+                                  struct error *err);
+
 /* Parts of a protocol-2 stream, for writers that never have the whole value in memory (.metadata).
  */
 void pickle_put_int(struct strbuf *out, int64_t v);

@@ -556,3 +556,13 @@ enum status pickle_write(struct strbuf *out, const struct value *v, struct error
 {
     return pickle_write_storages(out, v, NULL, NULL, err);
 }
+
+enum status value_copy(struct arena *a, const struct value *v, struct value **out,
+                       struct error *err)
+{
+    struct strbuf pickle = {0};
+    enum status st = pickle_write(&pickle, v, err);
+    if (!st) st = pickle_read_bytes(a, pickle.data, pickle.length, out, err);
+    strbuf_release(&pickle);
+    return st;
+}

@@ -75,10 +75,10 @@ static size_t count_all_pieces(const struct conversion *c)
 /* ---- the plan for people ---- */
 
 /* "  dp 4  ZeRO 2" */
-void report_ranks(struct strbuf *out, const struct format *f, uint64_t dp, unsigned zero)
+void report_ranks(struct strbuf *out, uint64_t dp, const unsigned *zero)
 {
-    if (f->has & FORMAT_DATA_PARALLEL && dp) strbuf_printf(out, "  dp %" PRIu64, dp);
-    if (f->has & FORMAT_ZERO) strbuf_printf(out, "  ZeRO %u", zero);
+    if (dp) strbuf_printf(out, "  dp %" PRIu64, dp);
+    if (zero) strbuf_printf(out, "  ZeRO %u", *zero);
 }
 
 static void source_line(struct strbuf *out, const struct conversion *x)
@@ -97,7 +97,7 @@ static void source_line(struct strbuf *out, const struct conversion *x)
     else if (c->training.iteration >= 0)
         strbuf_printf(out, "  iteration %" PRId64, c->training.iteration);
     if (c->format->has & FORMAT_LAYOUT) strbuf_printf(out, "  %s", layout_text(&c->layout, &a));
-    report_ranks(out, c->format, c->dp, c->zero);
+    report_ranks(out, c->dp, c->has_zero ? &c->zero : NULL);
     strbuf_add_text(out, "  ");
     print_count(out, n.elements);
     strbuf_printf(out, " parameters  %s  ", bytes_text(n.bytes));
@@ -121,7 +121,7 @@ static void target_line(struct strbuf *out, const struct conversion *c)
         strbuf_printf(out, "  %s  %s names%s", layout_text(&t->layout, &a),
                       t->options.transformer_engine ? "Transformer-Engine" : "local",
                       t->facts.per_layer_names ? ", layer by layer" : "");
-    report_ranks(out, t->format, t->facts.dp, t->facts.zero);
+    report_ranks(out, t->facts.dp, t->facts.has_zero ? &t->facts.zero : NULL);
     strbuf_printf(out, "  %zu file%s  %s  -> %s\n", t->facts.num_weight_files,
                   t->facts.num_weight_files == 1 ? "" : "s", bytes_text(t->plan.target_bytes),
                   c->destination);
@@ -346,6 +346,11 @@ static void cast_line(struct strbuf *out, const struct target *t, const struct e
     const char *dtype = t->options.casts ? dtype_infos[t->options.dtype].name : "F32";
     const bool both = t->options.casts && t->facts.widened_states && t->options.dtype != DT_F32;
     if (!r->cast_elements) return;
+    if (!t->options.casts && !t->facts.widened_states) {
+        strbuf_printf(out, "%" PRIu64 " elements of weights are their masters rounded\n",
+                      r->cast_elements);
+        return;
+    }
     strbuf_printf(out,
                   "cast %" PRIu64 " elements to %s%s; %" PRIu64 " of them changed their value\n",
                   r->cast_elements, dtype, both ? ", states to F32" : "", r->changed_elements);
@@ -392,10 +397,10 @@ void report_layout_json(cJSON *object, const struct layout *l)
 }
 
 /* The source's notes, then the target's. */
-void report_ranks_json(cJSON *object, const struct format *f, uint64_t dp, unsigned zero)
+void report_ranks_json(cJSON *object, uint64_t dp, const unsigned *zero)
 {
-    if (f->has & FORMAT_DATA_PARALLEL && dp) json_add_u64(object, "data_parallel_size", dp);
-    if (f->has & FORMAT_ZERO) json_add_u64(object, "zero_stage", zero);
+    if (dp) json_add_u64(object, "data_parallel_size", dp);
+    if (zero) json_add_u64(object, "zero_stage", *zero);
 }
 
 static void notes_json(cJSON *o, const struct conversion *x)
@@ -432,7 +437,7 @@ static void source_json(cJSON *object, const struct conversion *x)
     json_add_text(o, "family", c->family);
     if (c->training.iteration >= 0) json_add_u64(o, "iteration", (uint64_t)c->training.iteration);
     report_layout_json(o, &c->layout);
-    report_ranks_json(o, c->format, c->dp, c->zero);
+    report_ranks_json(o, c->dp, c->has_zero ? &c->zero : NULL);
     json_add_u64(o, "parameters", n.elements);
     json_add_u64(o, "bytes", n.bytes);
     json_add_u64(o, "shards", count_all_pieces(x));
@@ -450,7 +455,7 @@ void report_target_json(cJSON *object, const struct conversion *c)
     json_add_text(o, "format", t->format->name);
     json_add_text(o, "unit", t->unit);
     report_layout_json(o, &t->layout);
-    report_ranks_json(o, t->format, t->facts.dp, t->facts.zero);
+    report_ranks_json(o, t->facts.dp, t->facts.has_zero ? &t->facts.zero : NULL);
     json_add_u64(o, "files", t->facts.num_weight_files);
     json_add_u64(o, "bytes", t->plan.target_bytes);
     json_add_u64(o, "tensors", t->facts.num_target_tensors);

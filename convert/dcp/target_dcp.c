@@ -19,7 +19,6 @@
 #include "convert/dcp/titan_names.h"
 #include "convert/format.h"
 #include "convert/hf/hf_model.h"
-#include "convert/megatron/optim/training_target.h"
 #include "convert/own_outputs.h"
 #include "convert/record.h"
 #include "convert/states.h"
@@ -125,7 +124,6 @@ static enum status add_output(void *context, const struct own_output *own, struc
 {
     struct dcp_target *x = context;
     const char *name = own->name;
-    if (own->state && strcmp(own->state, master_state) == 0) return OK; /* the weight is it */
     if (own->state) name = arena_printf(&x->t->plan.arena, "%s\x1f%s", own->state, own->name);
     return own_outputs_add(&x->own, name, own, NULL, err);
 }
@@ -473,32 +471,6 @@ static void set_fates(struct target *t, bool titan)
                                     : "a DCP folder of FSDP has no place for it"};
 }
 
-/* Weights whose masters are wider become these, unless the user says which dtype weights have. */
-static void take_masters_as_weights(struct target *t)
-{
-    const struct catalog *all = &t->source->catalog;
-    bool wider = false, any = false;
-    for (size_t i = 0; i < all->num_tensors; i++) {
-        const struct tensor *x = &all->tensors[i], *master;
-        if (!is_parameter(x)) continue;
-        master = catalog_find(all, state_name(&t->plan.arena, master_state, x->name));
-        any |= master && !master->same_as;
-        wider |= master && dtype_bytes(master->dtype) > dtype_bytes(x->dtype);
-    }
-    if (!t->options.optimizer || !any) return;
-    if (t->options.casts && t->options.dtype != DT_F32)
-        notes_add(&t->notes, &t->plan.arena,
-                  "weights are written as %s, and FSDP has no masters beside its weights: those of "
-                  "the source are lost; without --torch-dtype they are written as the weights",
-                  dtype_infos[t->options.dtype].name);
-    if (t->options.casts || !wider) return;
-    t->options.casts = true;
-    t->options.dtype = DT_F32;
-    notes_add(&t->notes, &t->plan.arena,
-              "the weights are written as F32, from their masters, which FSDP trains as the "
-              "weights; --torch-dtype writes another dtype");
-}
-
 static enum status check_names(const struct dcp_target *x, struct error *err)
 {
     const struct checkpoint *c = x->t->source;
@@ -530,6 +502,7 @@ static enum status begin(struct dcp_target *x, struct error *err)
     x->fused = x->titan && !o->split_qkv;
     x->optim_key = x->titan ? "optimizer" : o->optim_key ? o->optim_key : "optim";
     x->dp = o->dp ? o->dp : ranks_of_source(t->source);
+    t->facts.dp = x->dp;
     if (x->dp > MAX_DP) return fail(err, ERR_USAGE, "--dp %" PRIu64 ": at most %d", x->dp, MAX_DP);
     x->ranks = arena_array(a, x->dp, sizeof *x->ranks);
     for (uint64_t r = 0; r < x->dp; r++)
@@ -538,11 +511,10 @@ static enum status begin(struct dcp_target *x, struct error *err)
     TRY(check_names(x, err));
     if (x->titan) TRY(titan_names_init(&x->names, t->source, err));
     TRY(hf_model_make_config(t, &x->config, err));
-    take_masters_as_weights(t);
-    TRY(target_take_states(t, false, err));
+    TRY(target_take_trained(t, err));
     set_fates(t, x->titan);
     if (x->titan) {
-        t->options.iteration = training_target_iteration(t);
+        t->options.iteration = target_iteration(t);
         t->unit = arena_printf(a, "step-%" PRIu64, t->options.iteration);
     }
     return OK;

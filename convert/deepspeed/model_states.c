@@ -1,4 +1,5 @@
 #include "convert/deepspeed/model_states.h"
+#include "formats/pickle.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -8,7 +9,6 @@
 #include "common/text.h"
 #include "convert/deepspeed/plain_optimizer.h"
 #include "convert/deepspeed/zero_layout.h"
-#include "convert/megatron/megatron_source.h" /* value_copy */
 
 const char *ds_own_name(const struct deepspeed *d, const char *name)
 {

@@ -1,11 +1,11 @@
 #include "convert/deepspeed/plain_optimizer.h"
+#include "formats/pickle.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "convert/deepspeed/ds_values.h"
-#include "convert/megatron/megatron_source.h" /* value_copy */
 #include "convert/states.h"
 #include "convert/torch_groups.h"
 

@@ -170,6 +170,9 @@ static enum status read_zero_stage(struct deepspeed *d, size_t stage, const stru
                     " of ZeRO, and %s is not: files of different runs",
                     c->folder, files[0].name, z->stage, d->first);
     c->training.optimizer.kind = kind_of(&c->arena, z);
+    c->dp = z->num_ranks;
+    c->has_zero = z->has_stage;
+    c->zero = (unsigned)z->stage;
     c->training.optimizer.inferred |= z->stage != 3 && (z->aligned || z->other_mappings);
     return zero_read_finish(z, err);
 }

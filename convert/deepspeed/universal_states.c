@@ -1,11 +1,11 @@
 #include "convert/deepspeed/universal_states.h"
+#include "formats/pickle.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "common/text.h"
-#include "convert/megatron/megatron_source.h" /* value_copy */
 #include "convert/torch_groups.h"
 
 struct universal {

@@ -1,4 +1,5 @@
 #include "convert/deepspeed/zero_read.h"
+#include "formats/pickle.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -7,7 +8,6 @@
 #include "common/checked.h"
 #include "common/text.h"
 #include "convert/deepspeed/zero_layout.h"
-#include "convert/megatron/megatron_source.h" /* value_copy */
 #include "convert/torch_groups.h"
 
 enum { MAX_SEGMENTS = 1 << 16 };

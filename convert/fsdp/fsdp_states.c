@@ -11,10 +11,10 @@
 
 #include "common/count.h"
 #include "convert/fsdp/fsdp_source.h"
-#include "convert/megatron/megatron_source.h"
 #include "convert/states.h"
 #include "convert/torch_groups.h"
 #include "formats/dtensor.h"
+#include "formats/pickle.h"
 
 /* Values of a pickle are shared, so that many parameters may have the same large dict at no cost:
  * each has so many states at most. */

@@ -37,50 +37,6 @@ static enum status add_output(void *context, const struct own_output *own, struc
 
 /* ---- states ---- */
 
-/* Whether the source has a master in F32 of any narrower weight. */
-static bool has_wider_masters(const struct target *t)
-{
-    const struct catalog *all = &t->source->catalog;
-    struct arena a;
-    bool found = false;
-    arena_init(&a);
-    for (size_t i = 0; i < all->num_tensors && !found; i++) {
-        const struct tensor *x = &all->tensors[i];
-        if (!is_parameter(x)) continue;
-        const struct tensor *master = catalog_find(all, state_name(&a, master_state, x->name));
-        found = master && dtype_bytes(master->dtype) > dtype_bytes(x->dtype);
-    }
-    arena_release(&a);
-    return found;
-}
-
-/* Masters are no states here: they are weights. */
-static void leave_masters_out(struct target *t)
-{
-    if (!t->num_states || strcmp(t->states[0], master_state)) return;
-    t->states++;
-    t->num_states--;
-}
-
-static enum status take_states(struct target *t, struct error *err)
-{
-    const bool wider = t->options.optimizer && has_wider_masters(t);
-    if (wider && t->options.casts && t->options.dtype != DT_F32)
-        notes_add(&t->notes, &t->plan.arena,
-                  "FSDP has no master weights beside the weights: those in F32 are lost, since "
-                  "--torch-dtype casts the weights");
-    if (wider && !t->options.casts) {
-        t->options.casts = true;
-        t->options.dtype = DT_F32;
-        notes_add(&t->notes, &t->plan.arena,
-                  "FSDP has no master weights beside the weights: the masters in F32 are written "
-                  "as the weights");
-    }
-    TRY(target_take_states(t, false, err));
-    leave_masters_out(t);
-    return OK;
-}
-
 /* torch_groups_plan() says what becomes of the groups. */
 static void set_fates(struct target *t)
 {
@@ -208,7 +164,7 @@ static enum status plan_fsdp(struct target *t, struct error *err)
     t->own = x;
     TRY(hf_model_check_export(t, err));
     TRY(hf_model_make_config(t, &x->config, err));
-    TRY(take_states(t, err));
+    TRY(target_take_trained(t, err));
     set_fates(t);
     TRY(hf_model_export(t, add_output, x, err));
     TRY(own_outputs_check(&x->own, err));

@@ -34,8 +34,4 @@ MUST_CHECK enum status megatron_import(struct megatron_source *m, struct error *
 /* Then makes those of the optimizer from own tensors with a state. */
 MUST_CHECK enum status megatron_import_states(struct megatron_source *m, struct error *err);
 
-/* A copy of a value in another arena. */
-MUST_CHECK enum status value_copy(struct arena *a, const struct value *v, struct value **out,
-                                  struct error *err);
-
 #endif

@@ -204,7 +204,7 @@ enum status megatron_begin(struct target *t, struct error *err)
     t->widens_states = true;
     TRY(target_take_states(t, true, err));
     training_target_begin(t);
-    t->options.iteration = training_target_iteration(t);
+    t->options.iteration = target_iteration(t);
     t->unit = arena_printf(&t->plan.arena, "iter_%07" PRIu64, t->options.iteration);
     TRY(check_config(t, err));
     note_empty_stages(t);

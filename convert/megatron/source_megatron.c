@@ -12,7 +12,6 @@
 #include "convert/megatron/find_iteration.h"
 #include "convert/naming.h"
 #include "convert/states.h"
-#include "formats/pickle.h"
 
 /* ---- missing parameters ---- */
 
@@ -163,14 +162,4 @@ enum status megatron_import_states(struct megatron_source *m, struct error *err)
     const struct naming_import import = import_of(m);
     TRY(m->c->format->naming->import_states(&import, err));
     return states_complete(m->c, err);
-}
-
-enum status value_copy(struct arena *a, const struct value *v, struct value **out,
-                       struct error *err)
-{
-    struct strbuf pickle = {0};
-    enum status st = pickle_write(&pickle, v, err);
-    if (!st) st = pickle_read_bytes(a, pickle.data, pickle.length, out, err);
-    strbuf_release(&pickle);
-    return st;
 }

@@ -13,6 +13,7 @@
 #include "convert/states.h"
 #include "formats/dcp.h"
 #include "formats/torch.h"
+#include "formats/pickle.h"
 
 static enum status check_backend(struct megatron_source *m, struct error *err)
 {

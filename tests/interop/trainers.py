@@ -18,7 +18,7 @@ from pathlib import Path
 CASES = """
 dcp/fsdp2-dp2                | --to dcp --dp 4                                               | dcp       | fsdp_load.py --world 1                                       | -    | always
 dcp/fsdp2-dp2                | --to torch_dist --tp 2 > --to dcp --dp 2                       | dcp       | fsdp_load.py --world 2                                       | step | always
-dcp/fsdp2-dp4-flat           | --to torch --pp 2 > --to dcp --dp 3 --flatten-optim            | dcp       | fsdp_load.py --world 4 --flatten                             | -    | all
+dcp/fsdp2-dp4-flat           | --to torch --tp 3 > --to dcp --dp 3 --flatten-optim            | dcp       | fsdp_load.py --world 4 --flatten                             | -    | all
 dcp/hsdp-2x2                 | --to hf --optim > --to dcp --dp 4                              | dcp       | fsdp_load.py --world 4 --wrap hsdp                           | -    | all
 dcp/fsdp-tp-2x2              | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 2 --wrap fsdp1                          | -    | all
 dcp/fsdp1-full-dp2           | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 2                                       | -    | always

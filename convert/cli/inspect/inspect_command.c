@@ -295,7 +295,7 @@ static void origin_lines(struct strbuf *out, struct checkpoint *c)
         strbuf_printf(out, "iteration  %" PRId64 "\n", c->training.iteration);
     if (c->dp) {
         strbuf_add_text(out, "ranks    ");
-        report_ranks(out, c->format, c->dp, c->zero);
+        report_ranks(out, c->dp, c->has_zero ? &c->zero : NULL);
         strbuf_add_char(out, '\n');
     }
     if (c->format->has & FORMAT_LAYOUT)

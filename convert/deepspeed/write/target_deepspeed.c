@@ -262,7 +262,11 @@ static enum status plan_deepspeed(struct target *t, struct error *err)
 {
     struct zero_run *r;
     TRY(zero_run_begin(t, &r, err));
+    if (t->options.zero < 0 && !t->num_states) r->stage = 1; /* weights alone */
     TRY(check_stage(r, err));
+    t->facts.dp = r->dp;
+    t->facts.has_zero = true;
+    t->facts.zero = r->stage;
     t->unit = arena_printf(&t->plan.arena, "global_step%" PRIu64, r->iteration);
     if (r->stage < 3) TRY(model_states_whole(r, err));
     for (uint64_t rank = 0; rank < r->dp && r->stage == 3; rank++)

@@ -112,6 +112,7 @@ static enum status check_run(struct zero_run *r, struct error *err)
         return fail(err, ERR_UNSUPPORTED,
                     "a universal checkpoint is made of the optimizer's tensors, and there is no "
                     "optimizer to write; --to deepspeed takes weights alone");
+    if (r->stage == 0 && t->options.zero < 0) r->stage = 1;
     if (r->stage == 0)
         return fail(err, ERR_USAGE,
                     "--zero 0: universal checkpoints are loaded by runs of stages 1 to 3");

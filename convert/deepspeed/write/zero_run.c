@@ -12,7 +12,6 @@
 #include "convert/format.h"
 #include "convert/hf/hf_model.h"
 #include "convert/hf/states_hf.h"
-#include "convert/megatron/optim/training_target.h"
 #include "convert/record.h"
 #include "convert/states.h"
 
@@ -68,32 +67,6 @@ static void list_params(struct zero_run *r)
 
 /* ---- tied parameters ---- */
 
-struct head_search {
-    struct zero_run *r;
-    const char *head, *embedding;
-};
-
-static enum status find_head(void *context, const struct mapped_tensor *m, struct error *err)
-{
-    struct head_search *x = context;
-    const char *name = arena_copy_text(arena_of(x->r), m->parts[0].hf_name);
-    (void)err;
-    if (strcmp(m->name, "output_layer.weight") == 0) x->head = name;
-    if (strcmp(m->name, "embedding.word_embeddings.weight") == 0) x->embedding = name;
-    return OK;
-}
-
-/* The head is tied by the config of a model that is known. */
-static enum status find_tied_head(struct zero_run *r, struct head_search *search, struct error *err)
-{
-    struct model_config one = r->t->source->config; /* one layer is enough for what is outside */
-    if (!r->t->map || one.untie_embeddings_and_output_weights) return OK;
-    one.num_layers = 1;
-    one.num_experts = one.num_experts ? 1 : 0;
-    one.untie_embeddings_and_output_weights = true;
-    return model_map_expand(r->t->map, &one, NULL, find_head, search, err);
-}
-
 static void add_tied(struct zero_run *r, const char *name, const char *of)
 {
     const size_t at = own_outputs_find(&r->own, of, NULL);
@@ -102,16 +75,13 @@ static void add_tied(struct zero_run *r, const char *name, const char *of)
 }
 
 /* A tied parameter is one tensor of the export, and the module's state dict has all its names. */
-static enum status find_tied(struct zero_run *r, struct error *err)
+static void find_tied(struct zero_run *r)
 {
     const struct checkpoint *c = r->t->source;
-    struct head_search search = {.r = r};
+    const char *head, *embedding;
     for (size_t i = 0; i < c->num_tied && c->names_alone; i++)
         add_tied(r, c->tied[i].name, c->tied[i].of);
-    if (c->names_alone) return OK;
-    TRY(find_tied_head(r, &search, err));
-    if (search.head && search.embedding) add_tied(r, search.head, search.embedding);
-    return OK;
+    if (hf_model_tied_head(r->t, &head, &embedding)) add_tied(r, head, embedding);
 }
 
 /* ---- groups ---- */
@@ -233,21 +203,22 @@ static void make_zeros(struct zero_run *r)
 enum status zero_run_begin(struct target *t, struct zero_run **out, struct error *err)
 {
     struct zero_run *r = *out = arena_alloc(&t->plan.arena, sizeof *r);
-    *r = (struct zero_run){.t = t, .dp = t->options.dp ? t->options.dp : 1};
+    const struct checkpoint *c = t->source;
+    *r = (struct zero_run){.t = t, .dp = t->options.dp ? t->options.dp : max_u64(c->dp, 1)};
     own_outputs_init(&r->own, t);
     t->own = r;
     t->widens_states = true;
-    r->stage = t->options.zero < 0 ? 1 : (unsigned)t->options.zero;
-    r->iteration = t->options.iteration = training_target_iteration(t);
+    r->stage = t->options.zero >= 0 ? (unsigned)t->options.zero : c->has_zero ? c->zero : 1;
+    r->iteration = t->options.iteration = target_iteration(t);
     TRY(hf_model_check_export(t, err));
     TRY(hf_model_make_config(t, &r->config, err));
     TRY(target_take_states(t, true, err));
-    r->iteration = t->options.iteration = training_target_iteration(t);
+    r->iteration = t->options.iteration = target_iteration(t);
     TRY(hf_model_export(t, add_output, r, err));
     TRY(own_outputs_check(&r->own, err));
     r->dtype = own_outputs_main_dtype(&r->own);
     list_params(r);
-    TRY(find_tied(r, err));
+    find_tied(r);
     TRY(add_groups(r, err));
     make_zeros(r);
     set_fates(r);

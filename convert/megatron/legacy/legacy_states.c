@@ -5,6 +5,7 @@
 
 #include "convert/megatron/legacy/legacy_source.h"
 #include "convert/states.h"
+#include "formats/pickle.h"
 
 const char *legacy_flat_path(struct legacy *x, const struct rank *r)
 {

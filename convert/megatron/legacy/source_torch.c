@@ -20,6 +20,7 @@
 #include "convert/megatron/describe.h"
 #include "convert/megatron/legacy/legacy_source.h"
 #include "convert/megatron/megatron_args.h"
+#include "formats/pickle.h"
 
 enum { MAX_CHUNKS = 1024, MAX_STAGES = 1 << 20 };
 

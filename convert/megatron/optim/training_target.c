@@ -20,15 +20,6 @@ bool training_target_is_distributed(const struct target *t)
     return is_distributed;
 }
 
-uint64_t training_target_iteration(const struct target *t)
-{
-    const struct training_state *s = &t->source->training;
-    if (t->options.has_iteration) return t->options.iteration;
-    if (s->iteration > 0) return (uint64_t)s->iteration;
-    if (!t->num_states) return 0;
-    return s->run.iteration ? s->run.iteration : s->run.step;
-}
-
 /* ---- what becomes of each part ---- */
 
 static bool is_from_megatron(const struct target *t)

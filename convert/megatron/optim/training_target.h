@@ -21,7 +21,5 @@ bool training_object_is_rng(const char *name);
 void training_target_common(struct target *t, struct value *common, struct value *content,
                             struct tensor_data *data);
 
-/* The iteration to write: by --iteration, else the source's, else the optimizer's step. */
-uint64_t training_target_iteration(const struct target *t);
 
 #endif
