@@ -22,7 +22,7 @@ static void large_messages_cross(void **state)
     struct reference *r = make_reference("qwen3", &size);
     (void)state;
     for (size_t i = 0; i < (test_fewest() ? 1 : COUNT(cases)); i++)
-        train_layout(r, "qwen3", &size, &cases[i]);
+        assert_true(train_layout(r, "qwen3", &size, &cases[i]));
     release_reference(r);
 }
 
