@@ -158,7 +158,7 @@ static value_id view_again(struct rewrite *w, value_id id)
     const struct program_value view = w->p->values[id], base = w->p->values[view.base];
     const value_id again = made_again(w, view.base);
     if (again != view.base && w->again[id] == NO_VALUE)
-        w->again[id] = program_add_view(w->p, again, view.offset * base.shape[0] / base.bytes,
+        w->again[id] = program_add_view(w->p, again, view.offset / (base.bytes / base.shape[0]),
                                         view.shape[0], view.name);
     return again == view.base ? id : w->again[id];
 }
