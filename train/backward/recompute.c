@@ -14,9 +14,16 @@ struct rewrite {
 
 /* ---- what is dropped ---- */
 
+/* Counts of several micro-batches: at the backward part of one there may be those of later ones. */
+static bool counts_on(const struct call *c)
+{
+    return c->op == OP_COUNT_EXPERTS && c->in[1] != NO_VALUE;
+}
+
 static void drop_output(struct rewrite *w, const struct call *c, unsigned output)
 {
     value_id id = c->out[output];
+    if (counts_on(c)) return;
     if (id != NO_VALUE && w->p->values[id].class == VALUE_SCRATCH) w->dropped[id] = true;
 }
 

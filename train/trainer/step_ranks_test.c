@@ -36,6 +36,12 @@ struct stream {
     uint64_t first; /* micro-batch of the step */
 };
 
+/* Of how many ranks the mean of losses of balance is made: those of all ranks are one. */
+static double balancing_ranks(const struct test_session *s)
+{
+    return s->step.options.training.balance_is_global ? 1 : s->model.groups.sizes.dp;
+}
+
 static enum status next_batch(void *context, uint64_t number, struct micro_batch *b,
                               struct error *ignored)
 {
@@ -45,7 +51,7 @@ static enum status next_batch(void *context, uint64_t number, struct micro_batch
     *b = (struct micro_batch){.batch = test_tokens_make(&x->tokens, x->s, SEQUENCES,
                                                         (x->first + number) * SEQUENCES, weight),
                               .loss_scale = 1,
-                              .router_scale = 1.0 / (MICRO_BATCHES * x->s->model.groups.sizes.dp)};
+                              .router_scale = 1.0 / (MICRO_BATCHES * balancing_ranks(x->s))};
     return OK;
 }
 
@@ -166,8 +172,8 @@ static bool same_zeros(uint64_t got, uint64_t want)
 static bool same_router_losses(const struct test_session *s, const struct step_result *got,
                                const struct step_result *want)
 {
-    const double ranks = s->model.groups.sizes.dp;
-    return near(got->balance, want->balance * ranks) && near(got->z_loss, want->z_loss * ranks);
+    return near(got->balance, want->balance * balancing_ranks(s)) &&
+           near(got->z_loss, want->z_loss * s->model.groups.sizes.dp);
 }
 
 static enum status compare_results(const struct test_session *s, const struct step_result *got,
@@ -462,6 +468,15 @@ static void losses_of_routers_are_alike_at_any_layout(void **state)
     compare_layouts("qwen3-moe", of_routers, COUNT(of_routers), &routers, NULL);
 }
 
+static void losses_of_all_ranks_are_alike_at_any_layout(void **state)
+{
+    static const struct training_shape routers = {.balance_coefficient = 0.3,
+                                                  .balance_is_global = true};
+    (void)state;
+    compare_layouts("mixtral", of_routers, COUNT(of_routers), &routers, NULL);
+    compare_layouts("qwen3-moe", of_routers, COUNT(of_routers), &routers, NULL);
+}
+
 static void have_biased_sigmoid_routers(struct model_config *c)
 {
     c->moe_router_score_function = "sigmoid";
@@ -519,6 +534,7 @@ int main(void)
         cmocka_unit_test(experts_train_alike_at_any_layout),
         cmocka_unit_test(rounded_parameters_train_alike_with_sharded_states),
         cmocka_unit_test(losses_of_routers_are_alike_at_any_layout),
+        cmocka_unit_test(losses_of_all_ranks_are_alike_at_any_layout),
         cmocka_unit_test(biases_of_experts_are_alike_at_any_layout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,6 +62,7 @@ static struct training_shape training_of(const struct trainer *t)
         s.balance_coefficient = o->moe_aux_loss_coeff;
     if (text_equal(o->moe_router_load_balancing_type, "seq_aux_loss"))
         s.balance_length = o->seq_length;
+    s.balance_is_global = text_equal(o->moe_router_load_balancing_type, "global_aux_loss");
     s.bias_update_rate = o->moe_router_bias_update_rate;
     if (o->moe_z_loss_coeff > 0) s.z_coefficient = o->moe_z_loss_coeff;
     return s;
