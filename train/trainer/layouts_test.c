@@ -23,7 +23,8 @@ static void large_messages_cross(void **state)
     (void)state;
     for (size_t i = 0; i < (test_fewest() ? 1 : COUNT(cases)); i++)
         assert_true(train_layout(r, "qwen3", &size, &cases[i]));
-    release_reference(r);
+    reference_release(r);
+    free(r);
 }
 
 int main(void)
