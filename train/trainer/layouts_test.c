@@ -1,8 +1,4 @@
 /* Dense models at many layouts, and messages that are too large to be sent ahead. */
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "train/trainer/testing_layouts.h"
 
 static void dense_models_train_alike(void **state)
@@ -29,9 +25,7 @@ static void large_messages_cross(void **state)
 
 int main(void)
 {
-#ifdef _OPENMP
-    omp_set_num_threads(1); /* ranks are forked */
-#endif
+    cpu_use_threads(1); /* ranks are forked */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dense_models_train_alike),
         cmocka_unit_test(large_messages_cross),

@@ -2,10 +2,6 @@
  * And those of ranks that shard their states beside those of ranks that do not, bit for bit. */
 #include <stdlib.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "common/count.h"
 #include "train/trainer/testing_reference.h"
 
@@ -403,9 +399,7 @@ static void rounded_parameters_train_alike_with_sharded_states(void **state)
 
 int main(void)
 {
-#ifdef _OPENMP
-    omp_set_num_threads(1); /* ranks are forked */
-#endif
+    cpu_use_threads(1); /* ranks are forked */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dense_models_train_alike_at_any_layout),
         cmocka_unit_test(experts_train_alike_at_any_layout),

@@ -1,9 +1,6 @@
 /* trainer.c - the life of a run: everything is checked and planned before anything is loaded. */
 #include "train/trainer/trainer.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -191,22 +188,13 @@ static enum status plan(struct trainer *t, struct error *err)
 
 /* ---- the whole ---- */
 
-static void share_cpus(const struct trainer *t)
-{
-#ifdef _OPENMP
-    omp_set_num_threads((int)trainer_threads(t));
-#else
-    (void)t;
-#endif
-}
-
 static enum status run(struct trainer *t, struct error *err)
 {
     struct checkpoint_loaded loaded;
     TRY(trainer_set_up(t, NULL, err));
     TRY(trainer_open_model(t, err));
     TRY(trainer_agree_on_model(t, err));
-    share_cpus(t);
+    cpu_use_threads(trainer_threads(t));
     TRY(trainer_open_destinations(t, err));
     TRY(trainer_find_constants(t, err));
     TRY(make_step(t, err));
