@@ -42,6 +42,15 @@ static unsigned count_threads(void)
 #endif
 }
 
+void cpu_use_threads(unsigned count)
+{
+#ifdef _OPENMP
+    omp_set_num_threads((int)count);
+#else
+    (void)count;
+#endif
+}
+
 static uint64_t available_bytes(void)
 {
     const uint64_t memory = host_memory_available(), space = host_memory_address_space();

@@ -126,6 +126,8 @@ extern "C" {
 #endif
 
 extern const struct device cpu_device;
+/* The threads on which this process's ops of the CPU run from now on. */
+void cpu_use_threads(unsigned count);
 
 /* The GPU, by libferry_cuda.so beside libferry_engine.so; ERR_DEVICE if there is no such library,
  * no driver or no GPU. */

@@ -197,7 +197,8 @@
      * divided by their sum (+ 1e-20). Megatron-Core's aux_loss (moe_utils.py: \
      * switch_load_balancing_loss_func) without its coefficient, where balance is E / (k T^2) and \
      * T the tokens that are counted; its seq_aux_loss, where balance is E / (k T^2 S) and T the \
-     * tokens of a sequence */ \
+     * tokens of a sequence. With of_share, where S is 1, counts are divided by their sum: its \
+     * global_aux_loss, where balance is E / T and T the tokens of all ranks' micro-batches */ \
     X(OP_BALANCE_LOSS, balance_loss, route, \
       "logits:real[T,E] counts:int[S,E] loss_sum:real[1]? -> loss:real[1]=loss_sum", \
       NULL, NULL, 0, 4, WORKSPACE, WORKSPACE) \
@@ -370,6 +371,7 @@ union op_params {
     struct {
         uint32_t topk, num_groups, topk_groups;
         bool sigmoid, after_choice, normalize;
+        bool of_share; /* of balance_loss */
         double scaling;
         double balance; /* of balance_loss, times its coefficient */
         double z;       /* of z_loss, times its coefficient; 0: there is none */

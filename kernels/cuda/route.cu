@@ -7,7 +7,7 @@ template <typename R> struct route_args {
     int32_t *experts;
     size_t num_tokens;
     unsigned num_experts, topk, num_groups, topk_groups;
-    bool sigmoid, after_choice, normalize;
+    bool sigmoid, after_choice, normalize, of_share;
     R scaling;
     size_t first_token, sequence_length; /* of counts of sequences */
 };
@@ -180,6 +180,7 @@ static struct route_args<R> route_args_of(const union op_params *p, const struct
     a.sigmoid = p->route.sigmoid;
     a.after_choice = p->route.after_choice;
     a.normalize = p->route.normalize;
+    a.of_share = p->route.of_share;
     a.scaling = (R)p->route.scaling;
     a.first_token = p->route.first_token;
     a.sequence_length = p->route.sequence_length;
@@ -318,6 +319,17 @@ template <typename R> __device__ inline R balance_score(bool sigmoid, R logit, R
     return sigmoid ? 1 / (1 + exp(-logit)) : exp(logit - top);
 }
 
+/* What balance is divided by: the sum of the only counts, or 1. A warp's. */
+template <typename R>
+__device__ inline R balance_divisor(const struct route_args<R> &a, const int32_t *counts)
+{
+    R sum = 0;
+    if (!a.of_share) return 1;
+    for (unsigned e = lane_id(); e < a.num_experts; e += WARP)
+        sum += R(counts[e]);
+    return warp_reduce(sum, add_up());
+}
+
 /* The gradient of the loss of balance: score[e] (counts[e] - their mean), of sigmoid that times 1 -
  * sigmoid. */
 template <typename R>
@@ -378,7 +390,7 @@ template <typename E> __global__ void route_backward_tokens(const route_backward
     const real scale = b.scale ? b.scale[0] : 1;
     if (b.counts)
         add_balance(s, logits, b.counts + sequence_of(a, t) * a.num_experts, a.num_experts,
-                    a.sigmoid, b.balance * scale);
+                    a.sigmoid, b.balance * scale / balance_divisor(a, b.counts));
     if (b.z > 0) add_z(s, logits, a.num_experts, b.z * scale);
     for (unsigned e = lane_id(); e < a.num_experts; e += WARP)
         b.dlogits[t * a.num_experts + e] = from_real<E>(s.dlogits[e]);
@@ -506,7 +518,8 @@ template <typename R> __device__ inline R token_loss(const loss_args<R> &l, size
     const R *logits = a.logits + t * a.num_experts;
     if (l.counts)
         return expected_count(logits, l.counts + sequence_of(a, t) * a.num_experts, a.num_experts,
-                              a.sigmoid);
+                              a.sigmoid) /
+               balance_divisor(a, l.counts);
     const R z = log_sum_exp(logits, a.num_experts);
     return z * z;
 }

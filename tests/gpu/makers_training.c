@@ -260,6 +260,15 @@ static uint64_t make_sequences(struct trial *t, uint64_t num_tokens)
     return (t->params.route.first_token + num_tokens - 1) / length + 1;
 }
 
+/* Counts of sequences, or of all tokens, of which shares are taken. */
+static void make_balance_counts(struct trial *t, struct operand *counts, uint64_t num_tokens,
+                                uint64_t experts)
+{
+    t->params.route.of_share = coin();
+    MAKE(*counts, INT, t->params.route.of_share ? 1 : make_sequences(t, num_tokens), experts);
+    ((int32_t *)counts->data)[0] = 20; /* not the same as all others, which is balance */
+}
+
 void make_route_backward(struct trial *t)
 {
     const uint64_t num_tokens = tokens(), experts = make_route_params(t);
@@ -271,10 +280,7 @@ void make_route_backward(struct trial *t)
     MAKE(t->in[1], INT, num_tokens, t->params.route.topk);
     set_experts(&t->in[1], experts);
     MAKE(t->in[2], REAL, num_tokens, t->params.route.topk);
-    if (coin()) {
-        MAKE(t->in[3], INT, make_sequences(t, num_tokens), experts);
-        ((int32_t *)t->in[3].data)[0] = 20; /* not the same as all others, which is balance */
-    }
+    if (coin()) make_balance_counts(t, &t->in[3], num_tokens, experts);
     if (coin()) MAKE(t->in[4], REAL, 1);
     MAKE(t->out[0], ELEM, num_tokens, experts);
 }
@@ -284,7 +290,7 @@ void make_balance_loss(struct trial *t)
     const uint64_t num_tokens = summed_rows(), experts = make_route_params(t);
     t->params.route.balance = random_double();
     MAKE(t->in[0], REAL, num_tokens, experts);
-    MAKE(t->in[1], INT, make_sequences(t, num_tokens), experts);
+    make_balance_counts(t, &t->in[1], num_tokens, experts);
     make_sum(t, &t->out[0], &t->in[2], 1);
     t->depth = (double)num_tokens;
 }

@@ -79,6 +79,20 @@ rm -rf cache
 train --load "$models/gpt2" --seq-length 128 --micro-batch-size 2 --train-iters 3 --lr 1e-3 --data-path u16
 refused 3 "--seq-length 128: the model has learned 64 positions"
 
+it "a micro-batch of more tokens than ops can number is refused, one that no memory has after its plan"
+starts --micro-batch-size 33554432 --global-batch-size 33554432
+refused 3 "--micro-batch-size 33554432: with --seq-length 32 it can be up to 33554431"
+starts --micro-batch-size 80000000000000000 --global-batch-size 80000000000000000 --dry-run
+refused 3 "--micro-batch-size 80000000000000000: with --seq-length 32 it can be up to 33554431"
+starts --seq-length 1073741824 --max-position-embeddings 1073741824
+refused 3 "--seq-length 1073741824: it can be up to 1073741823"
+trains_as moe --load "$models/mixtral" --save out --micro-batch-size 16777216 --global-batch-size 16777216
+refused 3 "--micro-batch-size 16777216: with --seq-length 32 it can be up to 16777215"
+starts --micro-batch-size 12000000 --global-batch-size 12000000
+exits 6
+says "the run needs 2494.9"
+is_not_there out log.jsonl
+
 # nan_in TENSOR ELEMENT - the model with one weight that is no number
 nan_in() {
     rm -rf nan

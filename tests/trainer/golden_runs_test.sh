@@ -42,16 +42,16 @@ repeats() { # NAME
     [ ! -e "$runs/$1/final" ] || same_final "$1"
 }
 
-for run_name in $(some fp32 bf16 gpt2 moe moe-bias moe-seq-z fp32-batch-schedule fp32-blend fp32-per-token-loss-eod \
-    fp32-plain-optimizer fp32-position-ids fp32-sgd fp32-wsd-samples); do
+for run_name in $(some fp32 bf16 gpt2 moe moe-bias moe-seq-z fp32-batch-schedule moe-global-z fp32-blend \
+    fp32-per-token-loss-eod fp32-plain-optimizer fp32-position-ids fp32-sgd fp32-wsd-samples); do
     it "one rank: $run_name"
     repeats "$run_name"
 done
 
 # What Megatron-LM computed on several ranks is the same on one. Not fp32-tp2-padded-vocab: how many
-# rows of padding there are depends on the ranks.
+# rows of padding there are depends on the ranks; nor moe-global-ep2: what balance counts for does.
 for run_name in $(some fp32-dp2 fp32-eod-mask-dp2 fp32-pp2-vpp2 fp32-tp2-dp2 fp32-tp2-pp2 fp32-tp2-sp bf16-dp2 \
-    moe-ep2 moe-bias-tp2-ep2 moe-seq-z-tp2-ep2 qwen2-tied-pp2); do
+    moe-ep2 moe-bias-tp2-ep2 moe-seq-z-tp2-ep2 moe-global-z-tp2-ep2 qwen2-tied-pp2); do
     it "its layout replaced by one rank: $run_name"
     repeats "$run_name"
 done
@@ -83,11 +83,12 @@ repeats_on_ranks() { # NAME DP OPTION...
     [ ! -e "$runs/$name/final" ] || same_final "$name"
 }
 
-for run_name in $(some fp32-tp2-dp2 fp32-dp2 fp32-eod-mask-dp2 moe-ep2 bf16-dp2 fp16-overflow-tp2-dp2); do
+for run_name in $(some fp32-tp2-dp2 fp32-dp2 fp32-eod-mask-dp2 moe-ep2 bf16-dp2 moe-global-ep2 fp16-overflow-tp2-dp2); do
     it "on its own ranks: $run_name"
     repeats_on_ranks "$run_name" 2
 done
-for run_name in $(some fp32-pp2-vpp2 fp32-tp2-pp2 qwen2-tied-pp2 fp32-tp2-sp moe-bias-tp2-ep2 moe-seq-z-tp2-ep2); do
+for run_name in $(some fp32-pp2-vpp2 fp32-tp2-pp2 qwen2-tied-pp2 fp32-tp2-sp moe-bias-tp2-ep2 moe-seq-z-tp2-ep2 \
+    moe-global-z-tp2-ep2); do
     it "on its own ranks: $run_name"
     repeats_on_ranks "$run_name" 1
 done

@@ -146,18 +146,17 @@ grep -q "states of random number generators" "$stderr" && is_wrong "states of ra
 matches bits straight.jsonl log.jsonl
 same_checkpoints straight saved
 
-# begins_twenty NAME OPTION...: on two stages, of two tensor and two data parallel ranks each
-begins_twenty() {
-    name=$1
-    shift
+# begins_long NAME: on two stages, of two tensor and two data parallel ranks each
+begins_long() {
     begins qwen3 --dtype f32 --tp 2 --pp 2 --dp 2 --decoder-first-pipeline-num-layers 1 --use-distributed-optimizer \
-        --ddp-bucket-size 3000 --train-iters 20 --save-interval 10 --save "$name" --log-jsonl "$name.jsonl" "$@"
+        --ddp-bucket-size 3000 --train-iters $((2 * half_steps)) --save-interval "$half_steps" --save "$1" \
+        --log-jsonl "$1.jsonl"
 }
 
-# killed_after_ten: a rank of that run, unless the run is faster
-killed_after_ten() {
+# killed_half_way: a rank of that run, unless the run is faster
+killed_half_way() {
     rm -rf killed killed.jsonl
-    (begins_twenty killed && exit "$code") &
+    (begins_long killed && exit "$code") &
     shell=$!
     until [ -e killed/latest_checkpointed_iteration.txt ] || ! kill -0 $shell; do sleep 0.02; done
     pgrep -P "$(pgrep -P $shell)" | tail -n 1 | xargs kill -KILL
@@ -165,18 +164,18 @@ killed_after_ten() {
     code=$?
 }
 
-it "pipeline stages that are killed after ten of twenty steps go on bit for bit"
+it "pipeline stages that are killed after $half_steps of $((2 * half_steps)) steps go on bit for bit"
 rm -rf straight straight.jsonl
-begins_twenty straight
+begins_long straight
 exits 0
 code=0
 for _ in 1 2 3 4 5; do
-    [ $code -eq 9 ] || killed_after_ten 2>/dev/null
+    [ $code -eq 9 ] || killed_half_way 2>/dev/null
 done
 exits 9
-begins_twenty killed
+begins_long killed
 exits 0
-says "the run goes on from killed/iter_0000010"
+says "the run goes on from killed/iter_00000$half_steps"
 matches bits straight.jsonl killed.jsonl
 same_checkpoints straight killed
 

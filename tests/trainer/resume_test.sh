@@ -76,6 +76,22 @@ for kind in $(some f32:torch_dist f32:torch bf16:torch_dist bf16:torch fp16:torc
     cd .. && rm -r straight killed
 done
 
+it "$((2 * half_steps)) steps are $half_steps, a kill, and the other $half_steps"
+halves="--train-iters $((2 * half_steps)) --save-interval $half_steps"
+# shellcheck disable=SC2086 # words
+straight straight $halves
+enter killed
+# shellcheck disable=SC2086 # words
+interrupted_at $((half_steps + 1)) KILL $halves
+exits 137
+# shellcheck disable=SC2086 # words
+goes $halves
+exits 0
+says "the run goes on from out/iter_00000$half_steps, iteration $half_steps"
+validated
+same_run_as straight
+cd .. && rm -r straight killed
+
 # Nearly all of these calls are those of the four saves.
 it "killed in the middle of a save and continued, it is the same run"
 if can_inject; then

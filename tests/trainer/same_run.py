@@ -14,7 +14,7 @@ import json
 import re
 import sys
 
-ROUTER_LOSSES = ("load_balancing_loss", "seq_load_balancing_loss", "z_loss")
+ROUTER_LOSSES = ("load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss")
 EXACT = ("iteration", "consumed_samples", "lr", "weight_decay", "logged_lr", "loss_scale", "skipped")
 TIMES = ("elapsed_ms", "tokens_per_s", "tflops", "mfu", "peak_tflops")
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:E[+-]\d+)?")

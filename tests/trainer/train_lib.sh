@@ -19,6 +19,10 @@ some() {
     done
 }
 
+# The steps of half a run that is killed there; fewer with FERRY_TEST_FEWEST.
+# shellcheck disable=SC2034 # for the tests
+if [ -n "${FERRY_TEST_FEWEST-}" ]; then half_steps=10; else half_steps=50; fi
+
 # The command line of a run of Megatron-LM, for one rank: line_of NAME
 line_of() {
     sed -n "s/^$1	pretrain_gpt.py //p" "$runs/commands.txt" | sed \

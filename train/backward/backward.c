@@ -183,7 +183,7 @@ static void join_views(struct walk *w, value_id id)
         if (w->p->values[part].class != VALUE_SCRATCH)
             walk_fail(w, ERR_OURS, "two views have one gradient");
         else
-            program_make_view(w->p, part, whole, (view.offset - first) * v.shape[0] / v.bytes);
+            program_make_view(w->p, part, whole, (view.offset - first) / (v.bytes / v.shape[0]));
     }
     walk_give(w, id, whole);
 }

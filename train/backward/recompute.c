@@ -14,9 +14,16 @@ struct rewrite {
 
 /* ---- what is dropped ---- */
 
+/* Counts of several micro-batches: at the backward part of one there may be those of later ones. */
+static bool counts_on(const struct call *c)
+{
+    return c->op == OP_COUNT_EXPERTS && c->in[1] != NO_VALUE;
+}
+
 static void drop_output(struct rewrite *w, const struct call *c, unsigned output)
 {
     value_id id = c->out[output];
+    if (counts_on(c)) return;
     if (id != NO_VALUE && w->p->values[id].class == VALUE_SCRATCH) w->dropped[id] = true;
 }
 
@@ -158,7 +165,7 @@ static value_id view_again(struct rewrite *w, value_id id)
     const struct program_value view = w->p->values[id], base = w->p->values[view.base];
     const value_id again = made_again(w, view.base);
     if (again != view.base && w->again[id] == NO_VALUE)
-        w->again[id] = program_add_view(w->p, again, view.offset * base.shape[0] / base.bytes,
+        w->again[id] = program_add_view(w->p, again, view.offset / (base.bytes / base.shape[0]),
                                         view.shape[0], view.name);
     return again == view.base ? id : w->again[id];
 }

@@ -171,11 +171,11 @@ static void complete_experts(struct train_finish *x)
     o->moe_router_load_balancing_type = kinds->count ? kinds->items[0] : "aux_loss";
     const char *kind = o->moe_router_load_balancing_type;
     const bool is_known = strcmp(kind, "aux_loss") == 0 || strcmp(kind, "seq_aux_loss") == 0 ||
-                          strcmp(kind, "none") == 0;
+                          strcmp(kind, "global_aux_loss") == 0 || strcmp(kind, "none") == 0;
     if (kinds->count > 1 || !is_known)
         train_problem(x,
                       "--moe-router-load-balancing-type %s%s: it can be one of aux_loss, "
-                      "seq_aux_loss and none",
+                      "seq_aux_loss, global_aux_loss and none",
                       kind, kinds->count > 1 ? " ..." : "");
     if (coeffs->count > 1)
         train_problem(x, "--moe-aux-loss-coeff: one coefficient, of the one balancing type");

@@ -74,7 +74,7 @@ static const struct arg expert_args[] = {
     FLAG("--moe-router-enable-expert-bias", line.moe_router_enable_expert_bias, "experts are chosen by their score and a bias, which each step moves up where an expert has fewer tokens than the mean, and down where it has more; with sigmoid"),
     REAL("--moe-router-bias-update-rate", moe_router_bias_update_rate, "what a step moves the bias by; default 0.001"),
     REAL("--moe-router-topk-scaling-factor", line.moe_router_topk_scaling_factor, "the weights of experts are multiplied by it; default 1"),
-    WORDS("--moe-router-load-balancing-type", moe_router_load_balancing_types, "NAME...", "experts are balanced within a micro-batch (aux_loss), each sequence (seq_aux_loss) or not at all (none); default aux_loss"),
+    WORDS("--moe-router-load-balancing-type", moe_router_load_balancing_types, "NAME...", "experts are balanced within a micro-batch (aux_loss), each sequence (seq_aux_loss), all micro-batches of a step so far (global_aux_loss) or not at all (none); default aux_loss"),
     WORDS("--moe-aux-loss-coeff", moe_aux_loss_coeffs, "X...", "coefficient of the load balancing loss; default 0"),
     REAL("--moe-z-loss-coeff", moe_z_loss_coeff, "coefficient of the z-loss of the router; default: none"),
     FLAG("--moe-grouped-gemm", moe_grouped_gemm, "name experts as Transformer Engine's grouped ones in what is saved; default: as --load does"),

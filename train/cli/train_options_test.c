@@ -48,7 +48,7 @@ static void every_golden_command_is_taken(void **state)
         assert_string_equal(x->o.device, "cpu");
         line_free(x);
     }
-    assert_int_equal(n, 27);
+    assert_int_equal(n, 30);
     free(row);
     fclose(f);
 }
@@ -352,13 +352,12 @@ static void what_cannot_be_done_is_refused_with_its_reason(void **state)
             "--moe-router-num-groups: this kind of routing is not implemented");
     refused(GOOD "--position-embedding-type yarn",
             "--position-embedding-type: \"yarn\" is not one of learned_absolute|rope|none");
-    refused(
-        GOOD "--moe-router-load-balancing-type sinkhorn",
-        "--moe-router-load-balancing-type sinkhorn: it can be one of aux_loss, seq_aux_loss and "
-        "none");
+    refused(GOOD "--moe-router-load-balancing-type sinkhorn",
+            "--moe-router-load-balancing-type sinkhorn: it can be one of aux_loss, seq_aux_loss, "
+            "global_aux_loss and none");
     refused(GOOD "--moe-router-load-balancing-type seq_aux_loss global_aux_loss",
             "--moe-router-load-balancing-type seq_aux_loss ...: it can be one of aux_loss, "
-            "seq_aux_loss and none");
+            "seq_aux_loss, global_aux_loss and none");
     refused(GOOD "--moe-aux-loss-coeff 1e-2 1e-3",
             "--moe-aux-loss-coeff: one coefficient, of the one balancing type");
 }

@@ -104,15 +104,6 @@ static enum status open_ranks(struct worker *w, struct error *err)
     return comm_local_open(&w->comm, groups_world_size(&sizes), err);
 }
 
-static void share_cpus(const struct worker *w)
-{
-#ifdef _OPENMP
-    omp_set_num_threads((int)worker_threads(w));
-#else
-    (void)w;
-#endif
-}
-
 /* ---- the model ---- */
 
 static enum status open_checkpoint(struct worker *w, struct error *err)
@@ -201,7 +192,7 @@ static enum status open_device(const struct worker *w, const struct device **dev
 static enum status run_rank(struct worker *w, rank_work *work, const void *request,
                             struct error *err)
 {
-    share_cpus(w);
+    cpu_use_threads(worker_threads(w));
     struct model_options options = w->q->options;
     enum status st = open_device(w, &options.device, err);
     bool opened = !st;

@@ -48,6 +48,9 @@ struct training_shape {
     /* Experts are balanced within each sequence of so many tokens (seq_aux_loss); 0: within the
      * micro-batch (aux_loss). */
     uint64_t balance_length;
+    /* Experts are balanced within the micro-batches of the step so far, of all data parallel ranks
+     * (global_aux_loss); balance_length is 0. */
+    bool balance_is_global;
     /* Megatron-Core's moe_router_bias_update_rate, where routers have a bias; 0: it stays. */
     double bias_update_rate;
     uint64_t head_rows; /* logits are made of so many tokens at once; 0: of all */

@@ -40,14 +40,35 @@ static void add_loss_params(const struct builder *x, uint64_t rows, union op_par
     p->route.sequence_length = t->balance_length;
     p->route.first_token = rows * x->b->groups->place.tp;
     const double counted = t->balance_length ? (double)t->balance_length : all;
-    p->route.balance = t->balance_coefficient * experts / (p->route.topk * all * counted);
+    p->route.of_share = t->balance_is_global;
+    p->route.balance = t->balance_is_global
+                           ? t->balance_coefficient * experts / (all * x->b->groups->sizes.dp)
+                           : t->balance_coefficient * experts / (p->route.topk * all * counted);
     p->route.z = t->z_coefficient / all;
+}
+
+/* How many tokens each expert has, of all micro-batches of the step so far, on all tensor and data
+ * parallel ranks. The counts of this rank go on in a state. */
+static value_id count_globally(struct builder *x, value_id experts, const union op_params *p)
+{
+    const uint64_t shape[] = {1, x->c->num_experts};
+    const char *name = builder_full_name(x, "mlp.router.global_counts");
+    value_id held = builder_held(
+        x, VALUE_STATE, parameters_add_state(x->b->parameters, name, OPERAND_INT, 2, shape));
+    const value_id before = x->shape->train->accumulates ? held : NO_VALUE;
+    value_id counts = emit(x, OP_COUNT_EXPERTS, "count_experts", IN(experts, before), .params = *p,
+                           .sizes = {{'S', 1}, {'E', shape[1]}});
+    emit(x, OP_COUNT_EXPERTS, "keep_counts", IN(experts, before), .params = *p, .into = {&held},
+         .sizes = {{'S', 1}, {'E', shape[1]}});
+    counts = builder_collective(x, OP_ALL_REDUCE, GROUP_TP, counts, "sum_counts");
+    return builder_collective(x, OP_ALL_REDUCE, GROUP_DP, counts, "sum_counts");
 }
 
 /* How many tokens each expert has, of each sequence or of all, on all tensor parallel ranks. */
 static value_id count_experts(struct builder *x, value_id experts, const union op_params *p)
 {
     const uint64_t all = builder_rows_of(x, experts) * x->tp, length = p->route.sequence_length;
+    if (x->shape->train->balance_is_global) return count_globally(x, experts, p);
     value_id counts =
         emit(x, OP_COUNT_EXPERTS, "count_experts", IN(experts, NO_VALUE), .params = *p,
              .sizes = {{'S', length ? ceil_div_u64(all, length) : 1}, {'E', x->c->num_experts}});

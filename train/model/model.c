@@ -146,12 +146,11 @@ static enum status check_pass(const struct pass *p, struct error *err)
                     "a cache of keys and values is not split over context "
                     "parallel ranks: --cp must be 1");
     struct token_shape tokens = tokens_shape(&p->batch, sizes, 1);
-    if (tokens.rows > INT32_MAX / 2 / sizes->cp ||
-        p->options.cache_rows > INT32_MAX / 2 / tokens.sequences)
+    if (tokens.rows > MAX_ROWS / sizes->cp || p->options.cache_rows > MAX_ROWS / tokens.sequences)
         return fail(err, ERR_UNSUPPORTED,
-                    "%" PRIu64 " sequences of %" PRIu64 " positions are more than the %d that one "
-                    "pass takes on a rank",
-                    tokens.sequences, length, INT32_MAX / 2);
+                    "%" PRIu64 " sequences of %" PRIu64 " positions are more than the %" PRIu64
+                    " that one pass takes on a rank",
+                    tokens.sequences, length, MAX_ROWS);
     if (p->options.trace_layer >= 0 && (uint64_t)p->options.trace_layer >= c->num_layers)
         return fail(err, ERR_USAGE, "there is no layer %d: the model has %" PRIu64,
                     p->options.trace_layer, c->num_layers);

@@ -16,6 +16,9 @@
 #include "common/arena.h"
 #include "train/engine/groups.h"
 
+/* Rows of a rank at most: ops number them by int32, and round them up. */
+#define MAX_ROWS ((uint64_t)INT32_MAX / 2)
+
 struct batch {
     uint64_t num_sequences, length;
     bool is_dealt;          /* these are one data parallel rank's: others have other batches */

@@ -1,10 +1,6 @@
 /* Tensors digested in the memory of ranks, beside digests of the files they come from. */
 #include "train/model/weights.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "common/count.h"
 #include "convert/open.h"
 #include "tests/testing.h"
@@ -269,9 +265,7 @@ static void elements_on_no_rank_or_in_two_parts_are_told(void **state)
 /* Threads do not come along when a process forks, and a rank would wait for them. */
 static void keep_to_one_thread(void)
 {
-#ifdef _OPENMP
-    omp_set_num_threads(1);
-#endif
+    cpu_use_threads(1);
 }
 
 int main(void)

@@ -1,8 +1,4 @@
 /* Models with experts at many layouts. */
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "train/trainer/testing_layouts.h"
 
 static void models_with_experts_train_alike(void **state)
@@ -13,9 +9,7 @@ static void models_with_experts_train_alike(void **state)
 
 int main(void)
 {
-#ifdef _OPENMP
-    omp_set_num_threads(1); /* ranks are forked */
-#endif
+    cpu_use_threads(1); /* ranks are forked */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(models_with_experts_train_alike),
     };

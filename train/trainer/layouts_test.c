@@ -1,8 +1,4 @@
 /* Dense models at many layouts, and messages that are too large to be sent ahead. */
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "train/trainer/testing_layouts.h"
 
 static void dense_models_train_alike(void **state)
@@ -22,15 +18,14 @@ static void large_messages_cross(void **state)
     struct reference *r = make_reference("qwen3", &size);
     (void)state;
     for (size_t i = 0; i < (test_fewest() ? 1 : COUNT(cases)); i++)
-        train_layout(r, "qwen3", &size, &cases[i]);
-    release_reference(r);
+        assert_true(train_layout(r, "qwen3", &size, &cases[i]));
+    reference_release(r);
+    free(r);
 }
 
 int main(void)
 {
-#ifdef _OPENMP
-    omp_set_num_threads(1); /* ranks are forked */
-#endif
+    cpu_use_threads(1); /* ranks are forked */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dense_models_train_alike),
         cmocka_unit_test(large_messages_cross),

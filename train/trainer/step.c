@@ -45,7 +45,8 @@ static uint64_t head_rows(const struct step *s, const struct build *b)
 {
     enum { UNIT = MEMORY_ALIGNMENT / 4 };
     const uint64_t rows = b->shape.tokens.rows, row = builder_vocab_rows(b) * step_real_bytes(s);
-    const uint64_t most = max_u64(STEP_LOGIT_BYTES / row / UNIT, 1) * UNIT;
+    const uint64_t least = ceil_div_u64(rows, STEP_HEAD_CHUNKS),
+                   most = max_u64(max_u64(STEP_LOGIT_BYTES / row / UNIT, 1) * UNIT, least);
     return ceil_div_u64(ceil_div_u64(rows, ceil_div_u64(rows, most)), UNIT) * UNIT;
 }
 

@@ -74,8 +74,8 @@ struct step_result {
     bool skipped;       /* a gradient was not finite: nothing was changed */
 };
 
-/* The most memory that logits take at once. */
-enum { STEP_LOGIT_BYTES = 1 << 30 };
+/* The most memory that logits take at once, unless that were more than STEP_HEAD_CHUNKS chunks. */
+enum { STEP_LOGIT_BYTES = 1 << 30, STEP_HEAD_CHUNKS = 512 };
 
 /* Programs of micro-batches: of the first one of a step, and of later ones; the same, forward and
  * without dropout, for evaluations. */

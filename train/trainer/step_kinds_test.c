@@ -204,30 +204,53 @@ static void logits_of_some_tokens_at_a_time_give_the_same(void **state)
     }
 }
 
-static void logits_are_limited_in_memory(void **state)
+/* A step of a model of one layer, planned: chunks of its head, and bytes of activations. */
+static void plan_head(uint64_t vocab_size, uint64_t num_sequences, unsigned *chunks,
+                      uint64_t *bytes)
 {
     const struct source_options own_source = {0};
+    const struct step_options o = test_step_options(num_sequences, 100);
     struct model_options options = {.elem = ELEM_F32};
-    const struct step_options o = test_step_options(5, 100); /* 2 GiB of logits */
     struct model_config config;
     struct opened opened;
     struct model m;
     struct step s;
-    (void)state;
     assert_ok(opened_open(&opened, "tests/golden/hf/gpt2", &own_source, NULL, false, true, &err));
     config = opened.checkpoint.config;
     config.max_position_embeddings = 128;
-    config.vocab_size = 1 << 20; /* 256 rows are 1 GiB */
+    config.vocab_size = vocab_size;
     config.num_layers = 1;
     options.config = &config;
     assert_ok(model_imagine(&m, NULL, &options, 0, &err));
     assert_ok(step_make(&s, &m, &o, &err));
-    assert_int_equal(s.chunks[0].micro[0].train.head_chunks, 2);
-    assert_true(s.region_bytes[VALUE_SCRATCH] >= (uint64_t)STEP_LOGIT_BYTES * 9 / 10);
-    assert_true(s.region_bytes[VALUE_SCRATCH] < (uint64_t)STEP_LOGIT_BYTES * 11 / 10);
+    *chunks = s.chunks[0].micro[0].train.head_chunks;
+    *bytes = s.region_bytes[VALUE_SCRATCH];
     step_release(&s);
     model_close(&m);
     opened_close(&opened);
+}
+
+static void logits_are_limited_in_memory(void **state)
+{
+    unsigned chunks;
+    uint64_t bytes;
+    (void)state;
+    plan_head(1 << 20, 5, &chunks, &bytes); /* 2 GiB of logits: 256 rows are 1 GiB */
+    assert_int_equal(chunks, 2);
+    assert_true(bytes >= (uint64_t)STEP_LOGIT_BYTES * 9 / 10);
+    assert_true(bytes < (uint64_t)STEP_LOGIT_BYTES * 11 / 10);
+}
+
+/* Squares of 10^9 rows do not fit 64 bits. */
+static void heads_of_many_tokens_have_few_chunks(void **state)
+{
+    unsigned chunks;
+    uint64_t bytes;
+    (void)state;
+    plan_head(1 << 20, 10000000, &chunks, &bytes);
+    assert_int_equal(chunks, STEP_HEAD_CHUNKS);
+    plan_head(128, 10000000, &chunks, &bytes);
+    assert_in_range(chunks, STEP_HEAD_CHUNKS / 2, STEP_HEAD_CHUNKS);
 }
 
 /* ---- what is no number ---- */
@@ -352,6 +375,7 @@ int main(void)
         cmocka_unit_test(micro_batches_may_wait_for_their_backward_part),
         cmocka_unit_test(logits_of_some_tokens_at_a_time_give_the_same),
         cmocka_unit_test(logits_are_limited_in_memory),
+        cmocka_unit_test(heads_of_many_tokens_have_few_chunks),
         cmocka_unit_test(an_update_of_nan_is_skipped),
         cmocka_unit_test(a_step_moves_the_bias_of_experts),
         cmocka_unit_test(layouts_without_steps_are_refused),

@@ -163,7 +163,7 @@ struct train_options {
     uint64_t num_distributed_optimizer_instances, ddp_bucket_size;
 
     /* ---- experts ---- */
-    const char *moe_router_load_balancing_type;  /* aux_loss, seq_aux_loss, none */
+    const char *moe_router_load_balancing_type;  /* aux_loss, seq_aux_loss, global_aux_loss, none */
     double moe_aux_loss_coeff, moe_z_loss_coeff; /* 0; NaN: none */
     double moe_router_bias_update_rate;
     const char *moe_router_dtype; /* fp32, fp64; NULL: that of the activations */

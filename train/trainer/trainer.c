@@ -1,14 +1,12 @@
 /* trainer.c - the life of a run: everything is checked and planned before anything is loaded. */
 #include "train/trainer/trainer.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "common/checked.h"
 #include "common/clock.h"
 #include "common/text.h"
 #include "common/threads.h"
@@ -61,9 +59,42 @@ static struct training_shape training_of(const struct trainer *t)
         s.balance_coefficient = o->moe_aux_loss_coeff;
     if (text_equal(o->moe_router_load_balancing_type, "seq_aux_loss"))
         s.balance_length = o->seq_length;
+    s.balance_is_global = text_equal(o->moe_router_load_balancing_type, "global_aux_loss");
     s.bias_update_rate = o->moe_router_bias_update_rate;
     if (o->moe_z_loss_coeff > 0) s.z_coefficient = o->moe_z_loss_coeff;
     return s;
+}
+
+static enum status check_length(const struct trainer *t, struct error *err)
+{
+    const uint64_t learned = model_learned_positions(&t->model.config), length = t->o->seq_length;
+    if (!learned || length <= learned) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "--seq-length %" PRIu64 ": the model has learned %" PRIu64 " positions", length,
+                learned);
+}
+
+/* Of experts a rank may get all that its group has chosen. */
+static uint64_t rows_of_token(const struct model *m)
+{
+    const struct group_sizes *s = &m->groups.sizes;
+    const uint64_t here = m->config.num_experts / s->ep;
+    if (!here) return 1;
+    return max_u64(s->ep * s->etp * min_u64(m->config.moe_router_topk, here) / s->tp, 1);
+}
+
+static enum status check_rows(const struct trainer *t, struct error *err)
+{
+    const uint64_t rows = rows_of_token(&t->model), length = t->o->seq_length,
+                   most = MAX_ROWS / rows;
+    if (t->o->micro_batch_size <= most / length) return OK;
+    if (length > most)
+        return fail(err, ERR_UNSUPPORTED, "--seq-length %" PRIu64 ": it can be up to %" PRIu64,
+                    length, most);
+    return fail(err, ERR_UNSUPPORTED,
+                "--micro-batch-size %" PRIu64 ": with --seq-length %" PRIu64
+                " it can be up to %" PRIu64,
+                t->o->micro_batch_size, length, most / length);
 }
 
 static enum status make_step(struct trainer *t, struct error *err)
@@ -92,11 +123,8 @@ static enum status make_step(struct trainer *t, struct error *err)
         .shards_states = o->use_distributed_optimizer,
         .bucket_numel = o->ddp_bucket_size,
         .vocab_rows = t->vocab_rows};
-    const uint64_t learned = model_learned_positions(&t->model.config);
-    if (learned && o->seq_length > learned)
-        return fail(err, ERR_UNSUPPORTED,
-                    "--seq-length %" PRIu64 ": the model has learned %" PRIu64 " positions",
-                    o->seq_length, learned);
+    TRY(check_length(t, err));
+    TRY(check_rows(t, err));
     if (t->model.layout.pp > 1 && t->model.layout.vpp > 1 && t->batch.num_steps > 1)
         return fail(err, ERR_USAGE,
                     "--step-batch-size-schedule with %" PRIu64
@@ -160,22 +188,13 @@ static enum status plan(struct trainer *t, struct error *err)
 
 /* ---- the whole ---- */
 
-static void share_cpus(const struct trainer *t)
-{
-#ifdef _OPENMP
-    omp_set_num_threads((int)trainer_threads(t));
-#else
-    (void)t;
-#endif
-}
-
 static enum status run(struct trainer *t, struct error *err)
 {
     struct checkpoint_loaded loaded;
     TRY(trainer_set_up(t, NULL, err));
     TRY(trainer_open_model(t, err));
     TRY(trainer_agree_on_model(t, err));
-    share_cpus(t);
+    cpu_use_threads(trainer_threads(t));
     TRY(trainer_open_destinations(t, err));
     TRY(trainer_find_constants(t, err));
     TRY(make_step(t, err));

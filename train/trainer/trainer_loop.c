@@ -115,13 +115,17 @@ static void add_router_losses(const struct trainer *t, const struct iteration *i
     for (uint64_t l = 0; l < t->model.config.num_layers; l++)
         layers += model_layer_is_moe(&t->model.config, l);
     const double count = (double)(i->micro_batches * trainer_dp(t) * layers);
-    const bool by_sequence = text_equal(kind, "seq_aux_loss");
+    const double balance = r->balance / count;
+    const bool by_sequence = text_equal(kind, "seq_aux_loss"),
+               is_global = text_equal(kind, "global_aux_loss");
     if (!layers) return;
     /* Losses without a coefficient are 0. That of micro-batches is there beside that of sequences,
-     * whose name, seq_aux_loss, has aux_loss in it. */
+     * whose name, seq_aux_loss, has aux_loss in it. That of all ranks is no mean over them. */
     if (kind && strstr(kind, "aux_loss"))
-        add_router_loss(s, "load_balancing_loss", by_sequence ? 0 : r->balance / count);
-    if (by_sequence) add_router_loss(s, "seq_load_balancing_loss", r->balance / count);
+        add_router_loss(s, "load_balancing_loss", by_sequence || is_global ? 0 : balance);
+    if (by_sequence) add_router_loss(s, "seq_load_balancing_loss", balance);
+    if (is_global)
+        add_router_loss(s, "global_load_balancing_loss", balance * (double)trainer_dp(t));
     if (t->o->moe_z_loss_coeff > 0) add_router_loss(s, "z_loss", r->z_loss / count);
 }
 

@@ -250,6 +250,17 @@ static void balance_scores(real *scores, const union op_params *p, const real *l
         scores[e] /= sum;
 }
 
+/* What balance is divided by: the sum of the only counts, or 1. */
+static real balance_divisor(const union op_params *p, const struct operand *counts)
+{
+    const int32_t *count = counts->data;
+    int64_t sum = 0;
+    if (!p->route.of_share || !count) return 1;
+    for (size_t e = 0; e < counts->shape[1]; e++)
+        sum += count[e];
+    return (real)sum;
+}
+
 /* d_logits += factor * the gradient of the sum of counts[e] * balance_scores[e]: of softmax
  * scores[e] (counts[e] - their mean), of sigmoid that times 1 - sigmoid. */
 static void add_balance(const struct slope *s, const union op_params *p, const real *logits,
@@ -289,8 +300,8 @@ enum status NAME(route_backward)(const union op_params *p, const struct operand 
     (void)err;
     const real *logits = in[0].data, *d_weights = in[2].data, *scale = in[4].data;
     const int32_t *experts = in[1].data, *counts = in[3].data;
-    const real times = scale ? *scale : 1, balance = (real)p->route.balance * times,
-               z = (real)p->route.z * times;
+    const real times = scale ? *scale : 1, z = (real)p->route.z * times,
+               balance = (real)p->route.balance * times / balance_divisor(p, &in[3]);
     elem *d_logits = out[0].data;
     const size_t num_tokens = in[0].shape[0], num_experts = in[0].shape[1], topk = p->route.topk;
 #pragma omp parallel for num_threads(workers()) if (num_tokens * num_experts >= WORTH_THREADS)
@@ -411,8 +422,9 @@ enum status NAME(balance_loss)(const union op_params *p, const struct operand *i
 {
     (void)err;
     const real *loss_sum = in[2].data;
-    const real all = sum_losses(expected_count, p, &in[0], in[1].data, workspace);
-    *(real *)out[0].data = (loss_sum ? *loss_sum : 0) + (real)p->route.balance * all;
+    const real all = sum_losses(expected_count, p, &in[0], in[1].data, workspace),
+               balance = (real)p->route.balance / balance_divisor(p, &in[1]);
+    *(real *)out[0].data = (loss_sum ? *loss_sum : 0) + balance * all;
     return OK;
 }
 

@@ -148,6 +148,31 @@ static size_t counts_of(const union op_params *p, size_t token, size_t num_exper
     return (size_t)((p->route.first_token + token) / p->route.sequence_length) * num_experts;
 }
 
+/* Counts of sequences, each below `most`; or of all tokens, of which shares are taken. */
+static struct operand random_counts(struct op_test *t, union op_params *p, size_t num_tokens,
+                                    size_t num_experts, uint64_t most)
+{
+    p->route.of_share = test_coin(t);
+    const struct operand counts =
+        INTS(p->route.of_share ? 1 : random_sequences(t, p, num_tokens), num_experts);
+    for (size_t e = 0; e < test_count(&counts); e++)
+        test_set(t, &counts, e, (double)test_below(&t->seed, most));
+    if (p->route.of_share) test_set(t, &counts, 0, 1);
+    return counts;
+}
+
+/* The count of an expert that is lost with a token, or its share. */
+static double weight_of_count(const struct op_test *t, const union op_params *p,
+                              const struct operand *counts, size_t token, size_t expert)
+{
+    const size_t num_experts = counts->shape[1];
+    double sum = 0;
+    for (size_t e = 0; e < num_experts; e++)
+        sum += test_get(t, counts, e);
+    return test_get(t, counts, counts_of(p, token, num_experts) + expert) /
+           (p->route.of_share ? sum : 1);
+}
+
 /* Logits of a token are so far from one another that a small change of one does not change the
  * choice. */
 static struct backward backward_of(struct op_test *t, size_t n, size_t num_experts)
@@ -164,11 +189,7 @@ static struct backward backward_of(struct op_test *t, size_t n, size_t num_exper
     }
     b.in[1] = INTS(n, b.p.route.topk), b.in[2] = REALS(n, b.p.route.topk);
     b.out[0] = ELEMS(n, num_experts), b.weights = REALS(n, b.p.route.topk);
-    if (test_coin(t)) {
-        b.in[3] = INTS(random_sequences(t, &b.p, n), num_experts);
-        for (size_t e = 0; e < test_count(b.in + 3); e++)
-            test_set(t, b.in + 3, e, (double)test_below(&t->seed, 9));
-    }
+    if (test_coin(t)) b.in[3] = random_counts(t, &b.p, n, num_experts, 9);
     if (test_coin(t)) b.in[4] = REALS(1);
     const struct operand in[] = {b.in[0], ABSENT}, out[] = {b.weights, b.in[1]};
     test_op(t, OP_ROUTE, &b.p, in, out);
@@ -259,7 +280,6 @@ static void check_token(struct op_test *t, const struct backward *b, size_t i)
     const size_t num_experts = b->in[0].shape[1], topk = b->p.route.topk;
     const struct token x = token_of(t, b, i);
     const double scale = b->in[4].data ? test_get(t, b->in + 4, 0) : 1;
-    const size_t counts = counts_of(&b->p, i, num_experts);
     double balanced[MAX_EXPERTS];
     probabilities(t, &b->p, b->in, i, balanced);
     for (size_t e = 0; e < num_experts; e++) {
@@ -272,7 +292,7 @@ static void check_token(struct op_test *t, const struct backward *b, size_t i)
         }
         for (size_t other = 0; b->in[3].data && other < num_experts; other++) {
             const double part = b->p.route.balance * scale *
-                                test_get(t, b->in + 3, counts + other) *
+                                weight_of_count(t, &b->p, b->in + 3, i, other) *
                                 slope_of_probability(t, b, i, balanced, other, e);
             sum += part;
             size += fabs(part);
@@ -314,17 +334,14 @@ OP_TEST(balance_is_lost_over_all_tokens, 20)
     const size_t n = test_between(t, 1, 700), num_experts = test_between(t, 1, 40);
     union op_params p = {.route = {.balance = 0.01, .sigmoid = test_coin(t)}};
     struct operand loss = REALS(1), before;
-    const struct operand in[] = {REALS(n, num_experts),
-                                 INTS(random_sequences(t, &p, n), num_experts),
+    const struct operand in[] = {REALS(n, num_experts), random_counts(t, &p, n, num_experts, 50),
                                  test_sum(t, &loss, &before)};
     double want = 0;
-    for (size_t e = 0; e < test_count(in + 1); e++)
-        test_set(t, in + 1, e, (double)test_below(&t->seed, 50));
     for (size_t i = 0; i < n; i++) {
         double x[MAX_EXPERTS];
         probabilities(t, &p, in, i, x);
         for (size_t e = 0; e < num_experts; e++)
-            want += p.route.balance * x[e] * test_get(t, in + 1, counts_of(&p, i, num_experts) + e);
+            want += p.route.balance * x[e] * weight_of_count(t, &p, in + 1, i, e);
     }
     test_op(t, OP_BALANCE_LOSS, &p, in, &loss);
     test_near(t, &loss, 0, want + test_get(t, &before, 0), want);
