@@ -167,9 +167,12 @@ void tensor_add_pieces(struct arena *a, struct tensor *t, const struct tensor *o
     const size_t total = t->num_pieces + of->num_pieces;
     struct piece *all = arena_array(a, total, sizeof *all);
     if (t->num_pieces) memcpy(all, t->pieces, t->num_pieces * sizeof *all);
-    if (of->num_pieces) memcpy(all + t->num_pieces, of->pieces, of->num_pieces * sizeof *all);
     t->pieces = all;
-    t->num_pieces = t->pieces_capacity = total;
+    t->pieces_capacity = total;
+    for (size_t i = 0; i < of->num_pieces; i++) {
+        const struct pair pair = pair_unpack(&of->pieces[i].pair);
+        tensor_add_piece(a, t, &of->pieces[i], &pair);
+    }
 }
 
 /* ---- own tensors ---- */

@@ -98,7 +98,7 @@ struct tensor *catalog_find(const struct catalog *c, const char *name);
  * ignored. */
 void tensor_add_piece(struct arena *a, struct tensor *t, const struct piece *piece,
                       const struct pair *pair);
-/* Adds all pieces of another tensor, whose arena lives as long. */
+/* Adds copies of all pieces of another tensor. */
 void tensor_add_pieces(struct arena *a, struct tensor *t, const struct tensor *of);
 /* Adds the part of an own tensor that `part` selects: part.a is flat in the logical tensor t,
  * part.b flat in the own one (both row-major). It is joined with the parts of the own tensor, and

@@ -510,6 +510,27 @@ static void many_ranks_take_little_memory_and_are_named_once(void **state)
     }
 }
 
+static void copied_pieces_outlive_the_tensor_that_they_are_of(void **state)
+{
+    (void)state;
+    struct arena brief;
+    const uint64_t numel = 12;
+    const struct piece piece = {.dtype = DT_U8, .file = 3, .offset_bytes = 5};
+    const struct pair turned = {.num_axes = 2, .axes = {{3, 4, 1}, {4, 1, 3}}};
+    struct tensor *t, of = {.name = "brief", .dtype = DT_U8, .numel = numel};
+    arena_init(&brief);
+    tensor_add_piece(&brief, &of, &piece, &turned);
+    assert_ok(catalog_add(&c, "w", DT_U8, 1, &numel, &t, &err));
+    tensor_add_pieces(c.arena, t, &of);
+    arena_release(&brief);
+    assert_int_equal(t->num_pieces, 1);
+    assert_int_equal(t->pieces[0].file, 3);
+    assert_int_equal(t->pieces[0].offset_bytes, 5);
+    const struct pair pair = pair_unpack(&t->pieces[0].pair);
+    assert_memory_equal(&pair.axes, &turned.axes, sizeof pair.axes);
+    assert_ok(tensor_check(t, &err));
+}
+
 /* ---- what does not fit ---- */
 
 static void add_piece(struct tensor *t, const uint64_t *shape, uint64_t row, uint64_t column,
@@ -632,6 +653,7 @@ int main(void)
         TEST(any_runs_of_stored_tensors_make_an_own_one),
         TEST(thousands_of_parts_are_no_matter),
         TEST(many_ranks_take_little_memory_and_are_named_once),
+        TEST(copied_pieces_outlive_the_tensor_that_they_are_of),
         TEST(holes_and_overlaps_are_named),
         TEST(a_part_past_the_end_is_named),
         TEST(an_empty_tensor_needs_no_piece),

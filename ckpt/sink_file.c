@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "ckpt/panel.h"
 #include "ckpt/publish.h"
 #include "common/checked.h"
 #include "common/file.h"
@@ -29,7 +30,7 @@ struct run {
 /* runs and crc are behind the sink's lock. */
 struct filled_segment {
     _Atomic uint64_t bytes_left;
-    struct run *runs; /* by offset; on the heap until the segment is complete */
+    struct run *runs; /* in any order; on the heap until the segment is complete */
     size_t num_runs, runs_capacity;
     uint32_t crc; /* of a complete segment that wants a CRC */
 };
@@ -86,14 +87,14 @@ static size_t *find_fillers(const struct plan *p)
  * only segments of several carries keep runs for longer. */
 uint64_t sink_file_run_bytes(const struct plan *p, unsigned threads)
 {
-    enum { TASK_ELEMENTS = 2 << 20, SPARE = 2 }; /* of a task, at least; arrays double */
+    enum { TASK_ELEMENTS = 2 << 20, SPARE = 4 }; /* of a task, at least; see make_room() */
     size_t *fillers = find_fillers(p);
     uint64_t kept = 0, most = 0;
     for (size_t i = 0; i < p->num_carries; i++) {
         const struct carry *c = &p->carries[i];
         const uint64_t windows = min_u64(c->source->numel / TASK_ELEMENTS + 1, threads + 1);
         uint64_t alone = 0;
-        for (size_t k = 0; k < c->num_pieces; k++) {
+        for (size_t k = 0; k < c->num_pieces && !tensor_is_hole(c->source); k++) {
             const uint32_t segment = c->pieces[k].segment;
             if (!p->segments[segment].wants_crc) continue;
             const uint64_t runs = growing_runs(&c->pieces[k].pair) * windows;
@@ -252,52 +253,46 @@ static void append_run(struct run *r, const struct run *next)
     r->bytes += next->bytes;
 }
 
-/* The number of runs that begin at or before an offset. */
-static size_t runs_up_to(const struct filled_segment *f, uint64_t offset)
+static int by_offset(const void *a, const void *b)
 {
-    size_t low = 0, high = f->num_runs;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (f->runs[middle].offset <= offset)
-            low = middle + 1;
+    const struct run *x = a, *y = b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Sorts the runs and joins those that follow one another. */
+static void join_runs(struct filled_segment *f)
+{
+    size_t n = 0;
+    if (f->num_runs > 1) qsort(f->runs, f->num_runs, sizeof *f->runs, by_offset);
+    for (size_t i = 0; i < f->num_runs; i++)
+        if (n > 0 && end_of(&f->runs[n - 1]) == f->runs[i].offset)
+            append_run(&f->runs[n - 1], &f->runs[i]);
         else
-            high = middle;
-    }
-    return low;
+            f->runs[n++] = f->runs[i];
+    f->num_runs = n;
 }
 
-static void insert_run(struct filled_segment *f, size_t at, const struct run *run)
+/* Makes room for one more by joining runs. Where few can be joined it takes more memory, so that
+ * the sorting is seldom. */
+static void make_room(struct filled_segment *f)
 {
-    if (f->num_runs == f->runs_capacity) {
-        f->runs_capacity = f->runs_capacity ? 2 * f->runs_capacity : 1;
-        f->runs = must_realloc(f->runs, f->runs_capacity * sizeof *f->runs);
-    }
-    memmove(f->runs + at + 1, f->runs + at, (f->num_runs - at) * sizeof *f->runs);
-    f->runs[at] = *run;
-    f->num_runs++;
+    join_runs(f);
+    if (f->num_runs < f->runs_capacity - f->runs_capacity / 4) return;
+    f->runs_capacity = f->runs_capacity ? 2 * f->runs_capacity : 1;
+    f->runs = must_realloc(f->runs, f->runs_capacity * sizeof *f->runs);
 }
 
-static void remove_run(struct filled_segment *f, size_t at)
-{
-    f->num_runs--;
-    memmove(f->runs + at, f->runs + at + 1, (f->num_runs - at) * sizeof *f->runs);
-}
-
-/* Adds a run to those that it continues. */
 static void add_run(struct sink *sink, const struct journal_run *added)
 {
     struct sink_file *s = (struct sink_file *)sink;
     struct filled_segment *f = &s->segments[added->segment];
     const struct run run = {added->offset, added->bytes, (uint32_t)added->crc};
     pthread_mutex_lock(&s->lock);
-    size_t at = runs_up_to(f, run.offset);
-    if (at > 0 && end_of(&f->runs[at - 1]) == run.offset)
-        append_run(&f->runs[--at], &run);
-    else
-        insert_run(f, at, &run);
-    if (at + 1 < f->num_runs && end_of(&f->runs[at]) == f->runs[at + 1].offset) {
-        append_run(&f->runs[at], &f->runs[at + 1]);
-        remove_run(f, at + 1);
+    if (f->num_runs && end_of(&f->runs[f->num_runs - 1]) == run.offset) {
+        append_run(&f->runs[f->num_runs - 1], &run);
+    } else {
+        if (f->num_runs == f->runs_capacity) make_room(f);
+        f->runs[f->num_runs++] = run;
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -332,6 +327,7 @@ static enum status combine_runs(struct sink_file *x, uint32_t segment, struct er
     const uint64_t bytes = s->numel * dtype_bytes(s->dtype);
     uint64_t end = 0;
     if (!s->wants_crc) return OK;
+    join_runs(f);
     for (size_t i = 0; i < f->num_runs; i++) {
         const struct run *r = &f->runs[i];
         add_hole(s, r->offset, &f->crc, &end);

@@ -367,11 +367,35 @@ static enum status join(struct join *j, struct digits y, struct digits z, int64_
     return st;
 }
 
+/* Whether the elements of a follow one another. */
+static bool is_a_run(const struct pair *p)
+{
+    return p->num_axes == 0 || (p->num_axes == 1 && p->axes[0].a_stride == 1);
+}
+
+/* The join of two runs, which most pieces are: without digits. */
+static enum status join_a_runs(struct join *j, const struct pair *y, const struct pair *z)
+{
+    const uint64_t begin = max_u64(y->a_offset, z->a_offset),
+                   end = min_u64(y->a_offset + pair_count(y), z->a_offset + pair_count(z));
+    const uint64_t y_stride = y->num_axes ? y->axes[0].b_stride : 1,
+                   z_stride = z->num_axes ? z->axes[0].b_stride : 1;
+    struct pair p = {.a_offset = y->b_offset + (begin - y->a_offset) * y_stride,
+                     .b_offset = z->b_offset + (begin - z->a_offset) * z_stride};
+    if (end - begin > 1) {
+        p.num_axes = 1;
+        p.axes[0] = (struct axis){end - begin, y_stride, z_stride};
+    }
+    if (j->nests) TRY(pair_require_nested(&p, j->name, j->err));
+    return j->visit(j->context, &p, j->err);
+}
+
 static enum status join_pairs(struct join *j, const struct pair *y, const struct pair *z)
 {
     if (!pair_count(y) || !pair_count(z)) return OK;
     if (z->a_offset >= y->a_offset + pair_a_span(y) || y->a_offset >= z->a_offset + pair_a_span(z))
         return OK; /* the usual case for a tensor of many pieces */
+    if (is_a_run(y) && is_a_run(z)) return join_a_runs(j, y, z);
     return join(j, digits_of(y), digits_of(z), (int64_t)(z->a_offset - y->a_offset));
 }
 

@@ -239,6 +239,22 @@ static void views_with_little_in_common_are_not_compared_without_end(void **stat
     assert_false(pair_overlap(&y, &z));
 }
 
+static void runs_share_one_run_where_they_meet(void **state)
+{
+    (void)state;
+    static struct blocks blocks;
+    for (uint64_t first = 0; first < 12; first++)
+        for (uint64_t count = 0; count < 12; count++)
+            for (uint64_t stride = 1; stride < 4; stride++) {
+                const struct pair y = pair_whole(5, 100, 4);
+                struct pair z = pair_whole(first, 7, count);
+                z.axes[0].b_stride = stride;
+                if (count == 1) z.num_axes = 0;
+                check_join(&y, &z, &blocks);
+                assert_int_equal(blocks.count, count && first < 9 && first + count > 5);
+            }
+}
+
 static void packed_views_are_as_they_were(void **state)
 {
     (void)state;
@@ -291,6 +307,7 @@ int main(void)
         cmocka_unit_test(empty_views_share_nothing),
         cmocka_unit_test(views_larger_than_any_tensor_are_not_nested),
         cmocka_unit_test(views_with_little_in_common_are_not_compared_without_end),
+        cmocka_unit_test(runs_share_one_run_where_they_meet),
         cmocka_unit_test(packed_views_are_as_they_were),
     };
     return cmocka_run_group_tests_name("view", tests, NULL, NULL);

@@ -5,12 +5,12 @@ tests_folder=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=train_lib.sh
 . "$tests_folder/trainer/train_lib.sh"
 
-# Relative errors of loss and gradient norm, and what a final weight may differ by. Megatron-LM ran on a CPU: a GPU
-# adds in another order, and in bf16 the difference grows.
+# Relative errors of loss and gradient norm, and what a final weight may differ by. Megatron-LM ran on a CPU: other
+# instructions and a GPU add in another order, and in bf16 the difference grows (by AMX 1.1 % in one norm).
 limits_of() {
     case $1 in
     bf16*)
-        loss=1e-3 norm=1e-2 weight=0.01
+        loss=1e-3 norm=2e-2 weight=0.01
         [ "${FERRY_TEST_DEVICE:-cpu}" = cpu ] || norm=3e-2
         ;;
     fp16*) loss=5e-2 norm=1e-2 weight=0.02 ;;
@@ -68,7 +68,6 @@ repeats_on_ranks() { # NAME DP OPTION...
     limits_of "$1"
     name=$1 dp=$2
     shift 2
-    [ "$name" != bf16-dp2 ] || norm=2e-2
     enter "$name-ranks"
     # shellcheck disable=SC2046 # words
     train $(sed -n "s/^$name	pretrain_gpt.py //p" "$runs/commands.txt") --load "$(model_of "$name")" --dp "$dp" \

@@ -43,7 +43,9 @@ static const struct tensor *keep_tensor(const struct trying *x, const struct ten
     if (t == of->read[0] || t == of->read[1]) return t;
     struct tensor *out = arena_copy(x->kept, t, sizeof *t);
     out->shape = arena_copy(x->kept, t->shape, t->num_dims * sizeof *t->shape);
-    out->pieces = arena_copy(x->kept, t->pieces, t->num_pieces * sizeof *t->pieces);
+    out->pieces = NULL;
+    out->num_pieces = out->pieces_capacity = 0;
+    tensor_add_pieces(x->kept, out, t);
     return out;
 }
 
