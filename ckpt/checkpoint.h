@@ -150,8 +150,8 @@ struct checkpoint {
     bool names_alone;              /* no config is known, and logical tensors are own ones */
     struct tied_name *tied;        /* as the files have them; a config says it otherwise */
     size_t num_tied, tied_capacity;
-    const char *family;            /* of the model map; NULL: not known */
-    struct layout layout;          /* as found; all 1 for Hugging Face */
+    const char *family;   /* of the model map; NULL: not known */
+    struct layout layout; /* as found; all 1 for Hugging Face */
     /* Of formats in which data parallel ranks have files: how many there are (0: not known), and of
      * DeepSpeed the stage of ZeRO. */
     uint64_t dp;

@@ -132,7 +132,7 @@ struct out_tensor {
     enum dtype dtype;
     unsigned num_dims;
     const uint64_t *shape;
-    uint64_t numel, filled; /* filled: elements planned so far, counted by the target_kind */
+    uint64_t numel, filled;       /* filled: elements planned so far, counted by the target_kind */
     size_t first_part, last_part; /* convert/own_outputs.h; SIZE_MAX: none */
 };
 struct out_tensors {
@@ -165,9 +165,9 @@ const struct tensor *target_state(struct target *t, const struct tensor *x, size
 /* The iteration to write: by --iteration, else the source's, else the optimizer's step. */
 uint64_t target_iteration(const struct target *t);
 
-/* For formats of torch's own trainers, whose weights are what the optimizer trains: target_take_states(),
- * where wider masters become the weights, unless --torch-dtype says otherwise, and are no states.
- * Notes it. */
+/* For formats of torch's own trainers, whose weights are what the optimizer trains:
+ * target_take_states(), where wider masters become the weights, unless --torch-dtype says
+ * otherwise, and are no states. Notes it. */
 MUST_CHECK enum status target_take_trained(struct target *t, struct error *err);
 
 /* Whether a logical tensor is a parameter, not a state of the optimizer or padding of the

@@ -50,7 +50,7 @@ struct convert_flags {
 #define NO_SPELLING(name)
 #define OTHER_NAME(word, name) " " #word "=" #name
 static const struct arg convert_args[] = {
-    {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format of the destination; default: torch_dist from Hugging Face, else the source's own; other names:" FORMATS(NO_SPELLING, NO_SPELLING, OTHER_NAME)},
+    {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format of the destination; default: the source's own of Megatron's formats, else torch_dist; other names:" FORMATS(NO_SPELLING, NO_SPELLING, OTHER_NAME)},
     {"--source --load --load-dir --input --input-dir --src", ARG_POSITIONAL, 0, "SOURCE", NULL, "SOURCE as an option"},
     {"--destination --dest --save --save-dir --output --output-dir --hf-save-dir", ARG_POSITIONAL, 1, "DESTINATION", NULL, "DESTINATION as an option"},
     {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to DTYPE (bfloat16, float16, float32, float64); default: dtypes stay as stored"},
@@ -768,12 +768,17 @@ const struct command command_convert = {
         "SOURCE is a Hugging Face folder (safetensors or .bin) or the name of a model in the hub's "
         "cache (org/name), a Megatron checkpoint in the "
         "torch_dist or the legacy torch format (the root with its tracker file, or one "
-        "iter_NNNNNNN). The format is detected. DESTINATION is created, and appears when it is "
+        "iter_NNNNNNN), or a checkpoint of DeepSpeed, FSDP or torchtitan (with --hf-config DIR, "
+        "the "
+        "folder of the Hugging Face model, unless a config.json is beside it). The format is "
+        "detected. DESTINATION is created, and appears when it is "
         "complete; other iterations of an existing Megatron root are not touched. After an "
         "interrupt, a kill or a failure, the same command continues.\n\n"
         "  ferry convert Llama-3.2-1B ckpt --tp 2 --pp 2\n"
         "  ferry convert ckpt ckpt8 --tp 8 --to torch\n"
-        "  ferry convert ckpt8 out-hf --to hf\n\n"
+        "  ferry convert ckpt8 out-hf --to hf\n"
+        "  ferry convert zero3-run ckpt --tp 4 --hf-config base\n"
+        "  ferry convert ckpt fsdp --to dcp --dp 8\n\n"
         "Several hosts share the work if the same command runs on each, on a shared file "
         "system:\n\n"
         "  srun -N 4 --ntasks-per-node 1 -K ferry convert SOURCE DESTINATION --tp 8\n\n"

@@ -70,8 +70,8 @@ void print_count(struct strbuf *out, uint64_t n);
 /* "rope  base 500000, llama3 scaling, ...", or the model's other kind of positions; the label is
  * `width` wide. */
 void report_positions(struct strbuf *out, const struct model_config *m, int width);
-/* "  dp 4  ZeRO 2": the data parallel ranks that have files of their own (0: none), and the stage of
- * ZeRO (NULL: none); the same as members of an object. */
+/* "  dp 4  ZeRO 2": the data parallel ranks that have files of their own (0: none), and the stage
+ * of ZeRO (NULL: none); the same as members of an object. */
 void report_ranks(struct strbuf *out, uint64_t dp, const unsigned *zero);
 void report_ranks_json(cJSON *object, uint64_t dp, const unsigned *zero);
 /* "unknown  config.json: foo 3: these may change ..."; nothing where all fields are known. */

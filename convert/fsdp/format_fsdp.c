@@ -20,6 +20,7 @@ const struct format format_fsdp = {
     .name = "fsdp",
     .title = "FSDP",
     .has = FORMAT_TORCH_GROUPS, /* a full state is not cut for ranks */
+    .becomes = &format_torch_dist,
     .naming = &naming_hf,
     .source = &source_fsdp,
     .target = &target_fsdp,

@@ -12,8 +12,8 @@
 #include "convert/megatron/optim/training_source.h"
 #include "convert/states.h"
 #include "formats/dcp.h"
-#include "formats/torch.h"
 #include "formats/pickle.h"
+#include "formats/torch.h"
 
 static enum status check_backend(struct megatron_source *m, struct error *err)
 {

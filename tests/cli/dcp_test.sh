@@ -47,7 +47,7 @@ run inspect flat
 prints "1 group: all (lr 0.01, weight decay 0.01)"
 
 it "names alone are enough from FSDP to FSDP, and for nothing else"
-run convert -q "$fsdp/ckpt" alone --dp 4 --verify full
+run convert -q "$fsdp/ckpt" alone --to dcp --dp 4 --verify full
 exits 0
 same alone "$fsdp/expected" --hf-config "$fsdp/expected"
 is_not_there alone/config.json
@@ -87,7 +87,7 @@ is_there fused/step-3/.metadata fused/step-3/config.json
 run convert -q "$titan/expected" split --names torchtitan --dp 3 --split-qkv --verify full
 exits 0
 same split "$titan/expected"
-run convert -q split fused --dp 1 --iteration 7
+run convert -q split fused --to torchtitan --dp 1 --iteration 7
 exits 0
 is_there fused/step-7/.metadata
 same fused "$titan/expected"

@@ -92,7 +92,7 @@ it "masters in F32 are written as the weights"
 megatron=$golden/../megatron/llama-HEAD-fully-reshardable-dp2
 run convert "$megatron/checkpoint" masters --to fsdp --hf-config "$megatron/expected"
 exits 0
-says "the masters in F32 are written as the weights"
+says "the weights are written as F32, from their masters"
 says "9 weights are cast from their masters"
 run inspect masters
 prints "F32"

@@ -43,6 +43,8 @@ answers 0 convert "$hf/llama2" stepped --iteration 5
 answers 0 convert stepped back --to hf
 answers 0 convert "$trained" trained-hf --to hf --optim --hf-config "$(dirname "$trained")/expected"
 answers 0 convert "$trained" none --no-optim --dry-run
+answers 0 convert trained-hf zero --to deepspeed --zero 2 --dp 2
+answers 0 convert zero unsharded --to dcp --dp 3
 answers 3 convert unknown none --to hf
 answers 2 convert m --no-such-option
 answers 2 convert m out --tp
@@ -119,6 +121,7 @@ answers 0 inspect "$trained"
 answers 0 convert trained-hf wide --to hf --optim --torch-dtype float32
 python3 "$root/tests/cli/strip_tensors.py" wide/optimizer.safetensors 'fp32\.' || is_wrong "strip_tensors.py"
 answers 0 inspect wide --tensors '*'
+answers 0 inspect zero
 answers 0 inspect unknown
 answers 0 inspect out --stored --tensors '*fc1*' --args --stats
 answers 0 inspect m/model.safetensors
@@ -144,6 +147,7 @@ answers 0 models --show mixer --model-map mixer.json
 answers 3 models --show nosuch
 answers 0 synth s --model llama
 answers 0 synth s --model llama --overwrite
+answers 0 synth s-zero --model llama --to deepspeed --dp 2 --optim
 answers 7 synth s --model llama
 answers 3 synth s2 --model nosuch
 

@@ -21,5 +21,4 @@ bool training_object_is_rng(const char *name);
 void training_target_common(struct target *t, struct value *common, struct value *content,
                             struct tensor_data *data);
 
-
 #endif
