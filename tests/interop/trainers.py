@@ -18,7 +18,7 @@ from pathlib import Path
 CASES = """
 dcp/fsdp2-dp2                | --to dcp --dp 4                                               | dcp       | fsdp_load.py --world 1                                       | -    | always
 dcp/fsdp2-dp2                | --to torch_dist --tp 2 > --to dcp --dp 2                       | dcp       | fsdp_load.py --world 2                                       | step | always
-dcp/fsdp2-dp4-flat           | --to torch --tp 3 > --to dcp --dp 3 --flatten-optim            | dcp       | fsdp_load.py --world 4 --flatten                             | -    | all
+dcp/fsdp2-dp4-flat           | --to torch_dist --tp 3 > --to dcp --dp 3 --flatten-optim --split-decay | dcp | fsdp_load.py --world 4 --flatten --split-decay --freeze embed_tokens | -    | all
 dcp/hsdp-2x2                 | --to hf --optim > --to dcp --dp 4                              | dcp       | fsdp_load.py --world 4 --wrap hsdp                           | -    | all
 dcp/fsdp-tp-2x2              | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 2 --wrap fsdp1                          | -    | all
 dcp/fsdp1-full-dp2           | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 2                                       | -    | always
@@ -26,10 +26,10 @@ dcp/fsdp2-ranks-dp4          | --to dcp --dp 2                                  
 dcp/torchtitan-fused-dp2     | --to torchtitan --dp 2                                        | dcp       | torchtitan_load.py --world 2                                 | step | always
 dcp/torchtitan-split-dp4     | --to torch_dist --tp 2 > --to torchtitan --dp 2 --split-qkv   | dcp       | torchtitan_load.py --world 1 --split-qkv                     | -    | all
 dcp/torchtitan-fused-dp2     | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 2                                       | -    | all
-deepspeed/zero1-fp32-dp2     | --to torch_dist --pp 2 > --to deepspeed --zero 1 --dp 2        | deepspeed | deepspeed_load.py --stage 1 --world 2                        | step | always
+deepspeed/zero1-fp32-dp2     | --to torch_dist --pp 2 > --to deepspeed --zero 1 --dp 2 --split-decay | deepspeed | deepspeed_load.py --stage 1 --world 2 --split-decay   | step | always
 deepspeed/zero2-bf16-dp2     | --to hf --optim > --to deepspeed --zero 2 --dp 2               | deepspeed | deepspeed_load.py --stage 2 --world 2 --dtype bf16           | -    | all
 deepspeed/zero1-bf16-dp4     | --to deepspeed --zero 3 --dp 2                                | deepspeed | deepspeed_load.py --stage 3 --world 2 --dtype bf16           | -    | always
-deepspeed/zero3-bf16-dp2     | --to torch --pp 2 > --to deepspeed --zero 3 --dp 2      | deepspeed | deepspeed_load.py --stage 3 --world 2 --dtype bf16           | step | all
+deepspeed/zero3-bf16-dp2     | --to torch --tp 2 > --to deepspeed --zero 3 --dp 2      | deepspeed | deepspeed_load.py --stage 3 --world 2 --dtype bf16           | step | all
 deepspeed/zero3-fp32-dp4-subgroups | --to deepspeed-universal --zero 1                       | deepspeed | deepspeed_load.py --stage 2 --world 2 --universal            | -    | always
 deepspeed/zero2-fp32-dp4-tied | --to deepspeed --zero 2 --dp 3                               | deepspeed | deepspeed_load.py --stage 2 --world 3                        | -    | all
 dcp/fsdp2-dp2                | --to deepspeed --zero 2 --dp 2                                | deepspeed | deepspeed_load.py --stage 2 --world 2                        | -    | all
