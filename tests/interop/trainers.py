@@ -33,6 +33,8 @@ deepspeed/zero3-bf16-dp2     | --to torch --tp 2 > --to deepspeed --zero 3 --dp 
 deepspeed/zero3-fp32-dp4-subgroups | --to deepspeed-universal --zero 1                       | deepspeed | deepspeed_load.py --stage 2 --world 2 --universal            | -    | always
 deepspeed/zero2-fp32-dp4-tied | --to deepspeed --zero 2 --dp 3                               | deepspeed | deepspeed_load.py --stage 2 --world 3                        | -    | all
 dcp/fsdp2-dp2                | --to deepspeed --zero 2 --dp 2                                | deepspeed | deepspeed_load.py --stage 2 --world 2                        | -    | all
+deepspeed/zero3-bf16-dp4-groups-frozen | --to deepspeed --zero 2 --dp 2                     | deepspeed | deepspeed_load.py --stage 2 --world 2 --dtype bf16 --split-decay --freeze embed_tokens --freeze layers.0.mlp | - | all
+deepspeed/zero2-roundrobin-dp4 | --to hf --optim > --to deepspeed-universal --split-decay    | deepspeed | deepspeed_load.py --stage 3 --world 2 --dtype bf16 --universal --split-decay | - | all
 deepspeed/ddp-fp32-dp2       | --to deepspeed --zero 0                                       | deepspeed | deepspeed_load.py --stage 0 --world 1                        | -    | all
 """
 
