@@ -44,13 +44,21 @@ static void copy_without(char *to, const char *name)
     *to = 0;
 }
 
+const char *name_without_wrappers(struct arena *a, const char *name)
+{
+    const size_t size = strlen(name) + 1;
+    char *stripped = arena_alloc(a, size);
+    copy_without(stripped, name);
+    return strcmp(stripped, name) ? stripped : name;
+}
+
 enum status wrapper_names_strip(struct wrapper_names *w, const char *name, const char **out,
                                 struct error *err)
 {
     struct arena *a = &w->c->arena;
     size_t old;
-    char *stripped = arena_alloc(a, strlen(name) + 1);
-    copy_without(stripped, name);
+    const char *stripped = name_without_wrappers(a, name);
+    if (stripped == name) stripped = arena_copy_text(a, name);
     *out = stripped;
     if (map_add(&w->originals, stripped, w->num_names, &old)) {
         const char *copy = strcmp(stripped, name) ? arena_copy_text(a, name) : stripped;

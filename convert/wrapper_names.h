@@ -8,6 +8,10 @@
 #include "ckpt/checkpoint.h"
 #include "common/map.h"
 
+/* The name without wrappers: `name` itself where there are none, else in arena a. */
+const char *name_without_wrappers(struct arena *a, const char *name);
+
+/* The names of a checkpoint. */
 struct wrapper_names {
     struct checkpoint *c;
     struct map originals; /* stripped name -> index of names */

@@ -4,44 +4,9 @@
 
 #include "common/count.h"
 #include "common/text.h"
+#include "convert/wrapper_names.h"
 
 static const char separator = '\x1f';
-
-/* ---- wrappers ---- */
-
-static bool skip_wrapper(const char **name, bool first)
-{
-    static const char *const wrappers[] = {"_orig_mod.", "_checkpoint_wrapped_module.",
-                                           "_fsdp_wrapped_module."};
-    for (size_t i = 0; i < COUNT(wrappers); i++)
-        if (text_skip_prefix(name, wrappers[i])) return true;
-    return first && text_skip_prefix(name, "module.");
-}
-
-const char *dcp_unwrap(struct arena *a, const char *name)
-{
-    const size_t length = strlen(name);
-    char *copy = NULL;
-    size_t n = 0;
-    for (const char *at = name; *at;) {
-        const char *part = at, *end;
-        while (skip_wrapper(&at, n == 0)) {
-        }
-        if (at != part && !copy) {
-            copy = arena_alloc(a, length + 1);
-            n = (size_t)(part - name);
-            memcpy(copy, name, n);
-        }
-        end = strchr(at, '.');
-        end = end ? end + 1 : at + strlen(at);
-        if (copy) memcpy(copy + n, at, (size_t)(end - at));
-        n += (size_t)(end - at);
-        at = end;
-    }
-    if (!copy) return name;
-    copy[n] = '\0';
-    return copy;
-}
 
 /* ---- paths ---- */
 
@@ -136,7 +101,8 @@ struct dcp_entry dcp_entry_of(struct arena *a, const char *name, const char *nes
         e.kind = DCP_PARAMETER;
     }
     e.below = above_text(a, path, above);
-    const char *unwrapped = e.kind == DCP_OTHER || e.numbered ? e.name : dcp_unwrap(a, e.name);
+    const char *unwrapped =
+        e.kind == DCP_OTHER || e.numbered ? e.name : name_without_wrappers(a, e.name);
     e.unwrapped = unwrapped != e.name;
     e.name = unwrapped;
     return e;

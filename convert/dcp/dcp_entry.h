@@ -39,9 +39,4 @@ struct dcp_entry {
 struct dcp_entry dcp_entry_of(struct arena *a, const char *name, const char *nested_path,
                               bool is_tensor);
 
-/* A parameter's name without the names of wrappers in it: "_orig_mod." (torch.compile),
- * "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.", and "module." (DDP) in front. `name`
- * itself where there are none, else in arena a. */
-const char *dcp_unwrap(struct arena *a, const char *name);
-
 #endif

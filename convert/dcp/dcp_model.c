@@ -10,6 +10,7 @@
 #include "convert/dcp/dcp_entry.h"
 #include "convert/states.h"
 #include "convert/torch_groups.h"
+#include "convert/wrapper_names.h"
 #include "formats/dcp.h"
 #include "kernels/cpu/cast.h"
 
@@ -343,7 +344,7 @@ static enum status add_listing_group(struct taking *x, const struct value *dict,
     if (!params || (params->kind != VALUE_LIST && params->kind != VALUE_TUPLE)) return OK;
     for (uint32_t i = 0; i < params->count; i++) {
         const char *name = value_as_text(params->items[i]);
-        if (name) TRY(add_param(x, dcp_unwrap(&x->c->arena, name), err));
+        if (name) TRY(add_param(x, name_without_wrappers(&x->c->arena, name), err));
     }
     return OK;
 }
