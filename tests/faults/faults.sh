@@ -18,6 +18,9 @@ runs=0 failed=0
 "$ferry" synth -q hf --model llama --layers 2 --vocab-size 500 --max-shard-size 100kB || exit 1
 "$ferry" convert -q hf dist --tp 2 --pp 2 || exit 1
 "$ferry" convert -q dist back --to hf || exit 1
+"$ferry" synth -q zero --model llama --layers 1 --hidden 32 --heads 4 --vocab-size 100 --optim --to deepspeed \
+    --zero 3 --dp 2 || exit 1
+"$ferry" convert -q zero dcp --to dcp --dp 2 || exit 1
 
 bad() {
     echo "FAILED: $fault: $*"
@@ -86,6 +89,7 @@ all() {
 
 all dist hf out --tp 2 --pp 2
 all back dist out --to hf
+all dcp zero out --to dcp --dp 2
 echo "faults: $runs runs with a fault"
 echo "faults: $((runs - failed)) passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -34,6 +34,8 @@ nothing_partial() {
 "$ferry" synth -q hf --model qwen3_moe --layers 6 --experts 8 --topk 2 --hidden 256 --ffn-hidden-size 512 \
     --moe-ffn-hidden-size 256 --vocab-size 20000 || exit 1
 "$ferry" convert -q hf dist --tp 4 --pp 2 || exit 1
+"$ferry" synth -q zero --model llama --layers 4 --hidden 256 --ffn-hidden-size 512 --vocab-size 8000 --optim \
+    --to deepspeed --zero 3 --dp 4 || exit 1
 
 # converting NAME SOURCE OPTION... - one conversion, killed over and over until it gets through.
 converting() {
@@ -118,7 +120,7 @@ sharing() {
     rm -rf "want_$name"
 }
 
-step=$((count / 6 + 1))
+step=$((count / 8 + 1))
 limit=$step
 converting to_torch_dist hf --tp 2 --pp 2
 limit=$((2 * step))
@@ -131,6 +133,10 @@ limit=$((5 * step))
 sharing by_three hf --tp 2 --pp 3
 limit=$((6 * step))
 sharing by_three_to_hf dist --to hf --max-shard-size 3MB
+limit=$((7 * step))
+converting of_zero zero --to torch_dist --tp 2 --pp 2
+limit=$((8 * step))
+sharing of_zero_by_three zero --to dcp --dp 3
 echo "kills: $kills runs killed, $resumed resumed, seed ${FERRY_TEST_SEED:-random}"
-echo "kills: $((failed == 0 ? 6 : 6 - failed)) passed, $failed failed"
+echo "kills: $((failed == 0 ? 8 : 8 - failed)) passed, $failed failed"
 [ "$failed" -eq 0 ]
