@@ -99,9 +99,9 @@ static void add_zeros(struct checkpoint *c, const char *name)
     const uint64_t shape[] = {2, 3};
     struct tensor *x;
     assert_ok(catalog_add(&c->catalog, name, DT_F32, 2, shape, &x, &err));
-    tensor_add_piece(
-        &c->arena, x,
-        &(struct piece){.origin = ORIGIN_ZERO, .dtype = DT_F32, .pair = pair_whole(0, 0, 6)});
+    const struct piece piece = {.origin = ORIGIN_ZERO, .dtype = DT_F32};
+    const struct pair whole = pair_whole(0, 0, 6);
+    tensor_add_piece(&c->arena, x, &piece, &whole);
 }
 
 static enum status plan_of(struct checkpoint *c, const struct format *format)
