@@ -181,7 +181,7 @@ other_trainers() {
     llama70="--model llama --layers 80 --hidden 8192 --heads 64 --kv-heads 8 --ffn-hidden-size 28672 --vocab-size 128256"
     for to in "deepspeed --zero 3" dcp; do
         # shellcheck disable=SC2086
-        "$ferry" synth -q large $llama70 --optim --sparse --to $to --dp 256
+        "$ferry" synth -q large $llama70 --optim --sparse --max-memory 2GiB --to $to --dp 256
         alone "--to $to: to torch_dist TP8 PP8" "$ferry" convert large out --to torch_dist --tp 8 --pp 8 --dry-run
         alone "--to $to: inspect" "$ferry" inspect large
         rm -rf large
