@@ -118,7 +118,7 @@ enum status source_same_own(struct checkpoint *c, const struct own_tensor *a,
     *at = 0;
     TRY(wrap_own(c, a, &x, err));
     TRY(wrap_own(c, b, &y, err));
-    *same = are_alike(&x, &y);
+    *same = x.dtype == y.dtype && x.numel == y.numel && dtype_bytes(x.dtype);
     return *same ? compare_tensors(&c->catalog, &x, &y, same, at, err) : OK;
 }
 

@@ -74,7 +74,8 @@ MUST_CHECK enum status source_check_exports(const struct checkpoint *c, struct e
 MUST_CHECK enum status source_same_stored(const struct checkpoint *c, const struct stored_tensor *a,
                                           const struct stored_tensor *b, bool *same, uint64_t *at,
                                           struct error *err);
-/* The same of two own tensors. */
+/* The same of two own tensors, of which the shapes may differ: files may have pieces of a flattened
+ * one, whose shape nothing tells. */
 MUST_CHECK enum status source_same_own(struct checkpoint *c, const struct own_tensor *a,
                                        const struct own_tensor *b, bool *same, uint64_t *at,
                                        struct error *err);

@@ -270,6 +270,45 @@ static void complete_fields(struct target *t, struct param_group *g, struct strb
     fill(&g->max_lr, isfinite(run->max_lr) ? run->max_lr : g->lr);
 }
 
+/* The parameters of a target by their logical tensors, in order. */
+struct by_logical {
+    struct map first; /* name -> the first of it */
+    size_t *next;     /* [parameters]; SIZE_MAX: none */
+};
+
+static struct by_logical index_by_logical(struct arena *a, const struct own_outputs *all)
+{
+    struct by_logical x = {.next = arena_array(a, all->out.count, sizeof *x.next)};
+    size_t *last = arena_array(a, all->out.count, sizeof *last); /* of those of a first */
+    for (size_t i = 0; i < all->out.count; i++) {
+        const struct out_tensor *o = &all->out.items[i];
+        size_t first = i;
+        x.next[i] = SIZE_MAX;
+        if (o->state || !o->logical) continue;
+        if (!map_add(&x.first, o->logical, i, &first)) x.next[last[first]] = i;
+        last[first] = i;
+    }
+    return x;
+}
+
+/* Adds a parameter that the source lists: under its own name, or all that are made of its logical
+ * tensor, where the target has other names. */
+static void add_listed(struct target *t, const struct own_outputs *all,
+                       const struct by_logical *by, bool *is_listed, struct torch_out_group *g,
+                       const char *name, double step)
+{
+    size_t at = own_outputs_find(all, name, NULL);
+    const bool is_own = at != SIZE_MAX;
+    const struct own_tensor *own = catalog_find_own(&t->source->catalog, name, NULL);
+    const char *logical = own && own->logical ? own->logical : name;
+    if (!is_own && !map_get(&by->first, logical, &at)) return;
+    for (; at != SIZE_MAX; at = is_own ? SIZE_MAX : by->next[at]) {
+        if (is_listed[at] || !has_state(all, at)) continue;
+        is_listed[at] = true;
+        add_param(&t->plan.arena, g, all->out.count, at, step);
+    }
+}
+
 /* The groups as the source lists them. *whole is false where a parameter that has states is in
  * none. */
 static struct torch_out_group *listed_groups(struct target *t, const struct own_outputs *all,
@@ -280,16 +319,14 @@ static struct torch_out_group *listed_groups(struct target *t, const struct own_
     const size_t num_groups = s->run.num_groups;
     struct torch_out_group *groups = arena_array(a, num_groups, sizeof *groups);
     bool *is_listed = arena_array(a, all->out.count, sizeof *is_listed);
+    struct by_logical by = index_by_logical(a, all);
     for (size_t g = 0; g < num_groups; g++) {
         const struct torch_group *from = &s->torch_groups[g];
         groups[g].own = from->own;
-        for (size_t i = 0; i < from->num_names; i++) {
-            const size_t at = own_outputs_find(all, from->names[i], NULL);
-            if (at == SIZE_MAX || is_listed[at] || !has_state(all, at)) continue;
-            is_listed[at] = true;
-            add_param(a, &groups[g], from->num_names, at, from->steps[i]);
-        }
+        for (size_t i = 0; i < from->num_names; i++)
+            add_listed(t, all, &by, is_listed, &groups[g], from->names[i], from->steps[i]);
     }
+    map_release(&by.first);
     *whole = true;
     for (size_t i = 0; i < all->out.count; i++)
         if (!all->out.items[i].state && !is_listed[i] && has_state(all, i)) *whole = false;

@@ -189,6 +189,7 @@ static enum status parse_zip(struct torch_file *t, struct arena *values,
     struct zip_directory z;
     struct strbuf bytes = {0};
     TRY(zip_read_directory(&z, &t->arena, archive, err));
+    t->saved_as = z.folder ? arena_copy_text(&t->arena, z.folder) : NULL;
     enum status st = OK;
     if (zip_find(&z, "constants.pkl"))
         st = fail(err, ERR_UNSUPPORTED,
@@ -485,5 +486,43 @@ enum status torch_numbers(const char *path, uint64_t offset, uint64_t size_bytes
         torch_close(&t);
     }
     stored_release(&s);
+    return st;
+}
+
+/* ---- names ---- */
+
+/* Moves behind the number that stands there; returns whether there is one. */
+static bool skip_number(const char **at)
+{
+    const size_t n = strspn(*at, "0123456789");
+    *at += n;
+    return n > 0;
+}
+
+/* Whether two names are equal but for their numbers, in which they differ. */
+static bool differ_in_numbers(const char *a, const char *b)
+{
+    const char *x = a, *y = b;
+    while (*x && *y) {
+        const bool number = skip_number(&x);
+        if (number != skip_number(&y)) return false;
+        if (number) continue;
+        if (*x++ != *y++) return false;
+    }
+    return !*x && !*y && strcmp(a, b) != 0;
+}
+
+enum status torch_check_name(const struct torch_file *t, struct error *err)
+{
+    struct arena a;
+    arena_init(&a);
+    char *name = path_base(&a, t->path), *end = strrchr(name, '.');
+    if (end) *end = '\0';
+    enum status st = OK;
+    if (t->saved_as && differ_in_numbers(name, t->saved_as))
+        st = fail(err, ERR_CORRUPT,
+                  "%s: torch saved it as %s%s: it is another rank's or layer's file, or was renamed",
+                  t->path, t->saved_as, strrchr(t->path, '.') ? strrchr(t->path, '.') : "");
+    arena_release(&a);
     return st;
 }

@@ -122,8 +122,11 @@ void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_na
     struct strbuf text = {0};
     char whole[2][SHA256_TEXT];
     digest_print_all(&text, digests, count, whole);
+    bool has_weights = !count; /* files of ZeRO-3 have masters alone */
+    for (size_t i = 0; i < count; i++)
+        has_weights |= !name_is_optimizer(digests[i].name);
     cJSON *sums = cJSON_AddObjectToObject(o, whole_name);
-    cJSON_AddStringToObject(sums, "*", whole[0]);
+    if (has_weights) cJSON_AddStringToObject(sums, "*", whole[0]);
     if (*whole[1]) cJSON_AddStringToObject(sums, "optimizer.*", whole[1]);
     cJSON *tensors = cJSON_AddObjectToObject(o, tensors_name);
     for (size_t i = 0; i < count; i++) {

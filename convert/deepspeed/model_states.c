@@ -285,7 +285,8 @@ enum status model_states_read(struct deepspeed *d, const struct ds_file *file, s
     struct reading r = {.d = d, .file = file};
     const char *path = path_join(&d->c->arena, d->c->folder, file->name);
     TRY(torch_open(&r.t, &d->c->catalog.stored, path, 0, UINT64_MAX, err));
-    enum status st = read_all(&r, err);
+    enum status st = torch_check_name(&r.t, err);
+    if (!st) st = read_all(&r, err);
     if (st && !text_starts_with(err->text, path)) st = fail_in(err, "%s", path);
     map_release(&r.places);
     torch_close(&r.t);

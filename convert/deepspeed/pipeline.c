@@ -110,7 +110,8 @@ static enum status read_layer(struct layers *x, struct error *err)
     struct checkpoint *c = x->d->c;
     const char *path = path_join(&c->arena, c->folder, x->file->name);
     TRY(torch_open(&x->t, &c->catalog.stored, path, 0, UINT64_MAX, err));
-    enum status st = value_walk(x->t.root, "", add_tensor, x, err);
+    enum status st = torch_check_name(&x->t, err);
+    if (!st) st = value_walk(x->t.root, "", add_tensor, x, err);
     if (st && !text_starts_with(err->text, path)) st = fail_in(err, "%s", path);
     torch_close(&x->t);
     return st;

@@ -173,7 +173,8 @@ static enum status read_zero_stage(struct deepspeed *d, size_t stage, const stru
     c->dp = z->num_ranks;
     c->has_zero = z->has_stage;
     c->zero = (unsigned)z->stage;
-    c->training.optimizer.inferred |= z->stage != 3 && (z->aligned || z->other_mappings);
+    /* the model computes with its masters rounded; stage 3 has nothing else */
+    c->training.optimizer.inferred |= z->stage != 3;
     return zero_read_finish(z, err);
 }
 
@@ -182,6 +183,11 @@ static enum status read_zero(struct deepspeed *d, struct error *err)
     size_t count, at = 0;
     const struct ds_file *files = ds_files_of(&d->files, DS_OPTIM, &count);
     struct zero_read *all = arena_array(&d->c->arena, d->num_stages, sizeof *all);
+    if (!files && d->params.count)
+        checkpoint_note(d->c,
+                        "%s: no *_optim_states.pt: the optimizer was not saved, or its files are "
+                        "lost; the weights are read alone",
+                        d->c->folder);
     if (!files) return OK;
     d->c->training.optimizer.present = true;
     for (size_t k = 0; k < d->num_stages; k++) {
@@ -234,6 +240,12 @@ static enum status read_checkpoint(struct deepspeed *d, const struct model_maps 
     d->pipeline =
         ds_files_of(&d->files, DS_LAYER, &num_layers) || (universal && has_pipeline_names(d));
     TRY(check_kinds(d, err));
+    if (universal && !ds_files_of(&d->files, DS_MODEL, &num_layers) &&
+        !ds_files_of(&d->files, DS_RANK_MODEL, &num_layers))
+        return fail(err, ERR_CORRUPT,
+                    "%s: no *_model_states.pt, which says in which order the parameters are and "
+                    "what their weights' type is",
+                    c->folder);
     TRY(d->pipeline ? read_pipeline(d, maps, folders, universal, err)
                     : read_model(d, maps, folders, universal, err));
     return states_prove(c, err);

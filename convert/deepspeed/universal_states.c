@@ -167,12 +167,35 @@ static enum status check_params(const struct universal *u, struct error *err)
                 missing, u->d->first, first, missing > 1 ? ", ..." : "");
 }
 
+static bool has_name(const struct name_list *list, const char *name)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (strcmp(list->names[i], name) == 0) return true;
+    return false;
+}
+
+/* Parameters have the same files: one that a folder lacks was lost. */
+static enum status check_files_of(const struct universal *u, size_t param,
+                                  const struct name_list *files, size_t first,
+                                  const struct name_list *of_first, struct error *err)
+{
+    for (size_t i = 0; i < of_first->count; i++)
+        if (text_ends_with(of_first->names[i], ".pt") && !has_name(files, of_first->names[i]))
+            return fail(err, ERR_CORRUPT, "%s/%s/%s is missing; %s has such a file", u->folder,
+                        u->params[param], of_first->names[i], u->params[first]);
+    return OK;
+}
+
 static enum status read_params(struct universal *u, struct error *err)
 {
     struct arena *a = &u->d->c->arena;
+    struct name_list of_first = {0};
     for (size_t i = 0; i < u->num_params; i++) {
         struct name_list files;
         TRY(folder_list(path_join(a, u->folder, u->params[i]), a, &files, err));
+        if (i == 0) of_first = files;
+        TRY(check_files_of(u, i, &files, 0, &of_first, err));
+        TRY(check_files_of(u, 0, &of_first, i, &files, err));
         for (size_t k = 0; k < files.count; k++)
             if (text_ends_with(files.names[k], ".pt") && strlen(files.names[k]) > strlen(".pt"))
                 TRY(read_file(u, i, files.names[k], err));

@@ -563,7 +563,8 @@ static enum status read_file(struct zero_read *z, const struct ds_file *file,
     struct rank_file f = {.z = z, .file = file};
     const char *path = path_join(&z->c->arena, z->folder, file->name);
     TRY(torch_open(&f.t, &z->c->catalog.stored, path, 0, UINT64_MAX, err));
-    enum status st = read_parts(&f, files, count, err);
+    enum status st = torch_check_name(&f.t, err);
+    if (!st) st = read_parts(&f, files, count, err);
     if (st && !text_starts_with(err->text, z->folder)) st = fail_in(err, "%s", path);
     torch_close(&f.t);
     return st;

@@ -350,7 +350,8 @@ static enum status read_files(struct reader *r, const struct fsdp_set *set, stru
         if (!set->paths[r->rank]) continue;
         TRY(torch_open(&t, &r->x->c->catalog.stored, set->paths[r->rank], 0, UINT64_MAX, err));
         r->t = &t;
-        enum status st = read_file(r, r->rank + 1 == last, err);
+        enum status st = torch_check_name(&t, err);
+        if (!st) st = read_file(r, r->rank + 1 == last, err);
         torch_close(&t);
         if (st) return st;
     }

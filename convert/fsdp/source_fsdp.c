@@ -113,7 +113,8 @@ static enum status read_weights(struct fsdp_source *x, struct error *err)
         struct torch_file t;
         if (!x->files.weights.paths[r]) continue;
         TRY(torch_open(&t, &x->c->catalog.stored, x->files.weights.paths[r], 0, UINT64_MAX, err));
-        enum status st = read_dict(x, &t, r, is_first, err);
+        enum status st = torch_check_name(&t, err);
+        if (!st) st = read_dict(x, &t, r, is_first, err);
         torch_close(&t);
         if (st) return st;
         is_first = false;

@@ -54,6 +54,9 @@ is_not_there alone/config.json
 run convert -q "$fsdp/ckpt" out --to hf --optim
 exits 3
 says "--hf-config DIR gives one"
+run convert -q "$fsdp/ckpt" out --to torch_dist
+exits 3
+says "what Megatron calls its parameters; --hf-config DIR gives one"
 run convert -q "$fsdp/ckpt" out --to torchtitan
 exits 3
 says "only a config.json says how torchtitan's names and rows"

@@ -200,6 +200,32 @@ refuses 5 "bf16_zero_pp_rank_1_mp_rank_02_optim_states.pt is missing (1 of 2 fil
 rm "$tag"/bf16_zero_pp_rank_0_mp_rank_02_optim_states.pt
 refuses 5 "no *mp_rank_02_optim_states.pt"
 
+it "files that have changed places are told by the names that torch saved them under"
+copy_of zero3-bf16-dp4-groups-frozen
+mv "$tag/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt" first
+mv "$tag/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt" "$tag/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
+mv first "$tag/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
+refuses 5 "rank_0_mp_rank_00_optim_states.pt: torch saved it as bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
+
+it "weights alone are noted where the optimizer's files are gone"
+copy_of zero1-fp32-dp2
+rm "$tag"/*optim*
+run inspect ds/ckpt
+exits 0
+says "no *_optim_states.pt: the optimizer was not saved, or its files are lost"
+
+it "files of a universal checkpoint that are missing are named"
+copy_of zero2-bf16-dp2-aligned
+rm ds/ckpt/global_step3_universal/zero/model.norm.weight/exp_avg.pt
+run inspect ds/ckpt/global_step3_universal
+exits 5
+says "zero/model.norm.weight/exp_avg.pt is missing; lm_head.weight has such a file"
+copy_of zero2-bf16-dp2-aligned
+rm ds/ckpt/global_step3_universal/mp_rank_00_model_states.pt
+run inspect ds/ckpt/global_step3_universal
+exits 5
+says "no *_model_states.pt"
+
 it "an empty folder of DeepSpeed's is no checkpoint"
 rm -rf ds
 mkdir -p ds/ckpt/global_step5

@@ -41,7 +41,7 @@ holds out1 latest ferry.json global_step3/mp_rank_00_model_states.pt \
     global_step3/config.json global_step3/ferry.json
 
 it "gives each rank of stage 3 a file of the model"
-run convert -q "$half" out3 --to deepspeed --zero 3 --dp 2 --iteration 70
+run convert -q "$half" out3 --to deepspeed --zero 3 --dp 2 --iteration 70 --verify full
 exits 0
 holds out3 latest ferry.json global_step70/config.json global_step70/ferry.json \
     global_step70/zero_pp_rank_0_mp_rank_00_model_states.pt \

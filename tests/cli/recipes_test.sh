@@ -6,6 +6,8 @@ recipes=$(cd "$(dirname "$0")/../.." && pwd)/RECIPES.md
 mkdir ../bin && ln -s "$ferry" ../bin/ferry
 PATH=$(cd ../bin && pwd):$PATH
 synth_model hf --layers 8
+synth_model base --layers 8
+synth_model ds-run --layers 8 --optim --to deepspeed --zero 3 --dp 4 --split-decay
 
 # Each line that begins with ferry, or runs it in a loop.
 grep -E '^    (ferry|for) ' "$recipes" | sed 's/^    //' >commands

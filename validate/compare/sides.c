@@ -48,6 +48,7 @@ struct source_options side_source_options(const char *path, const struct source_
                                           uint64_t vocab_size)
 {
     struct source_options out = *o;
+    if (o->format && !o->format->source->matches(path, NULL)) out.format = NULL; /* of the other */
     const struct format *format = format_of_path(path, NULL, NULL);
     if (format && format->has & FORMAT_CONFIG_JSON && has_own_config(path)) out.hf_config = NULL;
     if (has_no_iterations(path)) out.has_ckpt_step = false;

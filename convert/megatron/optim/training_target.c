@@ -127,12 +127,28 @@ static void note_passed_over(struct target *t)
                   names);
 }
 
+/* Groups that list parameters by no rule of Megatron's become one of all, with the settings of the
+ * first. */
+static bool drop_odd_groups(struct target *t)
+{
+    struct training *run = &t->training;
+    bool odd = false;
+    if (is_from_megatron(t)) return false;
+    for (size_t i = 0; i < run->num_groups; i++)
+        odd |= !run->groups[i].members;
+    if (!odd) return false;
+    run->num_groups = 1;
+    run->groups[0].members = "all";
+    return true;
+}
+
 void training_target_begin(struct target *t)
 {
     struct arena *a = &t->plan.arena;
     struct training_given nothing;
     if (!t->num_states) return;
     training_given_init(&nothing);
+    const bool dropped = drop_odd_groups(t);
     note_lost(t);
     note_passed_over(t);
     const char *unknown = training_complete(
@@ -148,6 +164,10 @@ void training_target_begin(struct target *t)
         notes_add(&t->notes, a,
                   "nothing says how many steps the optimizer has made: it is written as 0");
     set_fates(t);
+    if (dropped)
+        t->fates[TRAINING_GROUPS] = (struct training_fate){
+            FATE_DROPPED, "they follow no rule of Megatron's, whose own are made, with the "
+                          "settings of the first"};
 }
 
 /* ---- values ---- */
