@@ -34,7 +34,8 @@ struct reader {
     const char **numbered; /* names of parameters by their numbers; NULL: they have none */
     struct steps steps;
     struct map grouped; /* names that groups have listed */
-    /* tensors of this file that hold steps not known yet */
+    bool compared;      /* a step of this file with that of an earlier one */
+    /* tensors of this file that hold steps to be read */
     const struct value **tensors;
     const char **of;
     size_t num_tensors, tensors_capacity, of_capacity, num_of;
@@ -194,26 +195,38 @@ static enum status name_of(struct reader *r, const struct value *key, const char
 
 /* ---- steps ---- */
 
-static void set_step(struct reader *r, const char *name, double step)
+/* A parameter has seen as many updates on each rank. */
+static enum status set_step(struct reader *r, const char *name, double step, struct error *err)
 {
     struct steps *s = &r->steps;
-    if (map_add(&s->names, name, s->count, NULL))
+    size_t old;
+    if (map_add(&s->names, name, s->count, &old)) {
         *ARENA_PUSH(&r->x->c->arena, s->values, s->count, s->capacity) = step;
+        return OK;
+    }
+    if (s->values[old] >= step && s->values[old] <= step) return OK;
+    return fail(err, ERR_CORRUPT,
+                "%s: %s has seen %g updates, and by another rank's file %g: files of "
+                "different saves",
+                r->t->path, name, step, s->values[old]);
 }
 
-static void take_step(struct reader *r, const char *name, const struct value *v)
+/* Of the steps that are known, one of each file is compared. */
+static enum status take_step(struct reader *r, const char *name, const struct value *v,
+                             struct error *err)
 {
     double step;
     struct arena *a = &r->t->arena;
-    if (map_get(&r->steps.names, name, NULL)) return;
-    if (value_as_float(v, &step)) {
-        set_step(r, name, step);
-        return;
+    if (map_get(&r->steps.names, name, NULL)) {
+        if (r->compared) return OK;
+        r->compared = true;
     }
+    if (value_as_float(v, &step)) return set_step(r, name, step, err);
     if (v->kind != VALUE_TENSOR) v = value_get(v, "_local_tensor");
-    if (!v || v->kind != VALUE_TENSOR) return;
+    if (!v || v->kind != VALUE_TENSOR) return OK;
     *ARENA_PUSH(a, r->tensors, r->num_tensors, r->tensors_capacity) = v;
     *ARENA_PUSH(a, r->of, r->num_of, r->of_capacity) = name;
+    return OK;
 }
 
 static enum status read_steps(struct reader *r, struct error *err)
@@ -222,7 +235,7 @@ static enum status read_steps(struct reader *r, struct error *err)
     if (r->num_tensors)
         TRY(torch_numbers(r->t->path, 0, UINT64_MAX, r->tensors, r->num_tensors, numbers, err));
     for (size_t i = 0; i < r->num_tensors; i++)
-        set_step(r, r->of[i], numbers[i]);
+        TRY(set_step(r, r->of[i], numbers[i], err));
     r->tensors = NULL;
     r->of = NULL;
     r->num_tensors = r->num_of = r->tensors_capacity = r->of_capacity = 0;
@@ -248,7 +261,7 @@ static enum status read_param(struct reader *r, const char *name, const struct v
         const char *state = value_as_text(states->items[2 * i]);
         const struct value *v = states->items[2 * i + 1];
         if (state && strcmp(state, "step") == 0) {
-            take_step(r, name, v);
+            TRY(take_step(r, name, v, err));
             continue;
         }
         if (!state || !dtensor_matches(v) || is_scalar(v)) continue;
@@ -324,6 +337,7 @@ static enum status read_file(struct reader *r, bool is_last, struct error *err)
 {
     int64_t number;
     const struct value *optimizer = fsdp_find_optimizer(r->t->root);
+    r->compared = false;
     if (!optimizer)
         return fail(err, ERR_UNSUPPORTED, "%s: no dict of an optimizer's state in it", r->t->path);
     const struct value *state = value_get(optimizer, "state"),
