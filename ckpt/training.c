@@ -307,16 +307,56 @@ static bool same_members(const struct param_group *x, const struct param_group *
     return text_equal(x->members, y->members) && x->is_expert_parallel == y->is_expert_parallel;
 }
 
-/* The group of `in` with the members of group i of `of`; of several, the one that has as many of
- * them before it. NULL: none. */
-static const struct param_group *counterpart(const struct training *of, size_t i,
-                                             const struct training *in)
+static int order_of_reals(double x, double y)
 {
-    size_t before = 0;
-    for (size_t k = 0; k < i; k++)
-        before += same_members(&of->groups[k], &of->groups[i]);
-    for (size_t k = 0; k < in->num_groups; k++)
-        if (same_members(&in->groups[k], &of->groups[i]) && before-- == 0) return &in->groups[k];
+    if (isfinite(x) != isfinite(y)) return isfinite(x) ? 1 : -1;
+    return (x > y) - (x < y);
+}
+
+/* Which of two scalars of a kind comes first. */
+static int order_of(struct scalar x, struct scalar y)
+{
+    switch (x.kind) {
+    case FIELD_UINT:
+        return (x.number > y.number) - (x.number < y.number);
+    case FIELD_REAL:
+        return order_of_reals(x.real, y.real);
+    case FIELD_BOOL:
+        return x.truth - y.truth;
+    case FIELD_TEXT:
+        if (!x.text || !y.text) return (x.text != NULL) - (y.text != NULL);
+        return strcmp(x.text, y.text);
+    }
+    return 0;
+}
+
+/* Whether group k comes before group i, by their fields, then by their place. */
+static bool is_before(const struct training *t, size_t k, size_t i)
+{
+    int order = 0;
+    for (size_t f = 0; f < num_group_fields && !order; f++)
+        order = order_of(field_get(&group_fields[f], &t->groups[k]),
+                         field_get(&group_fields[f], &t->groups[i]));
+    return order ? order < 0 : k < i;
+}
+
+/* Of each group, how many with its members come before it. */
+static size_t *rank_groups(const struct training *t, struct arena *a)
+{
+    size_t *ranks = arena_array(a, t->num_groups, sizeof *ranks);
+    for (size_t i = 0; i < t->num_groups; i++)
+        for (size_t k = 0; k < t->num_groups; k++)
+            ranks[i] += same_members(&t->groups[k], &t->groups[i]) && is_before(t, k, i);
+    return ranks;
+}
+
+/* The group of t with the members of g and this rank: formats keep equal ones in different orders.
+ * NULL: none. */
+static const struct param_group *counterpart(const struct param_group *g, size_t rank,
+                                             const struct training *t, const size_t *ranks)
+{
+    for (size_t k = 0; k < t->num_groups; k++)
+        if (ranks[k] == rank && same_members(&t->groups[k], g)) return &t->groups[k];
     return NULL;
 }
 
@@ -328,8 +368,9 @@ static const char *group_name(const struct param_group *g, struct arena *a)
 
 static void compare_groups(struct comparison *c, const struct training *x, const struct training *y)
 {
+    const size_t *rx = rank_groups(x, c->arena), *ry = rank_groups(y, c->arena);
     for (size_t i = 0; i < x->num_groups; i++) {
-        const struct param_group *other = counterpart(x, i, y);
+        const struct param_group *other = counterpart(&x->groups[i], rx[i], y, ry);
         const char *where = arena_printf(c->arena, "groups[%zu].", i);
         for (size_t f = 0; f < num_group_fields && other; f++)
             compare_field(c, where, &group_fields[f], &x->groups[i], other);
@@ -338,7 +379,7 @@ static void compare_groups(struct comparison *c, const struct training *x, const
                            group_name(&x->groups[i], c->arena), "no such group");
     }
     for (size_t i = 0; i < y->num_groups; i++)
-        if (!counterpart(y, i, x))
+        if (!counterpart(&y->groups[i], ry[i], x, rx))
             add_difference(c, arena_printf(c->arena, "groups[%zu]", i), "no such group",
                            group_name(&y->groups[i], c->arena));
 }
