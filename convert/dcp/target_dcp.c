@@ -501,6 +501,8 @@ static enum status begin(struct dcp_target *x, struct error *err)
     x->flatten = x->titan || o->flatten_optim;
     x->fused = x->titan && !o->split_qkv;
     x->optim_key = x->titan ? "optimizer" : o->optim_key ? o->optim_key : "optim";
+    if (strcmp(x->optim_key, "model") == 0)
+        return fail(err, ERR_USAGE, "--optim-key model: that is the key of the weights");
     x->dp = o->dp ? o->dp : ranks_of_source(t->source);
     t->facts.dp = x->dp;
     if (x->dp > MAX_DP) return fail(err, ERR_USAGE, "--dp %" PRIu64 ": at most %d", x->dp, MAX_DP);

@@ -168,6 +168,11 @@ run inspect lost
 exits 4
 says ".metadata.tmp is there"
 
+it "the optimizer has a key of its own"
+run convert "$fsdp/ckpt" out --to dcp --optim-key model
+exits 2
+says "--optim-key model: that is the key of the weights"
+
 it "refuses more ranks than anybody has"
 run convert "$fsdp/ckpt" out --dp 100000 --to dcp
 exits 2
