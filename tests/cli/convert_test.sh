@@ -121,7 +121,7 @@ for dtype in bf16 float16 float32 float64; do
 done
 
 it "bytes depend on the source and the options only: not on threads, memory, place or time"
-run convert m one --tp 2 --threads 1 --max-memory 32MiB
+run convert m one --tp 2 --threads 1 --max-memory 48MiB
 exits 0
 run convert m other --tp 2 --threads 7 --direct-io --no-fsync
 exits 0
