@@ -7,6 +7,7 @@ training step there equals the one from the checkpoint as it was. --all also run
 leaves out. The last line has the sums."""
 
 import argparse
+import os
 import shlex
 import shutil
 import subprocess
@@ -109,6 +110,7 @@ def main():
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--keep")
     args = parser.parse_args()
+    os.environ["PATH"] = f"{args.venv}-deepspeed/bin:{os.environ['PATH']}"  # ninja, for what DeepSpeed compiles
     passed = failed = skipped = 0
     for case in map(Case, CASES.strip().splitlines()):
         if args.only not in case.name:
