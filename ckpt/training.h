@@ -146,9 +146,9 @@ struct training_difference {
     const char *values[2]; /* texts */
 };
 /* All differences, in arena a. Groups are matched by members and is_expert_parallel, several equal
- * ones in the order of their fields, and are named by their place in x, groups that only y has by their place in y. A
- * group of one side alone is a difference only if both sides have groups. Real numbers are compared
- * exactly. */
+ * ones in the order of their fields, and are named by their place in x, groups that only y has by
+ * their place in y. A group of one side alone is a difference only if both sides have groups. Real
+ * numbers are compared exactly. */
 size_t training_differences(const struct training *x, const struct training *y, struct arena *a,
                             struct training_difference **out);
 

@@ -293,9 +293,8 @@ static struct by_logical index_by_logical(struct arena *a, const struct own_outp
 
 /* Adds a parameter that the source lists: under its own name, or all that are made of its logical
  * tensor, where the target has other names. */
-static void add_listed(struct target *t, const struct own_outputs *all,
-                       const struct by_logical *by, bool *is_listed, struct torch_out_group *g,
-                       const char *name, double step)
+static void add_listed(struct target *t, const struct own_outputs *all, const struct by_logical *by,
+                       bool *is_listed, struct torch_out_group *g, const char *name, double step)
 {
     size_t at = own_outputs_find(all, name, NULL);
     const bool is_own = at != SIZE_MAX;

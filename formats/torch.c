@@ -520,9 +520,10 @@ enum status torch_check_name(const struct torch_file *t, struct error *err)
     if (end) *end = '\0';
     enum status st = OK;
     if (t->saved_as && differ_in_numbers(name, t->saved_as))
-        st = fail(err, ERR_CORRUPT,
-                  "%s: torch saved it as %s%s: it is another rank's or layer's file, or was renamed",
-                  t->path, t->saved_as, strrchr(t->path, '.') ? strrchr(t->path, '.') : "");
+        st =
+            fail(err, ERR_CORRUPT,
+                 "%s: torch saved it as %s%s: it is another rank's or layer's file, or was renamed",
+                 t->path, t->saved_as, strrchr(t->path, '.') ? strrchr(t->path, '.') : "");
     arena_release(&a);
     return st;
 }

@@ -28,7 +28,7 @@ struct torch_file {
     struct map keys; /* -> storages */
     const char *path;
     const char *saved_as; /* the folder in the zip, which torch calls like the file; NULL: none */
-    uint32_t file; /* index in the `stored` that it was opened into */
+    uint32_t file;        /* index in the `stored` that it was opened into */
     bool byte_swapped;
     const char **warnings; /* without the path; torch_open() adds them to the `stored` */
     size_t num_warnings, warnings_capacity;
@@ -45,8 +45,8 @@ bool torch_matches(const uint8_t *head, size_t bytes);
 MUST_CHECK enum status torch_open(struct torch_file *t, struct stored *s, const char *path,
                                   uint64_t offset, uint64_t size_bytes, struct error *err);
 void torch_close(struct torch_file *t);
-/* ERR_CORRUPT where torch saved the file under a name that differs from its own in numbers alone: it
- * is another rank's. What was saved from memory ("archive"), or under another name, passes. */
+/* ERR_CORRUPT where torch saved the file under a name that differs from its own in numbers alone:
+ * it is another rank's. What was saved from memory ("archive"), or under another name, passes. */
 MUST_CHECK enum status torch_check_name(const struct torch_file *t, struct error *err);
 
 /* Adds one tensor value of t to s under name: shape, dtype and one piece, with strides if it is not

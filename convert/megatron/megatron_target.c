@@ -166,10 +166,11 @@ static enum status check_config(struct target *t, struct error *err)
                                   *flags && trained && !t->num_states ? " " : "",
                                   trained && !t->num_states ? "--no-load-optim --no-load-rng" : "");
     if (c->names_alone)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s: there is no config.json beside it, which says what model it is of and what "
-                    "Megatron calls its parameters; --hf-config DIR gives one",
-                    c->path);
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "%s: there is no config.json beside it, which says what model it is of and what "
+            "Megatron calls its parameters; --hf-config DIR gives one",
+            c->path);
     if (c->config_origin != CONFIG_OF_JSON) return OK;
     if (c->config.add_proj_bias != c->config.add_mlp_bias)
         return fail(err, ERR_UNSUPPORTED,
