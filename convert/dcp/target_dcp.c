@@ -17,6 +17,7 @@
 #include "common/file.h"
 #include "common/text.h"
 #include "convert/dcp/titan_names.h"
+#include "convert/dcp_items.h"
 #include "convert/format.h"
 #include "convert/hf/hf_model.h"
 #include "convert/own_outputs.h"
@@ -47,19 +48,11 @@ struct dcp_out {
     size_t num_chunks, chunks_capacity;
 };
 
-/* An archive of a chunk in a file. */
-struct item {
-    uint32_t segment;
-    enum dtype dtype;
-    unsigned num_dims;
-    const uint64_t *shape;
-};
-
 struct rank_file {
     const struct dcp_target *x;
     uint32_t file; /* of the plan; UINT32_MAX: the rank has nothing */
     uint64_t bytes;
-    struct item *items;
+    struct dcp_item *items;
     size_t num_items, items_capacity;
 };
 
@@ -247,7 +240,7 @@ static enum status add_chunk(struct dcp_target *x, struct dcp_out *o, uint64_t r
     const uint32_t segment = plan_add_segment(&x->t->plan, f->file, o->dtype, count, true);
     x->t->plan.segments[segment].offset_bytes = f->bytes + layout.data_offset;
     *ARENA_PUSH(a, f->items, f->num_items, f->items_capacity) =
-        (struct item){segment, o->dtype, o->num_dims, sizes};
+        (struct dcp_item){segment, o->dtype, o->num_dims, sizes};
     *ARENA_PUSH(a, o->chunks, o->num_chunks, o->chunks_capacity) =
         (struct dcp_chunk){offsets, sizes, f->file, f->bytes, layout.total_bytes};
     f->bytes += layout.total_bytes;
@@ -526,28 +519,11 @@ static enum status emit_file(const struct plan *plan, uint32_t file, void *conte
                              const struct file_writer *writer, struct error *err)
 {
     const struct rank_file *f = context;
-    struct strbuf between = {0}, before = {0}, after = {0};
-    uint64_t at = 0;
-    enum status st = OK;
+    struct strbuf first = {0};
     (void)file;
-    if (f == f->x->ranks) strbuf_add(&between, f->x->small.data, f->x->small.length);
-    for (size_t i = 0; i < f->num_items && !st; i++) {
-        const struct item *item = &f->items[i];
-        const struct segment *s = &plan->segments[item->segment];
-        const uint32_t crc = writer->crc(writer->context, item->segment);
-        strbuf_clear(&before);
-        strbuf_clear(&after);
-        torch_item_emit(item->dtype, item->num_dims, item->shape, crc, &before, &after);
-        strbuf_add(&between, before.data, before.length);
-        st = writer->put(writer->context, at, between.data, between.length, err);
-        at = s->offset_bytes + s->numel * dtype_bytes(s->dtype);
-        strbuf_clear(&between);
-        strbuf_add(&between, after.data, after.length);
-    }
-    if (!st) st = writer->put(writer->context, at, between.data, between.length, err);
-    strbuf_release(&between);
-    strbuf_release(&before);
-    strbuf_release(&after);
+    if (f == f->x->ranks) strbuf_add(&first, f->x->small.data, f->x->small.length);
+    enum status st = dcp_items_emit(plan, f->items, f->num_items, &first, writer, err);
+    strbuf_release(&first);
     return st;
 }
 

@@ -16,6 +16,7 @@
 #include "common/file.h"
 #include "common/memory.h"
 #include "common/numbers.h"
+#include "convert/dcp_items.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_target.h"
 #include "convert/megatron/optim/buckets.h"
@@ -27,18 +28,10 @@
 #include "formats/torch.h"
 
 /* One archive in a .distcp file. */
-struct item {
-    uint64_t offset; /* offset in the file */
-    uint32_t segment;
-    enum dtype dtype;
-    uint8_t num_dims;
-    const uint64_t *shape; /* [num_dims], with the leading axes */
-};
-
 struct dist_file {
     uint64_t rank;
     uint64_t bytes; /* bytes laid out so far */
-    struct item *items;
+    struct dcp_item *items;
     size_t num_items, items_capacity;
 };
 
@@ -204,7 +197,7 @@ static void add_item(struct dist_target *x, size_t file, size_t key, const uint6
     struct torch_item layout;
     torch_item_layout(&layout, k->dtype, k->num_dims, sizes);
     *ARENA_PUSH(a, f->items, f->num_items, f->items_capacity) =
-        (struct item){f->bytes, segment, k->dtype, (uint8_t)k->num_dims, sizes};
+        (struct dcp_item){segment, k->dtype, k->num_dims, sizes};
     *ARENA_PUSH(a, chunks->items, chunks->count, chunks->capacity) =
         (struct dcp_chunk){offsets, sizes, (uint32_t)file, f->bytes, layout.total_bytes};
     x->t->plan.segments[segment].offset_bytes = f->bytes + layout.data_offset;
@@ -488,38 +481,19 @@ static void add_extra_states(struct dist_target *x)
 
 /* ---- writing ---- */
 
-/* Writes the bytes between the data of items: the end of one archive and the beginning of the next
- * in one call. */
 static enum status emit_file(const struct plan *plan, uint32_t file, void *context,
                              const struct file_writer *writer, struct error *err)
 {
     const struct dist_target *x = context;
     const struct dist_file *f = &x->files[file];
-    struct strbuf between = {0}, before = {0}, after = {0};
-    uint64_t at = 0;
-    enum status st = OK;
+    struct strbuf first = {0};
     if (file == 0) {
-        strbuf_add(&between, x->none_item.data, x->none_item.length);
-        strbuf_add(&between, x->common.data, common_length(x));
-        strbuf_add(&between, x->rng.data, x->rng.length);
+        strbuf_add(&first, x->none_item.data, x->none_item.length);
+        strbuf_add(&first, x->common.data, common_length(x));
+        strbuf_add(&first, x->rng.data, x->rng.length);
     }
-    for (size_t i = 0; i < f->num_items && !st; i++) {
-        const struct item *item = &f->items[i];
-        const struct segment *s = &plan->segments[item->segment];
-        strbuf_clear(&before);
-        strbuf_clear(&after);
-        uint32_t crc = writer->crc(writer->context, item->segment);
-        torch_item_emit(item->dtype, item->num_dims, item->shape, crc, &before, &after);
-        strbuf_add(&between, before.data, before.length);
-        st = writer->put(writer->context, at, between.data, between.length, err);
-        at = s->offset_bytes + s->numel * dtype_bytes(s->dtype);
-        strbuf_clear(&between);
-        strbuf_add(&between, after.data, after.length);
-    }
-    if (!st) st = writer->put(writer->context, at, between.data, between.length, err);
-    strbuf_release(&between);
-    strbuf_release(&before);
-    strbuf_release(&after);
+    enum status st = dcp_items_emit(plan, f->items, f->num_items, &first, writer, err);
+    strbuf_release(&first);
     return st;
 }
 
