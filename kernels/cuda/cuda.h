@@ -213,17 +213,61 @@ enum { PLAIN_SHARED_BYTES = 48 << 10 };
 
 /* ---- launching ---- */
 
+/* Between these two a kernel that launch_early() started may run beside the kernel before it in the
+ * queue (programmatic dependent launch; compute capability 9.0 and newer, nothing elsewhere).
+ *
+ * wait_for_kernel_before() returns when that kernel has ended and what it wrote can be seen. A
+ * kernel started by launch_early() calls it in every thread, before it reads what any kernel may
+ * have written, and before it writes anything. In front of it, it reads weights alone.
+ *
+ * let_kernel_behind_start() says that the kernel behind may begin, once all blocks have said so or
+ * ended. Any kernel may call it. */
+__device__ inline void wait_for_kernel_before()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ inline void let_kernel_behind_start()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 template <typename... P, typename... A>
-MUST_CHECK enum status launch(const char *op, struct error *err, void (*kernel)(P...), dim3 grid,
-                              unsigned threads, size_t shared_bytes, A... args)
+MUST_CHECK enum status launch_kernel(const char *op, struct error *err, bool is_early,
+                                     void (*kernel)(P...), dim3 grid, unsigned threads,
+                                     size_t shared_bytes, A... args)
 {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0) return OK;
     cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
     config.gridDim = grid;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = cuda_stream;
+    config.attrs = &early;
+    config.numAttrs = is_early && cuda_capability >= 90;
     return cuda_status(op, cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), err);
+}
+
+template <typename... P, typename... A>
+MUST_CHECK enum status launch(const char *op, struct error *err, void (*kernel)(P...), dim3 grid,
+                              unsigned threads, size_t shared_bytes, A... args)
+{
+    return launch_kernel(op, err, false, kernel, grid, threads, shared_bytes, args...);
+}
+
+/* For a kernel that calls wait_for_kernel_before(). */
+template <typename... P, typename... A>
+MUST_CHECK enum status launch_early(const char *op, struct error *err, void (*kernel)(P...),
+                                    dim3 grid, unsigned threads, size_t shared_bytes, A... args)
+{
+    return launch_kernel(op, err, true, kernel, grid, threads, shared_bytes, args...);
 }
 
 /* So much dynamic shared memory for the blocks of a kernel, where it is more than

@@ -150,10 +150,21 @@ struct cudaDeviceProp {
     int major, minor, multiProcessorCount;
 };
 
+/* Kernels run one after the other here, so one that may start early starts no earlier. */
+enum { cudaLaunchAttributeProgrammaticStreamSerialization };
+struct cudaLaunchAttribute {
+    int id;
+    struct {
+        int programmaticStreamSerializationAllowed;
+    } val;
+};
+
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;
     size_t dynamicSmemBytes;
     cudaStream_t stream;
+    cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
 };
 
 /* What a block of a kernel may have of dynamic shared memory; what the GPU has for a block. */
