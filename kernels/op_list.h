@@ -139,10 +139,17 @@
      * softmax(logits / temperature) of the top_k largest (0: all), of these the fewest \
      * whose probabilities reach top_p (1: all): the first id, in ascending order, up to \
      * which they sum to more than the number in [0, 1) that (seed, counter + i) gives: \
-     * random_uniform() of kernels/cpu/random.h. ERR_NUMERIC where a logit is NaN, or \
-     * the largest of them infinite */ \
-    X(OP_SAMPLE, sample, sample, "logits:real[n,V] counter:int[1] -> ids:int[n]", \
+     * random_uniform() of kernels/cpu/random.h. -1 where a logit is NaN, or the largest of \
+     * them infinite; of all rows where bad is not 0 */ \
+    X(OP_SAMPLE, sample, sample, "logits:real[n,V] counter:int[1] bad:int[1]? -> ids:int[n]", \
       NULL, NULL, 0, 0, WORKSPACE, WORKSPACE) \
+    /* Each of S / n members has c columns of n rows, member by member in x: in y the columns of \
+     * a row lie side by side. Columns of x that y has no room for are padding */ \
+    X(OP_JOIN_COLUMNS, join_columns, none, "x:real[S,c] -> y:real[n,V]", \
+      NULL, NULL, OP_IS_COPY, 0, PLAIN, PLAIN) \
+    /* bad: 1 where an element of x is NaN or infinite, or before is not 0; else 0 */ \
+    X(OP_NOT_FINITE, not_finite, none, "x:float[..] before:int[1]? -> bad:int[1]=before", \
+      NULL, NULL, 0, 0, PLAIN, PLAIN) \
     /* ---- training ---- \
      * \
      * Gradients of what NAME holds are called dNAME. Where an input NAME_sum is there, the \

@@ -9,7 +9,6 @@ int cuda_capability;
 int cuda_multiprocessors;
 size_t cuda_shared_bytes;
 struct sm90_kernels sm90_kernels; /* zeros before any constructor runs */
-int *cuda_bad_sequence;
 
 enum status cuda_status(const char *what, cudaError_t code, struct error *err)
 {

@@ -23,7 +23,6 @@ extern cudaStream_t cuda_stream;
 extern int cuda_capability; /* 90 is 9.0 */
 extern int cuda_multiprocessors;
 extern size_t cuda_shared_bytes; /* what a block can have, of static and dynamic together */
-extern int *cuda_bad_sequence;   /* the host's memory, seen by kernels: see sample.cu; -1: none */
 
 /* OK, or ERR_DEVICE with what CUDA says. */
 MUST_CHECK enum status cuda_status(const char *what, cudaError_t code, struct error *err);

@@ -41,14 +41,11 @@ static enum status make_stages(struct error *err)
         CUDA_TRY(cudaHostAlloc(&stages[i], STAGE_BYTES, cudaHostAllocDefault), "pinned memory");
         CUDA_TRY(cudaEventCreateWithFlags(&stage_read[i], cudaEventDisableTiming), "an event");
     }
-    void *flag, *ring;
+    void *ring;
     CUDA_TRY(cudaHostAlloc(&ring, SLOTS * SLOT_BYTES, cudaHostAllocDefault), "pinned memory");
     slots = static_cast<char *>(ring);
     for (int i = 0; i < SLOTS; i++)
         CUDA_TRY(cudaEventCreateWithFlags(&slot_read[i], cudaEventDisableTiming), "an event");
-    CUDA_TRY(cudaHostAlloc(&flag, sizeof(int), cudaHostAllocMapped), "pinned memory");
-    cuda_bad_sequence = static_cast<int *>(flag);
-    *cuda_bad_sequence = -1;
     return OK;
 }
 
@@ -85,9 +82,7 @@ static void device_close(void)
     for (int i = 0; i < SLOTS; i++)
         (void)cudaEventDestroy(slot_read[i]);
     slots = NULL;
-    (void)cudaFreeHost(cuda_bad_sequence);
     (void)cudaStreamDestroy(cuda_stream);
-    cuda_bad_sequence = NULL;
     cuda_stream = NULL;
 }
 
@@ -145,19 +140,9 @@ static uint64_t stage_part(uint64_t done, uint64_t bytes)
     return bytes - done < STAGE_BYTES ? bytes - done : STAGE_BYTES;
 }
 
-/* A kernel found a sequence whose logits are no numbers. */
-static enum status check_numbers(struct error *err)
-{
-    const int sequence = *(volatile int *)cuda_bad_sequence;
-    if (sequence < 0) return OK;
-    *cuda_bad_sequence = -1;
-    return fail(err, ERR_NUMERIC, "logits of sequence %d are not all finite numbers", sequence);
-}
-
 static enum status device_synchronize(struct error *err)
 {
-    CUDA_TRY(cudaStreamSynchronize(cuda_stream), "the GPU");
-    return check_numbers(err);
+    return cuda_status("the GPU", cudaStreamSynchronize(cuda_stream), err);
 }
 
 /* Waits only where more than SLOTS uploads are queued. */

@@ -206,13 +206,12 @@ __device__ inline double random_number(uint64_t seed, uint64_t index)
 
 template <typename R> struct sample_args {
     const R *logits;
-    const int32_t *counter;
+    const int32_t *counter, *bad; /* [1]; bad: NULL, or [1] */
     int32_t *ids;
     double *weights; /* [n, V] */
     unsigned num_ids, top_k;
     double temperature, top_p;
     uint64_t seed;
-    int *bad_sequence;
 };
 
 template <typename R>
@@ -234,13 +233,10 @@ template <typename R> __global__ void sample_rows(const struct sample_args<R> a)
     const struct draw<R> d = {
         a.logits + row, a.weights + row, a.num_ids
     };
-    const int id = sample_row(a, d);
-    if (threadIdx.x != 0) return;
-    a.ids[blockIdx.x] = id;
-    if (id < 0) *(volatile int *)a.bad_sequence = (int)blockIdx.x;
+    const int id = a.bad && *a.bad ? -1 : sample_row(a, d);
+    if (threadIdx.x == 0) a.ids[blockIdx.x] = id;
 }
 
-/* Logits that are not finite are reported by the next call that waits for the GPU. */
 template <typename E> enum status op_sample(OP_ARGUMENTS)
 {
     typedef real_of<E> real;
@@ -248,6 +244,7 @@ template <typename E> enum status op_sample(OP_ARGUMENTS)
     };
     a.logits = data_of<real>(in[0]);
     a.counter = data_of<int32_t>(in[1]);
+    a.bad = data_of<int32_t>(in[2]);
     a.ids = data_of<int32_t>(out[0]);
     a.weights = static_cast<double *>(workspace);
     a.num_ids = (unsigned)in[0].shape[1];
@@ -255,7 +252,6 @@ template <typename E> enum status op_sample(OP_ARGUMENTS)
     a.temperature = p->sample.temperature;
     a.top_p = p->sample.top_p;
     a.seed = p->sample.seed;
-    a.bad_sequence = cuda_bad_sequence;
     return launch("sample", err, sample_rows<real>, dim3((unsigned)in[0].shape[0]),
                   threads_for(a.num_ids, MAX_THREADS), 0, a);
 }

@@ -502,7 +502,36 @@ void make_sample(struct trial *t)
     for (size_t i = 0; i < n * columns; i++) /* with equals among them */
         operand_set(t, &t->in[0], i, floor(operand_get(t, &t->in[0], i) * 64) / 16);
     MAKE(t->in[1], INT, 1);
+    if (coin()) MAKE(t->in[2], INT, 1);
+    if (t->in[2].data) set_ints(&t->in[2], 0, making.trial % 4 == 0);
     MAKE(t->out[0], INT, n);
+}
+
+void make_join_columns(struct trial *t)
+{
+    const uint64_t n = random_between(1, 9), members = random_between(1, 4),
+                   each = size_up_to(40, 9000);
+    MAKE(t->in[0], REAL, members * n, each);
+    MAKE(t->out[0], REAL, n, members * each - random_between(0, each - 1));
+}
+
+/* A number that is not finite is anywhere, or nowhere. */
+void make_not_finite(struct trial *t)
+{
+    const double bad[] = {NAN, INFINITY, -INFINITY};
+    const uint64_t n = size_up_to(300, 70000), rows = random_between(1, 9);
+    if (coin())
+        MAKE(t->in[0], REAL, rows, n);
+    else
+        MAKE(t->in[0], ELEM, rows, n);
+    if (coin())
+        operand_set(t, &t->in[0], random_between(0, rows * n - 1), bad[random_between(0, 2)]);
+    if (coin()) MAKE(t->in[1], INT, 1);
+    if (t->in[1].data) set_ints(&t->in[1], 0, making.trial % 4 == 0);
+    if (t->in[1].data)
+        make_like(t, &t->out[0], &t->in[1]);
+    else
+        MAKE(t->out[0], INT, 1);
 }
 
 /* Axes from the last to the first, each beyond the span of those before it, in x and in the tensor

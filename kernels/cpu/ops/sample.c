@@ -134,16 +134,15 @@ enum status NAME(sample)(const union op_params *p, const struct operand *in,
                          const struct operand *out, void *workspace, struct error *err)
 {
     const real *logits = in[0].data;
-    const int32_t *counter = in[1].data;
+    const int32_t *counter = in[1].data, *bad = in[2].data;
     int32_t *ids = out[0].data, *heaps = workspace;
     const size_t n = in[0].shape[0], num_ids = in[0].shape[1];
+    (void)err;
 #pragma omp parallel for num_threads(workers()) if (n * num_ids >= WORTH_THREADS)
     for (size_t i = 0; i < n; i++)
-        ids[i] = sample_row(p, logits + i * num_ids, num_ids, (uint64_t)counter[0] + i,
-                            heaps + worker() * num_ids);
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] < 0)
-            return fail(err, ERR_NUMERIC, "logits of sequence %zu are not all finite numbers", i);
+        ids[i] = bad && *bad ? -1
+                             : sample_row(p, logits + i * num_ids, num_ids,
+                                          (uint64_t)counter[0] + i, heaps + worker() * num_ids);
     return OK;
 }
 
