@@ -9,6 +9,8 @@
 
 #include "kernels/ops.h"
 
+enum { NUM_LATER = 2, LATER_BYTES = 64 << 10 };
+
 struct device {
     const char *name; /* "cpu", "cuda" */
     bool is_host;     /* its memory is the host's: upload and download are copies */
@@ -26,6 +28,12 @@ struct device {
     enum status (*upload)(void *to, const void *from, uint64_t bytes, struct error *err);
     enum status (*download)(void *to, const void *from, uint64_t bytes, struct error *err);
     enum status (*copy)(void *to, const void *from, uint64_t bytes, struct error *err);
+    /* A download of at most LATER_BYTES in two steps, so that what is queued behind it can run
+     * while the host works with it: `later` queues it, `wait` returns when it is done. `number` is
+     * below NUM_LATER, of one download at a time. NULL: there is none. */
+    enum status (*download_later)(unsigned number, const void *from, uint64_t bytes,
+                                  struct error *err);
+    enum status (*download_wait)(unsigned number, void *to, uint64_t bytes, struct error *err);
     enum status (*synchronize)(struct error *err);
     /* [NUM_OPS]; run is NULL if the device has no kernel for the op. */
     const struct op_kernel *(*ops)(enum elem_type elem);

@@ -235,8 +235,8 @@
     X(OP_VOCAB_BACKWARD, vocab_backward, vocab, \
       "logits:real[T,V] max:real[T] sums:real[T,2] targets:int[T] dloss:real[T] scale:real[1] -> dlogits[T,V]=logits", \
       NULL, NULL, 0, 4, PLAIN, PLAIN) \
-    /* the sum of x[t] * weights[t] */ \
-    X(OP_WEIGHTED_SUM, weighted_sum, none, "x:real[T] weights:real[T] y_sum:real[1]? -> y:real[1]=y_sum", \
+    /* the sum of x[t] * weights[t] (weight 1 where absent) */ \
+    X(OP_WEIGHTED_SUM, weighted_sum, none, "x:real[T] weights:real[T]? y_sum:real[1]? -> y:real[1]=y_sum", \
       NULL, NULL, 0, 4, PLAIN, PLAIN) \
     /* sums: of squares of the finite elements; how many are not finite; how many are 0 */ \
     X(OP_SQUARE_SUM, square_sum, none, "x:float[n] sums_sum:real[3]? -> sums:real[3]=sums_sum", \

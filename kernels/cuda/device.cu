@@ -21,6 +21,9 @@ static cudaEvent_t stage_read[STAGES];
 static char *slots;
 static cudaEvent_t slot_read[SLOTS];
 static unsigned next_slot;
+/* And for small downloads that are waited for later. */
+static char *later;
+static cudaEvent_t later_done[NUM_LATER];
 static char description[320];
 
 #define CUDA_TRY(call, what) TRY(cuda_status(what, call, err))
@@ -41,11 +44,16 @@ static enum status make_stages(struct error *err)
         CUDA_TRY(cudaHostAlloc(&stages[i], STAGE_BYTES, cudaHostAllocDefault), "pinned memory");
         CUDA_TRY(cudaEventCreateWithFlags(&stage_read[i], cudaEventDisableTiming), "an event");
     }
-    void *ring;
+    void *ring, *results;
     CUDA_TRY(cudaHostAlloc(&ring, SLOTS * SLOT_BYTES, cudaHostAllocDefault), "pinned memory");
     slots = static_cast<char *>(ring);
     for (int i = 0; i < SLOTS; i++)
         CUDA_TRY(cudaEventCreateWithFlags(&slot_read[i], cudaEventDisableTiming), "an event");
+    CUDA_TRY(cudaHostAlloc(&results, NUM_LATER * LATER_BYTES, cudaHostAllocDefault),
+             "pinned memory");
+    later = static_cast<char *>(results);
+    for (int i = 0; i < NUM_LATER; i++)
+        CUDA_TRY(cudaEventCreateWithFlags(&later_done[i], cudaEventDisableTiming), "an event");
     return OK;
 }
 
@@ -82,6 +90,10 @@ static void device_close(void)
     for (int i = 0; i < SLOTS; i++)
         (void)cudaEventDestroy(slot_read[i]);
     slots = NULL;
+    (void)cudaFreeHost(later);
+    for (int i = 0; i < NUM_LATER; i++)
+        (void)cudaEventDestroy(later_done[i]);
+    later = NULL;
     (void)cudaStreamDestroy(cuda_stream);
     cuda_stream = NULL;
 }
@@ -197,6 +209,23 @@ static enum status device_download(void *to, const void *from, uint64_t bytes, s
     return device_synchronize(err);
 }
 
+static enum status device_download_later(unsigned number, const void *from, uint64_t bytes,
+                                         struct error *err)
+{
+    CUDA_TRY(cudaMemcpyAsync(later + number * LATER_BYTES, from, bytes, cudaMemcpyDeviceToHost,
+                             cuda_stream),
+             "download");
+    return cuda_status("download", cudaEventRecord(later_done[number], cuda_stream), err);
+}
+
+static enum status device_download_wait(unsigned number, void *to, uint64_t bytes,
+                                        struct error *err)
+{
+    CUDA_TRY(cudaEventSynchronize(later_done[number]), "download");
+    memcpy(to, later + number * LATER_BYTES, bytes);
+    return OK;
+}
+
 static enum status device_copy(void *to, const void *from, uint64_t bytes, struct error *err)
 {
     return cuda_status(
@@ -245,12 +274,26 @@ static const char *device_describe(void)
     return description;
 }
 
-static const struct device cuda_device = {
-    "cuda",          false,           device_open,     device_close,
-    device_allocate, device_release,  device_identity, device_free_memory,
-    device_upload,   device_download, device_copy,     device_synchronize,
-    device_ops,      device_kernels,  device_describe, &cuda_timers,
-    &cuda_graphs,    cuda_collectives};
+static const struct device cuda_device = {"cuda",
+                                          false,
+                                          device_open,
+                                          device_close,
+                                          device_allocate,
+                                          device_release,
+                                          device_identity,
+                                          device_free_memory,
+                                          device_upload,
+                                          device_download,
+                                          device_copy,
+                                          device_download_later,
+                                          device_download_wait,
+                                          device_synchronize,
+                                          device_ops,
+                                          device_kernels,
+                                          device_describe,
+                                          &cuda_timers,
+                                          &cuda_graphs,
+                                          cuda_collectives};
 
 extern "C" {
 extern const struct device *ferry_cuda_device;

@@ -148,7 +148,7 @@ __global__ void weigh_losses(const R *x, const R *weights, const R *y_sum, R *y,
 {
     double sum = 0;
     for (size_t t = threadIdx.x; t < num_tokens; t += blockDim.x)
-        sum += (double)x[t] * (double)weights[t];
+        sum += weights ? (double)x[t] * (double)weights[t] : (double)x[t];
     sum = block_sum(sum);
     if (threadIdx.x == 0) y[0] = R(sum + (y_sum ? (double)y_sum[0] : 0));
 }

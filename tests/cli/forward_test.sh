@@ -585,6 +585,12 @@ is_not_there o4
 run forward nan --input-ids "$golden/llama2/logits.safetensors" --out o4 --pp 2 --tp 2
 exits 10
 says "on rank"
+for layout in "" "--tp 2" "--pp 2"; do
+    # shellcheck disable=SC2086 # words
+    run generate nan --prompt-ids "1,2,3" --max-new-tokens 3 $layout
+    exits 10
+    says "decoder.final_layernorm.weight: has NaN"
+done
 
 it "a bench of numbers that are none says so"
 run bench nan --seq 4 --repeats 1 --tp 2

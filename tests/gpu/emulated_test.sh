@@ -192,6 +192,8 @@ check "states that do not fit each rank may do so in parts" fails 0 "; --use-dis
     plans_large
 check "which then fit" plans_large --use-distributed-optimizer
 unset EMULATED_MEMORY
+check "NaN in generation are named, behind a step that has begun" fails 10 "has NaN" \
+    "$ferry" generate "$work/nan" --prompt-ids 1,2,3 --max-new-tokens 4 --device cuda
 EMULATED_GPUS=8
 check "collectives of one rank" "$build/tests/gpu/collectives_check"
 check "models and layouts, by NCCL" engine_test forward_test

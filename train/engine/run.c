@@ -277,7 +277,7 @@ enum status run_prepare(const struct run *r, struct error *err)
     return runs_as_graphs(r) && !r->graphs->recorded ? record_all(r, err) : OK;
 }
 
-enum status run_program(const struct run *r, struct error *err)
+enum status run_start(const struct run *r, struct error *err)
 {
     const bool as_graphs = runs_as_graphs(r);
     TRY(run_prepare(r, err));
@@ -288,6 +288,11 @@ enum status run_program(const struct run *r, struct error *err)
     else
         TRY(run_calls(r, 0, r->program->num_calls, NULL, err));
     if (r->graphs) r->graphs->has_run = true;
-    TRY(work_check(err));
-    return collectives_finish(r->collectives, err);
+    return OK;
+}
+
+enum status run_program(const struct run *r, struct error *err)
+{
+    TRY(run_start(r, err));
+    return run_wait(r, err);
 }

@@ -27,6 +27,8 @@ struct run {
 MUST_CHECK enum status run_prepare(const struct run *r, struct error *err);
 /* With timers or checks of numbers the run is made without graphs. */
 MUST_CHECK enum status run_program(const struct run *r, struct error *err);
+/* The same, but for the wait at its end: run_wait() waits. */
+MUST_CHECK enum status run_start(const struct run *r, struct error *err);
 
 /* Queues calls [first, end) alone, without graphs or timers; run_wait() waits until they are done.
  */

@@ -49,12 +49,6 @@ struct forward_request {
     void *context;
 };
 
-/* How a token is chosen: kernels/op_list.h, OP_SAMPLE. */
-struct sampling {
-    double temperature, top_p;
-    uint64_t top_k, seed;
-};
-
 struct generate_request {
     struct engine_model model;
     struct batch prompts; /* `lengths` may differ */

@@ -2,6 +2,7 @@
  * layouts beside what one rank computes. */
 #include "train/loop/engine.h"
 
+#include <inttypes.h>
 #include <math.h>
 
 #include "ckpt/panel.h"
@@ -504,6 +505,60 @@ static void a_large_batch_is_cut_as_a_small_one_is(void **state)
     release_outputs(&serial);
 }
 
+/* The sum over all targets of log(sum exp(logits)) - logit. */
+static double loss_of_logits(const double *logits, const int32_t *targets, uint64_t rows,
+                             uint64_t columns)
+{
+    double loss = 0;
+    for (uint64_t i = 0; i < rows; i++, logits += columns) {
+        double sum = 0;
+        for (uint64_t k = 0; k < columns && targets[i] >= 0; k++)
+            sum += exp(logits[k]);
+        if (targets[i] >= 0) loss += log(sum) - logits[targets[i]];
+    }
+    return loss;
+}
+
+/* However many logits are made at once, and whichever ranks have the tokens. */
+static void losses_are_those_of_the_logits(void **state)
+{
+    enum { SEQUENCES = 3, LENGTH = 9, TOKENS = SEQUENCES * LENGTH };
+    static const struct case_of_layout cases[] = {
+        {.tp = 1}, {.tp = 2, .sp = true}, {.cp = 2}, {.dp = 2}, {.tp = 2, .pp = 3}};
+    static const uint64_t head_rows[] = {0, 1, 7};
+    int32_t ids[TOKENS], targets[TOKENS];
+    struct batch b = {.num_sequences = SEQUENCES, .length = LENGTH, .ids = ids, .targets = targets};
+    uint64_t r = test_seed();
+    (void)state;
+    for (unsigned i = 0; i < TOKENS; i++) {
+        ids[i] = (int32_t)test_below(&r, 100);
+        targets[i] = i % 5 ? (int32_t)test_below(&r, 100) : -1;
+    }
+    struct outputs logits = {0}, loss = {0};
+    struct model_options alone = {.elem = ELEM_F64};
+    struct forward_request q = request_of("tests/golden/hf/llama3.2", &alone, &b, &logits);
+    q.pass.hidden = false;
+    assert_ok(ferry_engine.forward(&q, &err));
+    assert_int_equal(logits.count, 1);
+    const double expected =
+        loss_of_logits(logits.items[0].values, targets, TOKENS, logits.items[0].count / TOKENS);
+    for (size_t i = 0; i < (test_fewest() ? 2 : COUNT(cases)); i++)
+        for (size_t k = 0; k < COUNT(head_rows); k++) {
+            struct model_options o = options_of(&cases[i], ELEM_F64);
+            q = request_of("tests/golden/hf/llama3.2", &o, &b, &loss);
+            q.pass =
+                (struct pass_options){.loss = true, .trace_layer = -1, .head_rows = head_rows[k]};
+            assert_ok(ferry_engine.forward(&q, &err));
+            assert_int_equal(loss.count, 1);
+            assert_int_equal(loss.items[0].count, 1);
+            if (!(fabs(loss.items[0].values[0] / expected - 1) < 1e-12))
+                fail_msg("%s, %" PRIu64 " rows at once: %.15g, logits say %.15g",
+                         layout_name(&cases[i]), head_rows[k], loss.items[0].values[0], expected);
+            release_outputs(&loss);
+        }
+    release_outputs(&logits);
+}
+
 /* Threads of a process do not come along when it forks. */
 static void ranks_can_be_started_after_threads_were(void **state)
 {
@@ -533,6 +588,7 @@ int main(void)
         cmocka_unit_test(all_layouts_compute_what_one_rank_computes),
         cmocka_unit_test(layouts_in_f32_are_as_near_as_f32_is),
         cmocka_unit_test(a_large_batch_is_cut_as_a_small_one_is),
+        cmocka_unit_test(losses_are_those_of_the_logits),
         cmocka_unit_test(ranks_can_be_started_after_threads_were),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

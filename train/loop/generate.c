@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/checked.h"
 #include "common/memory.h"
 #include "train/loop/engine_internal.h"
 
@@ -11,41 +12,12 @@ struct generation {
     struct worker *w;
     const struct generate_request *q;
     struct pass prefill, decode;
-    int32_t *tokens; /* [num_sequences], the newest */
+    int32_t *tokens; /* [num_sequences], of the last step that was told */
+    int32_t *chosen; /* [num_sequences], of the one behind it */
     uint64_t *past;  /* [num_sequences], positions in the cache */
     bool *ended;
-    uint64_t step;
+    bool runs_ahead; /* a step starts before the host knows the tokens of the one before */
 };
-
-/* Chooses tokens from the logits of the last positions; on rank 0. */
-static enum status sample(void *context, const struct collected *c, struct error *err)
-{
-    struct generation *g = context;
-    const struct sampling *s = &g->q->sampling;
-    int32_t counter = (int32_t)(g->step * c->rows);
-    union op_params params = {.sample = {.temperature = s->temperature,
-                                         .top_p = s->top_p,
-                                         .top_k = (uint32_t)s->top_k,
-                                         .seed = s->seed}};
-    struct operand in[MAX_INPUTS] = {{(void *)c->data, OPERAND_REAL, 2, {c->rows, c->columns}},
-                                     {&counter, OPERAND_INT, 1, {1}}};
-    struct operand out[MAX_OUTPUTS] = {{g->tokens, OPERAND_INT, 1, {c->rows}}};
-    const struct op_kernel *kernel = &cpu_ops(c->wide ? ELEM_F64 : ELEM_F32)[OP_SAMPLE];
-    void *workspace = NULL;
-    if (kernel->workspace) workspace = must_malloc(kernel->workspace(&params, in, out) + 1);
-    enum status st = kernel->run(&params, in, out, workspace, err);
-    free(workspace);
-    return st;
-}
-
-/* Tokens that rank 0 chose, to all. */
-static enum status share_tokens(struct generation *g, struct error *err)
-{
-    struct comm_group *world = &g->w->model.groups.of[GROUP_WORLD];
-    size_t count = g->q->prompts.num_sequences;
-    if (world->comm->rank) memset(g->tokens, 0, count * sizeof *g->tokens);
-    return world->comm->backend->all_reduce(world, g->tokens, count, COMM_INT32, COMM_SUM, err);
-}
 
 static bool ends(const struct generate_request *q, int32_t token)
 {
@@ -70,33 +42,71 @@ static enum status tell(struct generation *g, bool *more, struct error *err)
     return st;
 }
 
-static enum status step(struct generation *g, struct pass *p, const struct batch *b, bool *more,
-                        struct error *err)
-{
-    TRY(pass_set(p, b, err));
-    TRY(pass_run(p, err));
-    TRY(pass_collect(p, sample, g, err));
-    TRY(share_tokens(g, err));
-    g->step++;
-    return tell(g, more, err);
-}
-
 static uint64_t prompt_length(const struct batch *prompts, uint64_t i)
 {
     return prompts->lengths ? prompts->lengths[i] : prompts->length;
 }
 
-static enum status generate_all(struct generation *g, struct error *err)
+static struct pass *pass_of_step(struct generation *g, uint64_t step)
+{
+    return step ? &g->decode : &g->prefill;
+}
+
+/* The prompts; then, behind what is in the cache, the tokens of the step before: NULL if they are
+ * on the device already. */
+static enum status set_step(struct generation *g, uint64_t step, const int32_t *tokens,
+                            struct error *err)
 {
     const struct batch *prompts = &g->q->prompts;
-    struct batch one = {
-        .num_sequences = prompts->num_sequences, .length = 1, .ids = g->tokens, .past = g->past};
+    struct batch b = *prompts;
+    for (uint64_t i = 0; i < prompts->num_sequences && step; i++)
+        g->past[i] = prompt_length(prompts, i) + step - 1;
+    if (step)
+        b = (struct batch){
+            .num_sequences = prompts->num_sequences, .length = 1, .ids = tokens, .past = g->past};
+    b.counter = step * prompts->num_sequences;
+    return pass_set(pass_of_step(g, step), &b, err);
+}
+
+static enum status start_step(struct generation *g, uint64_t step, struct error *err)
+{
+    struct pass *p = pass_of_step(g, step);
+    TRY(set_step(g, step, g->runs_ahead ? NULL : g->tokens, err));
+    if (!g->runs_ahead) return pass_run(p, err);
+    return pass_start(p, step ? pass_of_step(g, step - 1) : NULL, step % 2, err);
+}
+
+static bool are_tokens(const struct generation *g, const int32_t *tokens)
+{
+    for (uint64_t i = 0; i < g->q->prompts.num_sequences; i++)
+        if (tokens[i] < 0) return false;
+    return true;
+}
+
+static enum status finish_step(struct generation *g, uint64_t step, bool *more, struct error *err)
+{
+    struct pass *p = pass_of_step(g, step);
+    TRY(g->runs_ahead ? pass_wait_tokens(p, step % 2, g->chosen, err)
+                      : pass_tokens(p, g->chosen, err));
+    if (!are_tokens(g, g->chosen)) { /* a later step may be under way */
+        TRY(set_step(g, step, g->tokens, err));
+        return pass_run_checked(p, err);
+    }
+    memcpy(g->tokens, g->chosen, g->q->prompts.num_sequences * sizeof *g->tokens);
+    return tell(g, more, err);
+}
+
+/* A step that runs ahead is for nothing where all texts have ended before it. */
+static enum status generate_all(struct generation *g, struct error *err)
+{
+    const uint64_t all = g->q->max_new_tokens;
     bool more = true;
-    TRY(step(g, &g->prefill, prompts, &more, err));
-    for (uint64_t n = 1; n < g->q->max_new_tokens && more; n++) {
-        for (uint64_t i = 0; i < prompts->num_sequences; i++)
-            g->past[i] = prompt_length(prompts, i) + n - 1;
-        TRY(step(g, &g->decode, &one, &more, err));
+    g->runs_ahead = pass_runs_ahead(&g->decode);
+    for (uint64_t told = 0, started = 0; told < all && more; told++) {
+        const uint64_t ahead = min_u64(told + g->runs_ahead + 1, all);
+        for (; started < ahead; started++)
+            TRY(start_step(g, started, err));
+        TRY(finish_step(g, told, &more, err));
     }
     return OK;
 }
@@ -141,9 +151,13 @@ static enum status run_both(struct generation *g, const struct work work[2], uin
 {
     const struct generate_request *q = g->q;
     struct batch one = {.num_sequences = q->prompts.num_sequences, .length = 1};
-    struct pass_options prompt = {
-        .logits = true, .trace_layer = -1, .last_only = true, .cache_rows = room};
+    struct pass_options prompt = {.trace_layer = -1,
+                                  .cache_rows = room,
+                                  .begins = true,
+                                  .last_only = true,
+                                  .sampling = &q->sampling};
     struct pass_options decode = prompt;
+    decode.begins = false;
     decode.graphs = true;
     TRY(pass_make(&g->prefill, &g->w->model, &q->prompts, &prompt, err));
     TRY(pass_make(&g->decode, &g->w->model, &one, &decode, err));
@@ -168,12 +182,14 @@ enum status generate_rank(struct worker *w, const void *request, struct error *e
     TRY(check_lengths(w, &q->prompts, room, err));
     TRY(check_room(&w->opened.checkpoint.config, q, room, err));
     g.tokens = must_calloc(q->prompts.num_sequences, sizeof *g.tokens);
+    g.chosen = must_calloc(q->prompts.num_sequences, sizeof *g.chosen);
     g.past = must_calloc(q->prompts.num_sequences, sizeof *g.past);
     g.ended = must_calloc(q->prompts.num_sequences, sizeof *g.ended);
     enum status st = worker_end(w, work, 2, run_both(&g, work, room, err), err);
     if (g.prefill.model) pass_release(&g.prefill);
     if (g.decode.model) pass_release(&g.decode);
     free(g.tokens);
+    free(g.chosen);
     free(g.past);
     free(g.ended);
     return st;

@@ -78,6 +78,9 @@ static const struct {
     P(OP_VOCAB_MAX, vocab, valid, U64),
     P(OP_VOCAB_SUM, vocab, first_column, U64),
     P(OP_VOCAB_SUM, vocab, valid, U64),
+    P(OP_SAMPLE, sample, temperature, NUMBER),
+    P(OP_SAMPLE, sample, top_p, NUMBER),
+    P(OP_SAMPLE, sample, top_k, U32),
 #undef P
 };
 
@@ -233,7 +236,10 @@ static const struct {
      {.logits = true, .loss = true, .hidden = true}}, /* trace_layer 0 */
     {"step",
      {.num_sequences = 2, .length = 1},
-     {.logits = true, .trace_layer = -1, .cache_rows = 24, .last_only = true}},
+     {.trace_layer = -1,
+      .cache_rows = 24,
+      .last_only = true,
+      .sampling = &(const struct sampling){.temperature = 0.5, .top_p = 0.9, .top_k = 7}}},
 };
 
 /* c: NULL where there is no checkpoint. */

@@ -153,6 +153,7 @@ static void set_up(struct builder *x, struct built *out, const struct build *b, 
                           .stream = NO_VALUE,
                           .branch = NO_VALUE,
                           .branch_bias = NO_VALUE,
+                          .not_finite = NO_VALUE,
                           .err = err};
     /* With more ranks than groups, several ranks share a group; each has some of its queries. */
     const uint64_t sharing = s->tp > groups ? s->tp / groups : 1;
@@ -195,6 +196,7 @@ enum status builder_make(struct built *out, const struct build *b, uint64_t firs
     memset(out, 0, sizeof *out);
     memset(&out->train, 0xff, sizeof out->train); /* NO_VALUE */
     memset(&out->ends, 0xff, sizeof out->ends);
+    out->not_finite = out->tokens = NO_VALUE;
     program_init(&out->program, b->elem, b->groups);
     set_up(&x, out, b, err);
     x.first_stage = first;
@@ -206,6 +208,10 @@ enum status builder_make(struct built *out, const struct build *b, uint64_t firs
     if (out->train.loss_sum == NO_VALUE) /* no head */
         out->train.head = out->program.num_calls, out->train.head_chunks = 0;
     if (x.st) return x.st;
+    if (out->tokens == NO_VALUE && x.not_finite != NO_VALUE) {
+        out->program.values[x.not_finite].class = VALUE_OUTPUT;
+        out->not_finite = x.not_finite;
+    }
     return program_check(&out->program, err);
 }
 

@@ -20,6 +20,12 @@
 
 enum cp_kind { CP_ALL_GATHER, CP_RING };
 
+/* How a token is chosen: kernels/op_list.h, OP_SAMPLE. */
+struct sampling {
+    double temperature, top_p;
+    uint64_t top_k, seed;
+};
+
 /* The shapes and outputs of a program. */
 struct forward_shape {
     struct token_shape tokens;
@@ -27,10 +33,13 @@ struct forward_shape {
     bool sequence_parallel;
     enum cp_kind cp;
     uint64_t cache_rows; /* of each layer's cache of keys and values; 0: none */
+    bool begins;         /* the cache is empty before: all keys are of these tokens */
     uint64_t last_rows;  /* logits are wanted of so many rows only (input "last_rows"); 0: of all */
-    bool logits, loss;   /* outputs at the end */
-    bool hidden;         /* outputs: the input of each layer, and the final norm */
-    int trace_layer;     /* outputs: the results of the ops of this layer; -1: none */
+    bool logits, loss;   /* outputs at the end; loss: the sum over this rank's tokens */
+    uint64_t head_rows;  /* logits for losses are made of so many tokens at once; 0: of all */
+    const struct sampling *sampling; /* tokens are chosen by the logits; NULL: none are */
+    bool hidden;                     /* outputs: the input of each layer, and the final norm */
+    int trace_layer;                 /* outputs: the results of the ops of this layer; -1: none */
     /* NULL: no training. Else calls also give what backward reads (statistics, lse), and the loss
      * of all tokens is summed up. */
     const struct training_shape *train;
@@ -53,7 +62,6 @@ struct training_shape {
     bool balance_is_global;
     /* Megatron-Core's moe_router_bias_update_rate, where routers have a bias; 0: it stays. */
     double bias_update_rate;
-    uint64_t head_rows; /* logits are made of so many tokens at once; 0: of all */
 };
 
 /* The state [1, num_experts] in which a step counts the tokens of this rank that each expert has:
@@ -67,6 +75,7 @@ struct output {
     bool slice;       /* of rows: this rank has its TP part of them */
     bool last;        /* rows are those of last_rows */
     bool shard;       /* of columns: this rank has its TP part of `columns` */
+    bool sum;         /* [1]: those of ranks with other tokens are added up */
     /* The last `copied` columns of a shard are copies: `sharers` TP ranks in turn have the same. 0:
      * no column is. */
     uint64_t copied;
@@ -98,6 +107,12 @@ struct built {
     struct stage_ends ends;
     struct output *outputs;
     size_t num_outputs, outputs_capacity;
+    /* INT [1], not of training: not 0 where an output is not finite. NO_VALUE: there is no output.
+     */
+    value_id not_finite;
+    /* INT [last_rows]: the tokens that were chosen, -1 where logits are not finite. NO_VALUE: none
+     * are. */
+    value_id tokens;
     struct training_values train; /* where the shape has it */
 };
 

@@ -49,7 +49,8 @@ static double pairs_of(const struct builder *x)
 {
     const struct token_shape *t = &x->shape->tokens;
     double length = (double)t->chunk * t->num_chunks, sequences = (double)t->sequences;
-    if (x->shape->cache_rows) return (double)x->rows * (double)x->shape->cache_rows / sequences;
+    if (x->shape->cache_rows && !x->shape->begins)
+        return (double)x->rows * (double)x->shape->cache_rows / sequences;
     unsigned calls = x->shape->cp == CP_RING ? x->cp : 1;
     return sequences * length * length / 2 / x->cp / calls;
 }
@@ -123,6 +124,7 @@ static value_id core_attention(struct builder *x, value_id qkv)
 {
     value_id kv = qkv;
     if (x->shape->cache_rows) kv = kept_kv(x, qkv);
+    if (x->shape->begins) kv = qkv;
     if (x->cp == 1) return attend(x, qkv, kv, builder_input(x, INPUT_SPANS, 0), NULL);
     if (x->shape->cp == CP_RING) return attend_ring(x, qkv);
     kv = builder_collective(x, OP_ALL_GATHER, GROUP_CP, packed_kv(x, qkv), "gather_kv");

@@ -143,6 +143,12 @@ value_id builder_optional(struct builder *x, bool there, const char *name)
 
 /* ---- what is kept ---- */
 
+void builder_watch(struct builder *x, value_id id)
+{
+    if (x->shape->train || x->st || x->p->values[id].type == OPERAND_INT) return;
+    x->not_finite = emit(x, OP_NOT_FINITE, "finite", IN(id, x->not_finite));
+}
+
 void builder_keep(struct builder *x, value_id id, bool wanted, struct output o, const char *name)
 {
     if (!wanted || x->st) return;
@@ -152,6 +158,7 @@ void builder_keep(struct builder *x, value_id id, bool wanted, struct output o, 
     if (!o.columns) o.columns = builder_columns_of(x, id) * (o.shard ? x->tp : 1);
     if (o.copied) o.columns -= o.copied * (x->tp - x->tp / o.sharers);
     *ARENA_PUSH(&x->p->arena, x->out->outputs, x->out->num_outputs, x->out->outputs_capacity) = o;
+    builder_watch(x, id);
 }
 
 void builder_trace(struct builder *x, value_id id, bool slice, bool shard, const char *name)

@@ -66,11 +66,16 @@ static void train_rows(struct builder *x, value_id in, value_id losses, uint64_t
 }
 
 /* The logits of all tokens may be more than all activations: they are made of some at a time. */
+static uint64_t rows_at_once(const struct builder *x, uint64_t rows)
+{
+    const uint64_t most = x->shape->head_rows;
+    return most && most < rows ? most : rows;
+}
+
 static void train_head(struct builder *x, value_id in)
 {
     struct training_values *t = &x->out->train;
-    const uint64_t rows = builder_rows_of(x, in), most = x->shape->train->head_rows;
-    const uint64_t at_once = most && most < rows ? most : rows;
+    const uint64_t rows = builder_rows_of(x, in), at_once = rows_at_once(x, rows);
     value_id losses = program_add_value(x->p, VALUE_SCRATCH, OPERAND_REAL, 1, &rows, "loss");
     t->head = x->p->num_calls;
     t->head_chunks = 0;
@@ -79,14 +84,49 @@ static void train_head(struct builder *x, value_id in)
     builder_keep(x, losses, true, (struct output){.columns = 1}, "loss");
 }
 
+/* The sum of the losses of all tokens of this rank. */
+static void loss_head(struct builder *x, value_id in)
+{
+    const uint64_t rows = builder_rows_of(x, in), at_once = rows_at_once(x, rows);
+    const value_id targets = builder_input(x, INPUT_TARGETS, 0);
+    value_id sum = NO_VALUE;
+    for (uint64_t first = 0; first < rows && !x->st; first += at_once) {
+        const uint64_t count = min_u64(at_once, rows - first);
+        const value_id some = program_add_view(x->p, in, first, count, "head_rows"),
+                       wanted = program_add_view(x->p, targets, first, count, "targets");
+        const value_id losses = losses_of(x, logits_of(x, some), wanted, NO_VALUE);
+        sum = emit(x, OP_WEIGHTED_SUM, "loss_sum", IN(losses, NO_VALUE, sum));
+    }
+    builder_keep(x, sum, true, (struct output){.columns = 1, .sum = true}, "loss");
+}
+
+/* All ranks of a tensor parallel group choose the same. */
+static void sample_tokens(struct builder *x, value_id logits)
+{
+    const struct sampling *s = x->shape->sampling;
+    const uint64_t rows = builder_rows_of(x, logits), columns = x->c->vocab_size;
+    value_id all = builder_collective(x, OP_ALL_GATHER, GROUP_TP, logits, "gather_logits");
+    if (x->tp > 1 || builder_columns_of(x, all) > columns)
+        all = emit(x, OP_JOIN_COLUMNS, "join_logits", IN(all),
+                   .sizes = {{'n', rows}, {'V', columns}});
+    builder_watch(x, all);
+    x->out->tokens =
+        emit(x, OP_SAMPLE, "sample", IN(all, builder_input(x, INPUT_COUNTER, 0), x->not_finite),
+             .params.sample = {.temperature = s->temperature,
+                               .top_p = s->top_p,
+                               .top_k = (uint32_t)min_u64(s->top_k, UINT32_MAX),
+                               .seed = s->seed});
+    x->p->values[x->out->tokens].class = VALUE_OUTPUT;
+}
+
 static void infer_head(struct builder *x, value_id in)
 {
-    value_id logits = logits_of(x, in);
+    if (x->shape->loss) loss_head(x, in);
+    if (!x->shape->logits && !x->shape->sampling) return;
+    const value_id logits = logits_of(x, in);
     builder_keep(x, logits, x->shape->logits,
                  (struct output){.shard = x->tp > 1, .last = x->shape->last_rows > 0}, "logits");
-    if (!x->shape->loss) return;
-    value_id y = losses_of(x, logits, builder_input(x, INPUT_TARGETS, 0), NO_VALUE);
-    builder_keep(x, y, true, (struct output){.columns = 1}, "loss");
+    if (x->shape->sampling) sample_tokens(x, logits);
 }
 
 static value_id only_last_rows(struct builder *x, value_id in)
@@ -103,7 +143,7 @@ void builder_head(struct builder *x)
     builder_keep(x, x->stream, x->shape->hidden, (struct output){.slice = sliced},
                  arena_printf(&x->p->arena, "hidden.%" PRIu64, x->c->num_layers));
     builder_keep(x, y, x->shape->hidden, (struct output){.slice = sliced}, "final_norm");
-    if (!x->shape->logits && !x->shape->loss) return;
+    if (!x->shape->logits && !x->shape->loss && !x->shape->sampling) return;
     y = only_last_rows(x, builder_gathered(x, y));
     if (x->shape->train)
         train_head(x, y);

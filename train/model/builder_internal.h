@@ -25,7 +25,8 @@ struct builder {
     uint64_t first_stage; /* of the program */
     /* The residual stream; the block's output and bias that the next norm will add to it. */
     value_id stream, branch, branch_bias;
-    bool routers_begun; /* a layer of this program has written the losses of its router */
+    bool routers_begun;  /* a layer of this program has written the losses of its router */
+    value_id not_finite; /* of the results so far */
     enum status st;
     struct error *err;
 };
@@ -75,6 +76,8 @@ bool builder_spec(struct builder *x, const char *full_name, const struct param_s
 /* ---- outputs ---- */
 
 void builder_keep(struct builder *x, value_id id, bool wanted, struct output o, const char *name);
+/* Notes in not_finite whether a result is; for programs without training. */
+void builder_watch(struct builder *x, value_id id);
 /* Makes a value of the traced layer an output. */
 void builder_trace(struct builder *x, value_id id, bool slice, bool shard, const char *name);
 

@@ -19,7 +19,7 @@ struct part {
     uint64_t rows, columns, all_columns; /* of the part; columns of all ranks together */
     uint64_t copied;
     unsigned sharers;
-    bool slice, last, shard, real;
+    bool slice, last, shard, sum, real;
 };
 
 struct collecting {
@@ -51,6 +51,7 @@ static struct part part_of(const struct built *b, const struct output *o)
                         .slice = o->slice,
                         .last = o->last,
                         .shard = o->shard,
+                        .sum = o->sum,
                         .real = v->type == OPERAND_REAL};
     snprintf(part.name, sizeof part.name, "%s", o->name);
     return part;
@@ -171,11 +172,23 @@ static enum status place_rows(const struct collecting *x, struct whole *w, const
     return OK;
 }
 
+static void add_sum(struct whole *w, const void *data)
+{
+    if (w->c.wide)
+        *(double *)w->values += *(const double *)data;
+    else
+        *(float *)w->values += *(const float *)data;
+}
+
 static enum status place_part(const struct collecting *x, struct whole *w, const struct part *part,
                               const struct group_place *at, const void *data, struct error *err)
 {
     const struct group_sizes *sizes = &x->pass->model->groups.sizes;
     struct arena scratch;
+    if (part->sum) {
+        add_sum(w, data);
+        return OK;
+    }
     arena_init(&scratch);
     struct token_shape shape = tokens_shape(&x->pass->batch, sizes, sizes->tp);
     struct token_origin *origins = tokens_origins(&scratch, &x->pass->batch, at, &shape);
@@ -199,10 +212,11 @@ static void begin_whole(const struct collecting *x, struct whole *w, const struc
 {
     const struct batch *b = &x->pass->batch;
     w->part = *part;
-    w->c = (struct collected){.name = w->part.name,
-                              .rows = b->num_sequences * (part->last ? 1 : b->length),
-                              .columns = true_columns(x, part),
-                              .wide = is_wide(x->pass)};
+    w->c =
+        (struct collected){.name = w->part.name,
+                           .rows = part->sum ? 1 : b->num_sequences * (part->last ? 1 : b->length),
+                           .columns = true_columns(x, part),
+                           .wide = is_wide(x->pass)};
 }
 
 static enum status allocate_whole(struct whole *w, struct error *err)

@@ -28,6 +28,8 @@ static const int32_t *numbers_of(const struct input_data *x, const struct progra
         return x->cache_rows;
     case INPUT_LAST_ROWS:
         return x->last_rows;
+    case INPUT_COUNTER:
+        return &x->counter;
     case INPUT_ID_ORDER:
         return x->tokens.id_order;
     case INPUT_POSITION_ORDER:
@@ -161,7 +163,8 @@ static void set_sequence(struct input_data *x, const struct batch *b, uint64_t s
 {
     const uint64_t first = s * b->length;
     const struct stretch own = stretch_of(x, b, s);
-    const uint64_t span[6] = {first, own.length, own.past, s * x->room, own.past + own.length, 0};
+    const uint64_t keys = x->begins ? first : s * x->room;
+    const uint64_t span[6] = {first, own.length, own.past, keys, own.past + own.length, 0};
     for (unsigned k = 0; k < 6 && x->room; k++)
         x->tokens.spans[0][s * 6 + k] = (int32_t)span[k];
     for (uint64_t i = 0; i < own.length; i++) {
@@ -191,11 +194,11 @@ static uint64_t count_positions(const struct batch *b)
 }
 
 void input_data_make(struct input_data *x, struct arena *a, const struct batch *b,
-                     const struct groups *g, uint64_t room, bool with_cache)
+                     const struct groups *g, bool with_cache)
 {
     x->groups = g;
-    x->room = room;
     x->positions = count_positions(b);
     tokens_make(&x->tokens, a, b, &g->sizes, &g->place, g->sizes.tp);
+    x->counter = (int32_t)(b->counter + tokens_first_sequence(b, &g->place, &x->tokens.shape));
     if (with_cache) set_cache_inputs(x, a, b);
 }

@@ -23,6 +23,8 @@
     X(INPUT_CACHE_ROWS,      "cache_rows",      OPERAND_INT,  SIZE_ROWS, SIZE_NONE)           \
     /* each sequence's last token */                                                           \
     X(INPUT_LAST_ROWS,       "last_rows",       OPERAND_INT,  SIZE_LAST_ROWS, SIZE_NONE)       \
+    /* what is drawn before: of OP_SAMPLE */                                                   \
+    X(INPUT_COUNTER,         "counter",         OPERAND_INT,  SIZE_ONE, SIZE_NONE)             \
     /* of training: what each token's loss counts; what gradients are multiplied by */         \
     X(INPUT_LOSS_WEIGHTS,    "loss_weights",    OPERAND_REAL, SIZE_ROWS, SIZE_NONE)            \
     X(INPUT_LOSS_SCALE,      "loss_scale",      OPERAND_REAL, SIZE_ONE, SIZE_NONE)             \
@@ -80,12 +82,15 @@ struct input_data {
     struct tokens tokens;
     uint64_t positions;              /* of the longest sequence, with those in the cache */
     uint64_t room;                   /* positions that a sequence's cache has room for; 0: none */
+    bool begins;                     /* the cache is empty: keys are those of the batch itself */
     int32_t *cache_rows, *last_rows; /* [rows], [sequences]; NULL: not wanted */
+    int32_t counter;                 /* of this rank's first sequence */
     double loss_scale, router_scale;
 };
-/* In arena a. with_cache: cache_rows and last_rows, too. */
+/* In arena a; config, wide, room and begins are set before. with_cache: cache_rows and last_rows,
+ * too. */
 void input_data_make(struct input_data *x, struct arena *a, const struct batch *b,
-                     const struct groups *g, uint64_t room, bool with_cache);
+                     const struct groups *g, bool with_cache);
 
 /* Fills an input, v->bytes at `to` in the host's memory. */
 MUST_CHECK enum status input_fill(const struct input_data *x, const struct program_value *v,

@@ -6,6 +6,7 @@
 
 #include "common/checked.h"
 #include "common/memory.h"
+#include "common/threads.h"
 #include "convert/map/model_fit.h"
 #include "convert/map/params.h"
 #include "train/engine/memory_plan.h"
@@ -103,6 +104,9 @@ enum status model_load(struct model *m, const struct load_options *o, struct err
 
 /* ---- passes ---- */
 
+/* Of logits that are made at once for losses. */
+enum { HEAD_BYTES = 256 << 20 };
+
 static struct build build_of(const struct pass *p)
 {
     struct model *m = p->model;
@@ -116,15 +120,20 @@ static struct build build_of(const struct pass *p)
     struct token_shape tokens = tokens_shape(&p->batch, &m->groups.sizes, m->groups.sizes.tp);
     /* A GPU's library would make a plan for each shape, which takes seconds. */
     if (m->is_imagined) tokens.uniform_sequences = 0;
+    const uint64_t row_bytes =
+        builder_vocab_rows(&b) * operand_bytes_of(OPERAND_REAL, m->options.elem);
     b.shape = (struct forward_shape){
         .tokens = tokens,
         .num_positions = o->cache_rows ? o->cache_rows : p->batch.length,
         .sequence_parallel = m->options.sequence_parallel && m->groups.sizes.tp > 1,
         .cp = m->options.cp_kind,
         .cache_rows = o->cache_rows * tokens.sequences,
+        .begins = o->begins,
         .last_rows = o->last_only ? tokens.sequences : 0,
         .logits = o->logits,
         .loss = o->loss,
+        .head_rows = o->head_rows ? o->head_rows : max_u64(HEAD_BYTES / row_bytes, 1),
+        .sampling = o->sampling,
         .hidden = o->hidden,
         .trace_layer = o->trace_layer};
     return b;
@@ -276,6 +285,7 @@ static enum status set_inputs(const struct pass *p, const struct input_data *x, 
         const struct program_value *v = &program->values[k];
         if (v->class != VALUE_INPUT || input_is_of_stage(v)) continue;
         if (p->has_tables && input_is_constant(v, x->config)) continue;
+        if (v->source == INPUT_IDS && !p->batch.ids) continue;
         TRY(upload_input(x, &p->runs[chunk], (value_id)k, err));
     }
     return OK;
@@ -300,7 +310,10 @@ static enum status check_ids(const struct pass *p, const int32_t *ids, bool targ
 enum status pass_set(struct pass *p, const struct batch *b, struct error *err)
 {
     struct model *m = p->model;
-    struct input_data x = {.config = &m->config, .wide = m->options.elem == ELEM_F64};
+    struct input_data x = {.config = &m->config,
+                           .wide = m->options.elem == ELEM_F64,
+                           .room = p->options.cache_rows,
+                           .begins = p->options.begins};
     struct arena scratch;
     enum status st = OK;
     TRY(check_ids(p, b->ids, false, b->path, err));
@@ -310,8 +323,9 @@ enum status pass_set(struct pass *p, const struct batch *b, struct error *err)
     p->batch.targets = b->targets;
     p->batch.lengths = b->lengths;
     p->batch.past = b->past;
+    p->batch.counter = b->counter;
     arena_init(&scratch);
-    input_data_make(&x, &scratch, &p->batch, &m->groups, p->options.cache_rows,
+    input_data_make(&x, &scratch, &p->batch, &m->groups,
                     p->options.cache_rows || p->options.last_only);
     for (size_t i = 0; i < p->num_chunks && !st; i++)
         st = set_inputs(p, &x, i, err);
@@ -325,11 +339,14 @@ enum status pass_set(struct pass *p, const struct batch *b, struct error *err)
 enum status pass_is_finite(const struct pass *p, bool *finite, struct error *err)
 {
     struct comm_group world = p->model->groups.of[GROUP_WORLD];
-    bool own = true;
-    for (size_t i = 0; i < p->num_chunks; i++)
-        for (size_t k = 0; k < p->chunks[i].num_outputs && own; k++)
-            TRY(run_is_finite(&p->runs[i], p->chunks[i].outputs[k].value, &own, err));
-    int32_t bad = !own;
+    int32_t bad = 0;
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        const value_id id = p->chunks[i].not_finite;
+        int32_t own = 0;
+        if (id != NO_VALUE)
+            TRY(p->model->device->download(&own, run_data(&p->runs[i], id), sizeof own, err));
+        bad |= own;
+    }
     TRY(world.comm->backend->all_reduce(&world, &bad, 1, COMM_INT32, COMM_MAX, err));
     *finite = !bad;
     return OK;
@@ -373,17 +390,103 @@ static enum status run_chunks(struct pass *p, bool check_numbers, struct error *
     return OK;
 }
 
-enum status pass_run(struct pass *p, struct error *err)
+/* Who finds what is not finite ends here, and comm_close() tells the others. */
+enum status pass_run_checked(struct pass *p, struct error *err)
 {
-    struct comm_group *world = &p->model->groups.of[GROUP_WORLD];
-    bool finite;
-    TRY(run_chunks(p, false, err));
-    TRY(pass_is_finite(p, &finite, err));
-    if (finite) return OK;
-    TRY(run_chunks(p, true, err)); /* who finds it ends here, and comm_close() tells the others */
-    TRY(comm_barrier(world, err));
+    TRY(run_chunks(p, true, err));
+    TRY(comm_barrier(&p->model->groups.of[GROUP_WORLD], err));
     return fail(err, ERR_NUMERIC,
                 "the results had NaN or infinity; a second pass that checked every op had none");
+}
+
+enum status pass_run(struct pass *p, struct error *err)
+{
+    bool finite;
+    TRY(run_chunks(p, false, err));
+    if (p->options.sampling) return OK; /* tokens say it */
+    TRY(pass_is_finite(p, &finite, err));
+    return finite ? OK : pass_run_checked(p, err);
+}
+
+/* ---- sampling ---- */
+
+/* The chunk that chooses tokens; NULL: it is another rank's. */
+static const struct built *choosing_chunk(const struct pass *p, const struct run **run)
+{
+    for (size_t i = 0; i < p->num_chunks; i++)
+        if (p->chunks[i].tokens != NO_VALUE) {
+            *run = &p->runs[i];
+            return &p->chunks[i];
+        }
+    return NULL;
+}
+
+/* Of the tokens that this rank has, those that no other gives; the last sequences may be filler. */
+static void take_own(const struct pass *p, const int32_t *own, uint64_t count, int32_t *tokens)
+{
+    const struct group_place *at = &p->model->groups.place;
+    const struct token_shape shape =
+        tokens_shape(&p->batch, &p->model->groups.sizes, p->model->groups.sizes.tp);
+    const uint64_t first = tokens_first_sequence(&p->batch, at, &shape);
+    for (uint64_t i = 0; at->tp == 0 && i < count && first + i < p->batch.num_sequences; i++)
+        tokens[first + i] = own[i];
+}
+
+enum status pass_tokens(const struct pass *p, int32_t *tokens, struct error *err)
+{
+    struct comm_group world = p->model->groups.of[GROUP_WORLD];
+    const struct run *run;
+    const struct built *b = choosing_chunk(p, &run);
+    const uint64_t all = p->batch.num_sequences;
+    memset(tokens, 0, all * sizeof *tokens);
+    if (b) {
+        const uint64_t count = b->program.values[b->tokens].shape[0];
+        int32_t *own = must_calloc(count, sizeof *own);
+        enum status st =
+            p->model->device->download(own, run_data(run, b->tokens), count * sizeof *own, err);
+        take_own(p, own, count, tokens);
+        free(own);
+        TRY(st);
+    }
+    return world.comm->backend->all_reduce(&world, tokens, all, COMM_INT32, COMM_SUM, err);
+}
+
+bool pass_runs_ahead(const struct pass *p)
+{
+    return p->model->device->download_later && p->model->groups.of[GROUP_WORLD].size == 1 &&
+           p->batch.num_sequences <= LATER_BYTES / sizeof(int32_t);
+}
+
+/* Of its only chunk. */
+static value_id ids_of(const struct pass *p)
+{
+    const struct program *program = &p->chunks[0].program;
+    for (size_t i = 0; i < program->num_values; i++)
+        if (program->values[i].class == VALUE_INPUT && program->values[i].source == INPUT_IDS)
+            return (value_id)i;
+    return NO_VALUE;
+}
+
+enum status pass_start(struct pass *p, const struct pass *before, unsigned number,
+                       struct error *err)
+{
+    const struct device *device = p->model->device;
+    struct run *run = &p->runs[0];
+    const uint64_t bytes = p->batch.num_sequences * sizeof(int32_t);
+    if (before)
+        TRY(device->copy(run_data(run, ids_of(p)),
+                         run_data(&before->runs[0], before->chunks[0].tokens), bytes, err));
+    run->check_numbers = false;
+    TRY(run_start(run, err));
+    return device->download_later(number, run_data(run, p->chunks[0].tokens), bytes, err);
+}
+
+enum status pass_wait_tokens(const struct pass *p, unsigned number, int32_t *tokens,
+                             struct error *err)
+{
+    TRY(work_check(err));
+    return p->model->device->download_wait(number, tokens, p->batch.num_sequences * sizeof *tokens,
+                                           err);
 }
 
 void pass_print_memory(const struct pass *p, struct strbuf *out)

@@ -63,11 +63,15 @@ MUST_CHECK enum status model_load(struct model *m, const struct load_options *o,
 
 /* The outputs of a pass, and how it runs. */
 struct pass_options {
-    bool logits, loss, hidden;
-    int trace_layer;     /* the results of its ops are outputs, too; -1: none */
-    uint64_t cache_rows; /* positions that a sequence's cache has room for; 0: none */
-    bool last_only;      /* logits of each sequence's last token only */
-    bool graphs;         /* it runs many times: run.h */
+    bool logits, loss, hidden; /* loss: the sum over all tokens */
+    int trace_layer;           /* the results of its ops are outputs, too; -1: none */
+    uint64_t
+        head_rows; /* tokens whose logits are made at once for losses; 0: a few 100 MB of them */
+    uint64_t cache_rows;             /* positions that a sequence's cache has room for; 0: none */
+    bool begins;                     /* the cache is empty before: all sequences begin here */
+    bool last_only;                  /* logits of each sequence's last token only */
+    const struct sampling *sampling; /* of each sequence's next token; NULL: none is chosen */
+    bool graphs;                     /* it runs many times: run.h */
 };
 
 struct pass {
@@ -105,6 +109,24 @@ MUST_CHECK enum status pass_run_chunk(struct pass *p, size_t i, struct error *er
 /* ERR_NUMERIC, on all ranks, if an output has NaN or infinities: the message names the op that made
  * them first, its layer and its rank. */
 MUST_CHECK enum status pass_run(struct pass *p, struct error *err);
+/* Runs it again as it is set, and checks every op: never OK. */
+MUST_CHECK enum status pass_run_checked(struct pass *p, struct error *err);
+
+/* ---- passes with sampling ---- */
+
+/* The tokens that the last run chose, of all sequences, on all ranks; -1 where logits are not
+ * finite. */
+MUST_CHECK enum status pass_tokens(const struct pass *p, int32_t *tokens, struct error *err);
+
+/* Whether runs can be started before the tokens of the one before are known to the host: the next
+ * ids are those tokens, on the device. */
+bool pass_runs_ahead(const struct pass *p);
+/* Starts a run without ids in the batch of pass_set: they are what the last run of `before` chose.
+ * NULL: there are ids. `number` is 0 or 1, of one run at a time, until pass_wait_tokens(). */
+MUST_CHECK enum status pass_start(struct pass *p, const struct pass *before, unsigned number,
+                                  struct error *err);
+MUST_CHECK enum status pass_wait_tokens(const struct pass *p, unsigned number, int32_t *tokens,
+                                        struct error *err);
 
 /* Whether all outputs of the last run are finite, on every rank; all ranks call it. */
 MUST_CHECK enum status pass_is_finite(const struct pass *p, bool *finite, struct error *err);

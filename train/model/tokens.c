@@ -19,6 +19,13 @@ static bool documents_are_sequences(const struct batch *b)
     return true;
 }
 
+static bool sequences_are_full(const struct batch *b)
+{
+    for (uint64_t i = 0; b->lengths && i < b->num_sequences; i++)
+        if (b->lengths[i] != b->length) return false;
+    return true;
+}
+
 struct token_shape tokens_shape(const struct batch *b, const struct group_sizes *s,
                                 uint64_t multiple)
 {
@@ -33,7 +40,7 @@ struct token_shape tokens_shape(const struct batch *b, const struct group_sizes 
         parts += b->starts[i]; /* each cuts at most one run in two */
     t.num_spans = parts * t.num_chunks + 1;
     if (s->cp == 1 && b->num_sequences % dp == 0 && t.rows == t.sequences * t.chunk &&
-        documents_are_sequences(b))
+        documents_are_sequences(b) && sequences_are_full(b))
         t.uniform_sequences = (uint32_t)t.sequences;
     return t;
 }
@@ -160,7 +167,7 @@ static void fill_rows(struct tokens *t, const struct batch *b, const struct grou
             uint64_t position = r.position + k, row = r.row + k;
             uint64_t in_batch = r.sequence * b->length + min_u64(position, b->length - 1);
             bool real = position < b->length;
-            t->ids[row] = b->ids[in_batch];
+            t->ids[row] = b->ids ? b->ids[in_batch] : 0;
             t->positions[row] = b->positions ? b->positions[in_batch]
                                              : (int32_t)(min_u64(position, b->length - 1) -
                                                          document_start(b, r.sequence, position));

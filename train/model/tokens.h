@@ -22,7 +22,7 @@
 struct batch {
     uint64_t num_sequences, length;
     bool is_dealt;          /* these are one data parallel rank's: others have other batches */
-    const int32_t *ids;     /* [num_sequences, length] */
+    const int32_t *ids;     /* [num_sequences, length]; NULL: they are set in another way */
     const char *path;       /* of the file of the ids, for messages; NULL: none */
     const int32_t *targets; /* the same, negative where there is none; NULL: none at all */
     /* starts[s * length + i] is true at the first token of a document. A token attends to its own
@@ -40,6 +40,7 @@ struct batch {
     /* For passes with a cache, of each sequence: the number of its tokens in ids, with filler
      * behind them (NULL: `length`); the number of its positions in the cache (NULL: none). */
     const uint64_t *lengths, *past;
+    uint64_t counter; /* of OP_SAMPLE for the first sequence; each has one more */
 };
 
 /* The number of rows of a rank: the same on all ranks. */

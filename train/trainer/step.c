@@ -60,8 +60,8 @@ static enum status build_forward(struct built *out, const struct step *s, unsign
     training.accumulates = number % MICRO_EVALUATES == MICRO_LATER;
     if (number >= MICRO_EVALUATES)
         training.hidden_dropout = training.attention_dropout = training.bias_update_rate = 0;
-    const struct build b = build_of(s, &training);
-    if (!training.head_rows) training.head_rows = head_rows(s, &b);
+    struct build b = build_of(s, &training);
+    b.shape.head_rows = s->options.head_rows ? s->options.head_rows : head_rows(s, &b);
     if (pp == 1) return builder_make(out, &b, 0, m->layout.vpp, err);
     return builder_make(out, &b, chunk * pp + m->groups.place.pp, 1, err);
 }

@@ -35,9 +35,10 @@
 enum optimizer_kind { OPTIMIZER_ADAM, OPTIMIZER_SGD };
 
 struct step_options {
-    struct batch shape; /* of every micro-batch; of `starts` only any_starts counts */
-    /* accumulates is not read; head_rows 0: as many as take STEP_LOGIT_BYTES */
-    struct training_shape training;
+    struct batch shape;             /* of every micro-batch; of `starts` only any_starts counts */
+    struct training_shape training; /* accumulates is not read */
+    uint64_t
+        head_rows; /* tokens whose logits are made at once; 0: as many as take STEP_LOGIT_BYTES */
     enum schedule_kind schedule; /* 1f1b is interleaved where a rank has several chunks */
     uint64_t micro_batches;      /* of a step, at most; 0: 1 */
     uint64_t eval_micro_batches; /* of an evaluation; 0: 1 */

@@ -144,7 +144,7 @@ static void micro_batches_may_wait_for_their_backward_part(void **state)
     for (size_t k = 0; k < 2; k++) {
         struct step_options o = options_of(0.2);
         o.training.balance_coefficient = o.training.z_coefficient = 0.1;
-        o.training.head_rows = 7;
+        o.head_rows = 7;
         compare_schedules(models[k], &o, 2);
         o.recompute = (struct recompute_options){.granularity = RECOMPUTE_FULL, .num_layers = 1};
         compare_schedules(models[k], &o, 4);
@@ -165,7 +165,7 @@ static double *gradients_by_rows(const char *model, uint64_t rows, struct step_r
 {
     struct step_options o = options_of(0);
     struct test_session s;
-    o.training.head_rows = rows;
+    o.head_rows = rows;
     test_session_open(&s, model, ELEM_F64, &o, many_tokens);
     run_micro_batch(&s, 0, true, false);
     run_micro_batch(&s, 1, false, false);

@@ -306,7 +306,7 @@ static void compare_layouts(const char *model, const struct layout_case *cases, 
                                               .layout = cases[i].layout,
                                               .sequence_parallel = cases[i].sequence_parallel};
         o.recompute = policies[i % COUNT(policies)];
-        o.training.head_rows = i % 2 ? 10 : 0;
+        o.head_rows = i % 2 ? 10 : 0;
         o.bucket_numel = i % 2 ? 0 : 3000; /* the smallest that go on behind a parameter */
         const enum status st = train_ranks(&r, model, &o, &options, change);
         if (st) fail_msg("%s, %s: %s", model, cases[i].name, err.text);

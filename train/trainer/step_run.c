@@ -111,7 +111,7 @@ static enum status fill_slot(struct step *s, const struct run *r, struct step_sl
                            .router_scale = b->router_scale};
     struct arena scratch;
     arena_init(&scratch);
-    input_data_make(&x, &scratch, &b->batch, &m->groups, 0, false);
+    input_data_make(&x, &scratch, &b->batch, &m->groups, false);
     const bool has_tables = slot->has_tables && slot->of_evaluation == b->evaluates;
     const enum status st = set_inputs(s, r, &x, has_tables, err);
     *slot = (struct step_slot){!st, b->evaluates};

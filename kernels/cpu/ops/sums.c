@@ -46,7 +46,7 @@ void NAME(weighted_sum)(const union op_params *p, const struct operand *in,
     const real *x = in[0].data, *weights = in[1].data, *y_sum = in[2].data;
     double sum = y_sum ? (double)*y_sum : 0;
     for (size_t t = 0; t < in[0].shape[0]; t++)
-        sum += (double)x[t] * (double)weights[t];
+        sum += weights ? (double)x[t] * (double)weights[t] : (double)x[t];
     *(real *)out[0].data = (real)sum;
 }
 
