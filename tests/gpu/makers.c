@@ -512,8 +512,12 @@ void make_sample(struct trial *t)
     t->params.sample.top_k = coin() ? 0 : (uint32_t)random_between(1, columns + 3);
     t->params.sample.seed = random_between(0, 1u << 30);
     MAKE(t->in[0], REAL, n, columns);
+    const double spread = coin() ? 1 : coin() ? 20 : 0.01;
     for (size_t i = 0; i < n * columns; i++) /* with equals among them */
-        operand_set(t, &t->in[0], i, floor(operand_get(t, &t->in[0], i) * 64) / 16);
+        operand_set(t, &t->in[0], i, floor(operand_get(t, &t->in[0], i) * 64) / 16 * spread);
+    if (coin()) /* some can never be drawn */
+        for (size_t i = 1; i < n * columns; i += random_between(1, 9))
+            if (i % columns > 0) operand_set(t, &t->in[0], i, -INFINITY);
     MAKE(t->in[1], INT, 1);
     MAKE(t->out[0], INT, n);
 }
