@@ -401,3 +401,73 @@ double op_flops(unsigned op, const union op_params *p, const struct operand *in,
         if (out[i].num_dims) flops += (double)operand_numel(&out[i]);
     return flops;
 }
+
+/* ---- what is read ---- */
+
+/* The share of input i that is read, 0 to 1. in_place: the output lies where input 0 does. */
+typedef double share(const union op_params *p, const struct operand *in, unsigned i, bool in_place);
+
+static double part(double of, double whole)
+{
+    return of < whole ? of / whole : 1;
+}
+
+/* A row of the table for each token. */
+static double share_of_positions(const union op_params *p, const struct operand *in, unsigned i,
+                                 bool in_place)
+{
+    (void)p, (void)in_place;
+    return i == 1 ? part((double)in[2].shape[0], (double)in[1].shape[0]) : 1;
+}
+
+/* Values stay where they are. */
+static double share_of_queries_and_keys(const struct head_shape *h)
+{
+    return (h->queries + 1.0) / (h->queries + 2.0);
+}
+
+static double share_of_rotary(const union op_params *p, const struct operand *in, unsigned i,
+                              bool in_place)
+{
+    const struct head_shape *h = &p->rotary.heads;
+    if (i > 0) return share_of_positions(p, in, i, in_place);
+    return in_place ? share_of_queries_and_keys(h) * p->rotary.rotary_dim / h->head_dim : 1;
+}
+
+static double share_of_head_norm(const union op_params *p, const struct operand *in, unsigned i,
+                                 bool in_place)
+{
+    (void)in;
+    return i == 0 && in_place ? share_of_queries_and_keys(&p->head_norm.heads) : 1;
+}
+
+/* Of kv the rows that some query attends to: there are no more of them than pairs. kv may be q. */
+static double share_of_attention(const union op_params *p, const struct operand *in, unsigned i,
+                                 bool in_place)
+{
+    const struct head_shape *h = &p->attention.heads;
+    const double heads = (double)h->groups * h->queries * h->head_dim;
+    (void)in_place;
+    if (i == 0 && in[1].num_dims) return part(heads, (double)in[0].shape[1]);
+    return i == 1 && in[1].num_dims ? part(p->attention.pairs, (double)in[1].shape[0]) : 1;
+}
+
+/* The weights of as many experts as there are rows. */
+static double share_of_experts(const union op_params *p, const struct operand *in, unsigned i,
+                               bool in_place)
+{
+    (void)p, (void)in_place;
+    return i == 1 ? part((double)in[0].shape[0], (double)in[1].shape[0]) : 1;
+}
+
+static share *const shares[NUM_ALL_OPS] = {
+    [OP_POSITIONS] = share_of_positions,    [OP_ROTARY] = share_of_rotary,
+    [OP_HEAD_NORM] = share_of_head_norm,    [OP_ATTENTION] = share_of_attention,
+    [OP_GROUPED_MATMUL] = share_of_experts, [OP_GROUPED_DGRAD] = share_of_experts,
+};
+
+double op_share_read(unsigned op, const union op_params *p, const struct operand *in, unsigned i,
+                     bool in_place)
+{
+    return shares[op] ? shares[op](p, in, i, in_place) : 1;
+}

@@ -77,6 +77,12 @@ MUST_CHECK enum status op_infer(unsigned op, const union op_params *p, const str
 double op_flops(unsigned op, const union op_params *p, const struct operand *in,
                 const struct operand *out);
 
+/* The share of input i that has to be read, 0 to 1: of a table the rows of these tokens, of a cache
+ * the keys that a query sees. in_place: the output lies where input 0 does, and so as much of it is
+ * written as is read. An input that is another one, too, is to be absent. */
+double op_share_read(unsigned op, const union op_params *p, const struct operand *in, unsigned i,
+                     bool in_place);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,4 +1,5 @@
-/* A row is a block's. It is read again for each pass over it: the second time it is in the cache.
+/* A row is a block's. One that fits its registers is read once. A longer one, or one that cannot be
+ * read 16 bytes at a time, is read again for each pass over it: the second time it is in the cache.
  */
 #include "kernels/cuda/cuda.h"
 
@@ -74,9 +75,19 @@ __device__ inline void write_row(const norm_args<E> &a, const E *x, E *y, real_o
     }
 }
 
+template <typename E>
+__device__ inline void write_stats(const norm_args<E> &a, real_of<E> mean, real_of<E> scale)
+{
+    if (!a.stats || threadIdx.x != 0) return;
+    a.stats[2 * (size_t)blockIdx.x] = mean;
+    a.stats[2 * (size_t)blockIdx.x + 1] = scale;
+}
+
 template <typename E, int N> __global__ void norm_rows(const norm_args<E> a)
 {
     typedef real_of<E> real;
+    wait_for_kernel_before();
+    let_kernel_behind_start();
     const size_t row = blockIdx.x * a.h;
     const E *x = (a.branch ? a.sum : a.stream) + row;
     real total = 0, mean = 0, v[N];
@@ -93,11 +104,122 @@ template <typename E, int N> __global__ void norm_rows(const norm_args<E> a)
     }
     const real scale = 1 / sqrt(total / real(a.h) + a.epsilon);
     write_row<E, N>(a, x, a.y + row, mean, scale);
-    if (a.stats && threadIdx.x == 0) {
-        a.stats[2 * (size_t)blockIdx.x] = mean;
-        a.stats[2 * (size_t)blockIdx.x + 1] = scale;
+    write_stats(a, mean, scale);
+}
+
+/* ---- a row in registers ---- */
+
+/* P packs of a row: thread t has packs t, t + blockDim.x, ... of it, zeros behind its end. They are
+ * kept as words, which the compiler leaves in registers. */
+template <int P> struct kept {
+    uint4 at[P];
+};
+
+template <typename E> __device__ inline size_t kept_column(int k)
+{
+    return (threadIdx.x + (size_t)k * blockDim.x) * WIDTH<E>;
+}
+
+template <typename E, int P> __device__ inline void keep(kept<P> &to, const E *row, size_t h)
+{
+#pragma unroll
+    for (int k = 0; k < P; k++) {
+        to.at[k] = uint4{0, 0, 0, 0};
+        if (kept_column<E>(k) < h)
+            to.at[k] = *reinterpret_cast<const uint4 *>(row + kept_column<E>(k));
     }
 }
+
+template <typename E>
+__device__ inline void kept_reals(real_of<E> (&to)[WIDTH<E>], const uint4 &words)
+{
+    load_reals<E, WIDTH<E>>(to, reinterpret_cast<const E *>(&words));
+}
+
+/* x = x + branch + bias, rounded once, and stored. */
+template <typename E, int P>
+__device__ inline void add_kept(kept<P> &x, const norm_args<E> &a, size_t row)
+{
+    constexpr int N = WIDTH<E>;
+    kept<P> branch;
+    keep<E>(branch, a.branch + row, a.h);
+#pragma unroll
+    for (int k = 0; k < P; k++) {
+        const size_t i = kept_column<E>(k);
+        if (i >= a.h) continue;
+        real_of<E> bias[N] = {}, other[N], v[N];
+        if (a.branch_bias) load_reals<E, N>(bias, a.branch_bias + i);
+        kept_reals<E>(v, x.at[k]);
+        kept_reals<E>(other, branch.at[k]);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            v[j] = v[j] + other[j] + bias[j];
+        store_reals<E, N>(reinterpret_cast<E *>(&x.at[k]), v);
+        *reinterpret_cast<uint4 *>(a.sum + row + i) = x.at[k];
+    }
+}
+
+/* The thread's part of the sum of x (of x^2 where `squared`), x taken from `mean`. */
+template <typename E, int P>
+__device__ inline real_of<E> sum_kept(const kept<P> &x, size_t h, real_of<E> mean, bool squared)
+{
+    real_of<E> total = 0, v[WIDTH<E>];
+#pragma unroll
+    for (int k = 0; k < P; k++) {
+        if (kept_column<E>(k) >= h) continue;
+        kept_reals<E>(v, x.at[k]);
+#pragma unroll
+        for (int j = 0; j < WIDTH<E>; j++)
+            total += squared ? (v[j] - mean) * (v[j] - mean) : v[j] - mean;
+    }
+    return total;
+}
+
+template <typename E, int P>
+__device__ inline void write_kept(const kept<P> &x, const kept<P> &weights, const norm_args<E> &a,
+                                  size_t row, real_of<E> mean, real_of<E> scale)
+{
+    constexpr int N = WIDTH<E>;
+#pragma unroll
+    for (int k = 0; k < P; k++) {
+        const size_t i = kept_column<E>(k);
+        if (i >= a.h) continue;
+        real_of<E> bias[N] = {}, weight[N], v[N];
+        if (a.bias) load_reals<E, N>(bias, a.bias + i);
+        kept_reals<E>(v, x.at[k]);
+        kept_reals<E>(weight, weights.at[k]);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            v[j] = (v[j] - mean) * scale * (weight[j] + a.shift) + bias[j];
+        store_reals<E, N>(a.y + row + i, v);
+    }
+}
+
+/* Threads of a block, so that what they keep fits their registers. */
+template <int P> constexpr unsigned KEPT_THREADS = P == 4 ? 512 : MAX_THREADS;
+
+template <typename E, int P>
+__global__ void __launch_bounds__(KEPT_THREADS<P>) norm_kept_rows(const norm_args<E> a)
+{
+    typedef real_of<E> real;
+    const size_t row = blockIdx.x * a.h;
+    kept<P> x, weights;
+    keep<E>(weights, a.weight, a.h);
+    wait_for_kernel_before();
+    let_kernel_behind_start();
+    keep<E>(x, a.stream + row, a.h);
+    if (a.branch) add_kept<E, P>(x, a, row);
+    real total = block_sum(sum_kept<E, P>(x, a.h, 0, !a.layer_norm)), mean = 0;
+    if (a.layer_norm) {
+        mean = total / real(a.h);
+        total = block_sum(sum_kept<E, P>(x, a.h, mean, true));
+    }
+    const real scale = 1 / sqrt(total / real(a.h) + a.epsilon);
+    write_kept<E, P>(x, weights, a, row, mean, scale);
+    write_stats(a, mean, scale);
+}
+
+/* ---- the ops ---- */
 
 /* weight, [bias] and y, [stats] stand alike in both norms. */
 template <typename E>
@@ -116,14 +238,30 @@ static struct norm_args<E> norm_args_of(const union op_params *p, const struct o
     return a;
 }
 
+template <typename E, int P>
+static enum status launch_kept(const char *op, const struct norm_args<E> &a, size_t rows,
+                               struct error *err)
+{
+    const size_t threads = (a.h / WIDTH<E> + P - 1) / P;
+    return launch_early(op, err, norm_kept_rows<E, P>, dim3((unsigned)rows),
+                        threads_for(threads, KEPT_THREADS<P>), 0, a);
+}
+
+/* Few rows get as many threads as they have packs. Many rows share multiprocessors, and their
+ * threads read several packs at once. */
 template <typename E>
 static enum status launch_norm(const char *op, const struct norm_args<E> &a, size_t rows,
                                struct error *err)
 {
     const bool wide =
         fits_width<E>(a.h, {a.stream, a.branch, a.branch_bias, a.weight, a.bias, a.sum, a.y});
-    return launch(op, err, BY_WIDTH(norm_rows, E, wide), dim3((unsigned)rows),
-                  row_threads<E>(a.h, wide), 0, a);
+    const size_t packs = a.h / WIDTH<E>;
+    const size_t threads = rows <= (size_t)cuda_multiprocessors ? MAX_THREADS : 256;
+    if (wide && packs <= threads) return launch_kept<E, 1>(op, a, rows, err);
+    if (wide && packs <= 2 * threads) return launch_kept<E, 2>(op, a, rows, err);
+    if (wide && packs <= 4 * KEPT_THREADS<4>) return launch_kept<E, 4>(op, a, rows, err);
+    return launch_early(op, err, BY_WIDTH(norm_rows, E, wide), dim3((unsigned)rows),
+                        row_threads<E>(a.h, wide), 0, a);
 }
 
 template <typename E> enum status op_norm(OP_ARGUMENTS)
@@ -150,7 +288,7 @@ __global__ void add_rows(const E *a, const E *b, const E *bias, E *c, size_t h)
 {
     const size_t row = blockIdx.x * h;
     real_of<E> x[N];
-    for (size_t i = threadIdx.x * N; i < h; i += blockDim.x * N) {
+    for (size_t i = first_column<N>(); i < h; i += next_column<N>()) {
         add_vectors<E, N>(x, a + row + i, b + row + i, bias ? bias + i : NULL);
         store_reals<E, N>(c + row + i, x);
     }
@@ -163,8 +301,8 @@ template <typename E> enum status op_add(OP_ARGUMENTS)
     E *c = data_of<E>(out[0]);
     const size_t h = out[0].shape[1];
     const bool wide = fits_width<E>(h, {a, b, bias, c});
-    return launch("add", err, BY_WIDTH(add_rows, E, wide), dim3((unsigned)out[0].shape[0]),
-                  row_threads<E>(h, wide), 0, a, b, bias, c, h);
+    const struct spread s = spread_rows<E>(out[0].shape[0], h, wide);
+    return launch("add", err, BY_WIDTH(add_rows, E, wide), s.grid, s.threads, 0, a, b, bias, c, h);
 }
 
 FOR_ALL_TYPES(op_norm)

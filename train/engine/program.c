@@ -273,9 +273,27 @@ enum status program_check(const struct program *p, struct error *err)
 
 /* ---- cost ---- */
 
+/* Whether the first output lies where the first input does, by the memory plan. */
+static bool is_in_place(const struct program *p, const struct call *c)
+{
+    if (c->in[0] == NO_VALUE || c->out[0] == NO_VALUE) return false;
+    const struct program_value *in = &p->values[c->in[0]], *out = &p->values[c->out[0]];
+    return op_row(c->op)->out[0].in_place == 0 && in->class == out->class &&
+           in->offset == out->offset;
+}
+
+/* An input that stands there twice is read once. */
+static void leave_out_repeated(const struct call *c, struct operand *in)
+{
+    for (unsigned i = 1; i < MAX_INPUTS; i++)
+        for (unsigned k = 0; k < i; k++)
+            if (c->in[i] == c->in[k]) in[i] = (struct operand){0};
+}
+
 struct op_cost program_cost(const struct program *p, const struct call *c)
 {
     struct operand in[MAX_INPUTS], out[MAX_OUTPUTS];
+    const bool in_place = is_in_place(p, c);
     operands_of(p, c->in, MAX_INPUTS, in);
     operands_of(p, c->out, MAX_OUTPUTS, out);
     struct op_cost cost = {.flops = op_flops(c->op, &c->params, in, out)};
@@ -283,9 +301,14 @@ struct op_cost program_cost(const struct program *p, const struct call *c)
         cost.bytes = 2 * (double)p->values[c->out[0]].bytes;
         return cost;
     }
+    leave_out_repeated(c, in);
     for (unsigned i = 0; i < MAX_INPUTS; i++)
-        if (c->in[i] != NO_VALUE) cost.bytes += (double)p->values[c->in[i]].bytes;
+        if (in[i].num_dims)
+            cost.bytes += (double)p->values[c->in[i]].bytes *
+                          op_share_read(c->op, &c->params, in, i, in_place);
     for (unsigned i = 0; i < MAX_OUTPUTS; i++)
-        if (c->out[i] != NO_VALUE) cost.bytes += (double)p->values[c->out[i]].bytes;
+        if (c->out[i] != NO_VALUE)
+            cost.bytes += (double)p->values[c->out[i]].bytes *
+                          (in_place && i == 0 ? op_share_read(c->op, &c->params, in, 0, true) : 1);
     return cost;
 }

@@ -248,6 +248,62 @@ static void costs_are_what_is_read_and_written(void **state)
     program_release(&p);
 }
 
+static struct op_cost cost_of(struct program *p, struct emission e)
+{
+    value_id y;
+    e.label = "op", e.out[0] = &y;
+    assert_ok(program_emit(p, &e, &err));
+    return program_cost(p, &p->calls[p->num_calls - 1]);
+}
+
+/* 3 tokens of two groups of 3 queries, a key and a value, of 8 elements. */
+static void costs_leave_out_what_is_not_read(void **state)
+{
+    struct program p;
+    struct groups g = four();
+    const struct head_shape heads = {2, 3, 8};
+    const union op_params rotary = {.rotary = {.heads = heads, .rotary_dim = 4}};
+    union op_params attention = {.attention = {.heads = heads, .pairs = 6}};
+    (void)state;
+    program_init(&p, ELEM_BF16, &g);
+    value_id qkv = add_input(&p, OPERAND_ELEM, 3, 80), table = add_input(&p, OPERAND_REAL, 100, 4),
+             positions = add_input(&p, OPERAND_INT, 3, 0), spans = add_input(&p, OPERAND_INT, 2, 6),
+             cache = add_input(&p, OPERAND_ELEM, 50, 32);
+    struct op_cost cost = cost_of(
+        &p, (struct emission){
+                .op = OP_ROTARY, .params = rotary, .in = {qkv, table, positions}, .num_in = 3});
+    assert_true(cost.bytes == 2 * 3 * 80 * 2 + 3 * 4 * 4 + 3 * 4); /* 3 rows of the table */
+    value_id x = program_add_value(&p, VALUE_SCRATCH, OPERAND_ELEM, 2, (uint64_t[]){3, 80}, "x");
+    struct emission e = {
+        .op = OP_ROTARY, .params = rotary, .in = {x, table, positions}, .num_in = 3};
+    cost = cost_of(&p, e); /* in its place: half of 4 of 5 heads */
+    assert_true(cost.bytes == 2 * 3 * 32 * 2 + 3 * 4 * 4 + 3 * 4);
+    e = (struct emission){
+        .op = OP_ATTENTION, .params = attention, .in = {qkv, qkv, spans}, .num_in = 3};
+    e.params.attention.q_stride = e.params.attention.kv_stride = 40;
+    cost = cost_of(&p, e);
+    assert_true(cost.flops == 4 * 6 * 6 * 8);
+    assert_true(cost.bytes == 3 * 80 * 2 + 2 * 6 * 4 + 3 * 48 * 2);
+    e.in[1] = cache; /* of 50 rows at most 6 are seen; of qkv queries are read */
+    cost = cost_of(&p, e);
+    assert_true(cost.bytes == 3 * 48 * 2 + 6 * 32 * 2 + 2 * 6 * 4 + 3 * 48 * 2);
+    program_release(&p);
+}
+
+static void costs_count_experts_that_rows_can_have(void **state)
+{
+    struct program p;
+    struct groups g = four();
+    (void)state;
+    program_init(&p, ELEM_BF16, &g);
+    value_id x = add_input(&p, OPERAND_ELEM, 3, 16), counts = add_input(&p, OPERAND_INT, 8, 0);
+    value_id w = program_add_value(&p, VALUE_INPUT, OPERAND_ELEM, 3, (uint64_t[]){8, 4, 16}, "w");
+    struct op_cost cost =
+        cost_of(&p, (struct emission){.op = OP_GROUPED_MATMUL, .in = {x, w, counts}, .num_in = 3});
+    assert_true(cost.bytes == 3 * 16 * 2 + 3 * 4 * 16 * 2 + 8 * 4 + 3 * 4 * 2);
+    program_release(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +315,8 @@ int main(void)
         cmocka_unit_test(each_row_of_a_base_is_written_once),
         cmocka_unit_test(views_lie_in_their_base),
         cmocka_unit_test(costs_are_what_is_read_and_written),
+        cmocka_unit_test(costs_leave_out_what_is_not_read),
+        cmocka_unit_test(costs_count_experts_that_rows_can_have),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

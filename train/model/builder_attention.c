@@ -44,15 +44,18 @@ static double softmax_scale(const struct builder *x)
 }
 
 /* Queries and keys that meet in one call: the causal half of each sequence, dealt to CP ranks and
- * to the calls of a ring; with a cache, all that it has room for. */
+ * to the calls of a ring; with a cache, all that it has room for. A window leaves out what is
+ * farther back. */
 static double pairs_of(const struct builder *x)
 {
     const struct token_shape *t = &x->shape->tokens;
     double length = (double)t->chunk * t->num_chunks, sequences = (double)t->sequences;
+    double window = window_of(x) ? (double)window_of(x) : (double)INFINITY;
     if (x->shape->cache_rows && !x->shape->begins)
-        return (double)x->rows * (double)x->shape->cache_rows / sequences;
+        return (double)x->rows * fmin((double)x->shape->cache_rows / sequences, window);
     unsigned calls = x->shape->cp == CP_RING ? x->cp : 1;
-    return sequences * length * length / 2 / x->cp / calls;
+    window = fmin(window, length);
+    return sequences * window * (length - window / 2) / x->cp / calls;
 }
 
 /* One call of attention: queries of qkv to keys and values of kv, which is qkv or a cache. lse:
