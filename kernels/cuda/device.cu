@@ -260,12 +260,16 @@ static const char *device_describe(void)
     return description;
 }
 
-static const struct device cuda_device = {
-    "cuda",          false,           device_open,     device_close,
-    device_allocate, device_release,  device_identity, device_free_memory,
-    device_upload,   device_download, device_copy,     device_synchronize,
-    device_ops,      device_kernels,  device_describe, &cuda_timers,
-    &cuda_graphs,    cuda_collectives};
+static const struct device cuda_device = {"cuda",          false,
+                                          device_open,     device_close,
+                                          device_allocate, device_release,
+                                          device_identity, device_free_memory,
+                                          device_upload,   device_download,
+                                          device_copy,     device_synchronize,
+                                          device_ops,      device_kernels,
+                                          device_describe, &cuda_timers,
+                                          &cuda_graphs,    cuda_collectives,
+                                          &cuda_buffers};
 
 extern "C" {
 extern const struct device *ferry_cuda_device;

@@ -141,6 +141,20 @@ static void what_the_host_needs_beside_a_device_is_judged(void **state)
     subject_close(&x);
 }
 
+/* All parameters where they fit a buffer; else two. */
+static void buffers_of_loading_are_counted(void **state)
+{
+    struct subject x;
+    (void)state;
+    subject_open(&x, "llama2");
+    const uint64_t direct = fit_memory(&x.fit).loading;
+    x.device.is_host = false;
+    assert_int_equal(fit_memory(&x.fit).loading, direct + x.model.parameters.bytes);
+    x.model.parameters.load_bytes = 4096;
+    assert_int_equal(fit_memory(&x.fit).loading, direct + 2 * 4096);
+    subject_close(&x);
+}
+
 static void the_layout_of_the_fewest_ranks_is_found(void **state)
 {
     struct subject x;
@@ -237,6 +251,7 @@ int main(void)
         cmocka_unit_test(a_dtype_that_the_device_lacks_is_refused),
         cmocka_unit_test(what_is_needed_is_what_is_allocated),
         cmocka_unit_test(what_the_host_needs_beside_a_device_is_judged),
+        cmocka_unit_test(buffers_of_loading_are_counted),
         cmocka_unit_test(the_layout_of_the_fewest_ranks_is_found),
         cmocka_unit_test(every_rank_of_what_is_found_fits),
         cmocka_unit_test(context_and_data_parallelism_stay_as_they_are),
