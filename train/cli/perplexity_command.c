@@ -108,8 +108,9 @@ static enum status add_losses(void *context, const struct collected *c, struct e
 {
     struct windows *w = context;
     (void)err;
-    for (uint64_t i = 0; i < c->rows * c->columns; i++)
-        w->sum += c->wide ? ((const double *)c->data)[i] : (double)((const float *)c->data)[i];
+    for (uint64_t i = 0; i < c->num_rows * c->columns; i++)
+        w->sum +=
+            c->dtype == DT_F64 ? ((const double *)c->data)[i] : (double)((const float *)c->data)[i];
     return OK;
 }
 
@@ -207,6 +208,7 @@ static enum status compute(struct windows *w, const struct engine *engine, bool 
                                 .dry_run = w->flags->compute.engine.dry_run,
                                 .next = next_batch,
                                 .visit = add_losses,
+                                .taking.piece_bytes = PASS_PIECE_BYTES,
                                 .context = w};
     const bool json = w->flags->compute.output.json;
     TRY(engine_model_of(w->model, &w->flags->compute, &q.model, err));

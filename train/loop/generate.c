@@ -30,7 +30,7 @@ static enum status sample(void *context, const struct collected *c, struct error
     struct operand in[MAX_INPUTS] = {{(void *)c->data, OPERAND_REAL, 2, {c->rows, c->columns}},
                                      {&counter, OPERAND_INT, 1, {1}}};
     struct operand out[MAX_OUTPUTS] = {{g->tokens, OPERAND_INT, 1, {c->rows}}};
-    const struct op_kernel *kernel = &cpu_ops(c->wide ? ELEM_F64 : ELEM_F32)[OP_SAMPLE];
+    const struct op_kernel *kernel = &cpu_ops(c->dtype == DT_F64 ? ELEM_F64 : ELEM_F32)[OP_SAMPLE];
     void *workspace = NULL;
     if (kernel->workspace) workspace = must_malloc(kernel->workspace(&params, in, out) + 1);
     enum status st = kernel->run(&params, in, out, workspace, err);
@@ -75,7 +75,7 @@ static enum status step(struct generation *g, struct pass *p, const struct batch
 {
     TRY(pass_set(p, b, err));
     TRY(pass_run(p, err));
-    TRY(pass_collect(p, sample, g, err));
+    TRY(pass_collect(p, &(struct pass_taking){0}, sample, g, err));
     TRY(share_tokens(g, err));
     g->step++;
     return tell(g, more, err);
