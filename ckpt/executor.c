@@ -468,10 +468,12 @@ static enum status run_all(struct executor *x, struct scan_result *read, struct 
     x->num_workers = scan_threads(&s);
     x->workers = arena_array(&x->arena, x->num_workers, sizeof *x->workers);
     TRY(prepare_folder(x, &s, err));
-    x->progress = progress_start(o->progress, o->what ? o->what : "converting", our_bytes(x));
+    x->progress = o->shown
+                      ? o->shown
+                      : progress_start(o->progress, o->what ? o->what : "converting", our_bytes(x));
     enum status st = scan_run(&s, read, err);
     if (!st && x->sink->finish) st = x->sink->finish(x->sink, err);
-    progress_finish(x->progress, st == OK);
+    if (!o->shown) progress_finish(x->progress, st == OK);
     if (st) return st;
     /* Other ranks read the journal. Without them a journal that cannot be written costs a later
      * run time, and nothing else. */

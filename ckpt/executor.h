@@ -43,7 +43,8 @@ struct executor_options {
     enum status (*is_ours)(void *context, struct error *err);
     void *asking_context;
     enum progress_style progress;
-    const char *what; /* title of the progress bar; NULL: "converting" */
+    const char *what;       /* title of the progress bar; NULL: "converting" */
+    struct progress *shown; /* of several runs together, the caller's; NULL: this one has its own */
 };
 
 struct executor_result {

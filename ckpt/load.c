@@ -37,12 +37,18 @@ static enum status make_plan(struct plan *p, const struct catalog *c,
     return plan_finish(p, err);
 }
 
+const char *load_what(const struct load_options *o)
+{
+    return o->what ? o->what : "loading";
+}
+
 static struct executor_options options_of(const struct load_options *o)
 {
     return (struct executor_options){.threads = o->threads,
                                      .max_memory = o->max_memory,
                                      .progress = o->progress,
-                                     .what = o->what ? o->what : "loading"};
+                                     .what = load_what(o),
+                                     .shown = o->shown};
 }
 
 enum status load_own_bytes(const struct load_target *targets, size_t num_targets,

@@ -23,8 +23,12 @@ struct load_options {
      * run; 0: no limit. */
     uint64_t max_memory;
     enum progress_style progress;
-    const char *what; /* title of the progress bar; NULL: "loading" */
+    const char *what;       /* title of the progress bar; NULL: "loading" */
+    struct progress *shown; /* of several runs together, the caller's; NULL: each has its own */
 };
+
+/* The title of the progress bar. */
+const char *load_what(const struct load_options *o);
 
 struct load_result {
     uint64_t read_bytes, loaded_bytes; /* from files; into memory */

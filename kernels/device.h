@@ -43,7 +43,8 @@ struct device {
     const struct device_timers *timers;
     const struct device_graphs *graphs; /* NULL: each call runs by itself */
     const struct device_collectives
-        *collectives; /* NULL: ranks communicate through the host's memory */
+        *collectives;                     /* NULL: ranks communicate through the host's memory */
+    const struct device_buffers *buffers; /* NULL: the device is the host */
 };
 
 /* One of several kernels for an op, for the programs that compare them. */
@@ -65,6 +66,25 @@ struct device_timers {
     enum status (*mark)(void *timer, size_t mark, struct error *err);
     /* Between two marks that were reached: synchronize first. */
     enum status (*seconds)(void *timer, size_t from, size_t to, double *seconds, struct error *err);
+};
+
+/* A buffer of the host's memory that the device reads by itself, while the host does other work. */
+struct device_buffer {
+    void *memory; /* not zeroed */
+    void *read;   /* the device's: the last upload from it */
+    bool is_pinned;
+};
+
+/* Uploads from such buffers; they are in the queue, as all uploads are. A host without enough
+ * memory that can be pinned gives other memory: then upload() may wait for the device. */
+struct device_buffers {
+    enum status (*create)(struct device_buffer *out, uint64_t bytes, struct error *err);
+    /* Waits until it was read. All 0: does nothing. */
+    void (*free)(struct device_buffer *b);
+    /* Queues the copy of the buffer's first bytes. They must not change until wait() returns. */
+    enum status (*upload)(void *to, const struct device_buffer *b, uint64_t bytes,
+                          struct error *err);
+    enum status (*wait)(const struct device_buffer *b, struct error *err);
 };
 
 /* Graphs: ops, copies and collectives that are recorded once and then queued as one, with the same

@@ -410,6 +410,7 @@ bool cuda_is_capturing(void);
 
 /* What the device has beside its ops. */
 extern const struct device_timers cuda_timers;
+extern const struct device_buffers cuda_buffers;
 extern const struct device_graphs cuda_graphs;
 extern const struct device_collectives *const cuda_collectives; /* NULL: built without NCCL */
 

@@ -293,7 +293,8 @@ static const struct device cuda_device = {"cuda",
                                           device_describe,
                                           &cuda_timers,
                                           &cuda_graphs,
-                                          cuda_collectives};
+                                          cuda_collectives,
+                                          &cuda_buffers};
 
 extern "C" {
 extern const struct device *ferry_cuda_device;

@@ -21,6 +21,10 @@ engine_test() { # PROGRAM
     FERRY_TEST_DEVICE=cuda CMOCKA_MESSAGE_OUTPUT=STDOUT "$build/train/loop/$1"
 }
 
+weights_test() {
+    FERRY_TEST_DEVICE=cuda CMOCKA_MESSAGE_OUTPUT=STDOUT "$build/train/model/weights_test"
+}
+
 # One graph where nothing waits for the host; one between any two collectives where all do.
 graphs_are() { # COUNT OPTION...
     count=$1
@@ -165,6 +169,11 @@ EMULATED_SM90=traps
 check "one that traps says so" with_sm90 1 "^few_rows_sm90: .*: matmul: an emulated error" FERRY_CUDA_SM90=first
 check "and no product hides it" says "^FAILED matmul *bf16" cat "$work/products"
 unset EMULATED_SM90
+check "weights, through buffers of the host" weights_test
+EMULATED_PINNED=$((48 << 20 | 4)) # what a device that is opened takes
+export EMULATED_PINNED
+check "that cannot be pinned" weights_test
+unset EMULATED_PINNED
 check "models and layouts, staged through the host" engine_test forward_test
 check "generation, as graphs" engine_test generate_test
 check "logits in fp16 are those of transformers" says "^forward: within rounding" "$ferry" verify \

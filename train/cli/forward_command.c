@@ -75,11 +75,11 @@ static bool has_columns(const struct collected *c)
     return strcmp(c->name, "loss") != 0;
 }
 
-static void note_output(struct results *r, const struct collected *c, const char *dtype)
+static void note_output(struct results *r, const struct collected *c)
 {
     cJSON *o = cJSON_CreateObject(), *shape;
     cJSON_AddStringToObject(o, "name", c->name);
-    cJSON_AddStringToObject(o, "dtype", dtype);
+    cJSON_AddStringToObject(o, "dtype", dtype_infos[c->dtype].name);
     shape = cJSON_AddArrayToObject(o, "shape");
     cJSON_AddItemToArray(shape, json_new_u64(r->batch->num_sequences));
     cJSON_AddItemToArray(shape, json_new_u64(c->rows / r->batch->num_sequences));
@@ -89,13 +89,13 @@ static void note_output(struct results *r, const struct collected *c, const char
 }
 
 /* A batch's rows are [sequences, length]. */
-static void add_entry(struct results *r, const struct collected *c, const char *dtype,
-                      uint64_t bytes)
+static void add_entry(struct results *r, const struct collected *c)
 {
     const struct batch *b = r->batch;
+    const uint64_t bytes = c->rows * c->columns * dtype_bytes(c->dtype);
     strbuf_printf(&r->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%" PRIu64 ",%" PRIu64,
-                  r->header.length ? "," : "{", c->name, dtype, b->num_sequences,
-                  c->rows / b->num_sequences);
+                  r->header.length ? "," : "{", c->name, dtype_infos[c->dtype].name,
+                  b->num_sequences, c->rows / b->num_sequences);
     if (has_columns(c)) strbuf_printf(&r->header, ",%" PRIu64, c->columns);
     strbuf_printf(&r->header, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", r->data_bytes,
                   r->data_bytes + bytes);
@@ -103,13 +103,16 @@ static void add_entry(struct results *r, const struct collected *c, const char *
 
 enum { WRITTEN_AT_ONCE = 64 << 20 };
 
+/* An output, or its next rows. */
 static enum status write_output(void *context, const struct collected *c, struct error *err)
 {
     struct results *r = context;
-    size_t each = c->wide ? sizeof(double) : sizeof(float), count = c->rows * c->columns;
-    uint64_t first = 8 + r->header_bytes + r->data_bytes, bytes = each * count, n;
-    add_entry(r, c, c->wide ? "F64" : "F32", bytes);
-    note_output(r, c, c->wide ? "F64" : "F32");
+    const uint64_t first = 8 + r->header_bytes + r->data_bytes, bytes = collected_bytes(c);
+    uint64_t n;
+    if (c->first_row == 0) {
+        add_entry(r, c);
+        note_output(r, c);
+    }
     r->data_bytes += bytes;
     for (uint64_t at = 0; at < bytes; at += n) {
         n = min_u64(bytes - at, WRITTEN_AT_ONCE);
@@ -222,6 +225,7 @@ static enum status compute(const struct asked *x, const struct engine *engine, s
         .dry_run = f->compute.engine.dry_run,
         .next = only_batch,
         .visit = write_output,
+        .taking.piece_bytes = PASS_PIECE_BYTES,
         .context = r};
     TRY(engine_model_of(x->path, &f->compute, &q.model, err));
     begin_json(x, r);

@@ -108,7 +108,7 @@ static enum status add_losses(void *context, const struct collected *c, struct e
 {
     struct windows *w = context;
     (void)err;
-    w->sum += c->wide ? *(const double *)c->data : (double)*(const float *)c->data;
+    w->sum += c->dtype == DT_F64 ? *(const double *)c->data : (double)*(const float *)c->data;
     return OK;
 }
 
@@ -206,6 +206,7 @@ static enum status compute(struct windows *w, const struct engine *engine, bool 
                                 .dry_run = w->flags->compute.engine.dry_run,
                                 .next = next_batch,
                                 .visit = add_losses,
+                                .taking.piece_bytes = PASS_PIECE_BYTES,
                                 .context = w};
     const bool json = w->flags->compute.output.json;
     TRY(engine_model_of(w->model, &w->flags->compute, &q.model, err));

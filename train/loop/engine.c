@@ -145,7 +145,7 @@ static enum status run_batches(struct pass *p, const struct forward_request *q, 
         TRY(take_shape(p, &b, err));
         TRY(pass_set(p, &b, err));
         TRY(pass_run(p, err));
-        TRY(pass_collect(p, q->visit, q->context, err));
+        TRY(pass_collect(p, &q->taking, q->visit, q->context, err));
     }
 }
 
@@ -170,7 +170,7 @@ static enum status forward_rank(struct worker *w, const void *request, struct er
     const struct forward_request *q = request;
     struct pass p = {0};
     const struct work work = {&p, "a batch"};
-    w->keeps_results = q->keeps_results;
+    w->taking = q->taking;
     enum status st = worker_end(w, &work, 1, run_forward(w, &work, q, err), err);
     pass_release(&p);
     return st;

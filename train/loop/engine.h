@@ -38,12 +38,12 @@ struct forward_request {
     bool
         dry_run; /* stops when the memory plan was made and fits; prints it if visit_plan is NULL */
     plan_visit *visit_plan; /* NULL: not wanted */
-    bool keeps_results;     /* visit copies all results: their memory is part of the plan */
     /* Gives batch `number`; *more is false if there is none. For each new shape another program is
      * made. */
     enum status (*next)(void *context, uint64_t number, struct batch *b, bool *more,
                         struct error *err);
-    pass_visit *visit; /* gets each output of each batch */
+    pass_visit *visit;         /* gets each output of each batch */
+    struct pass_taking taking; /* how; its memory is part of the plan */
     /* Gets each tensor when all are loaded, before the first batch; NULL: not wanted. */
     weights_visit *visit_weights;
     void *context;

@@ -10,7 +10,7 @@ struct worker {
     struct comm comm;
     struct opened opened;
     struct model model;
-    bool keeps_results; /* the visitor keeps a copy of each result */
+    struct pass_taking taking; /* how the visitor takes results; generation and bench: all 0 */
 };
 
 /* A pass and its purpose: "the prompt". */

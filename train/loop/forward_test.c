@@ -8,6 +8,7 @@
 #include "ckpt/panel.h"
 #include "common/count.h"
 #include "convert/open.h"
+#include "kernels/cpu/cast.h"
 #include "tests/testing.h"
 
 extern const struct engine ferry_engine;
@@ -21,27 +22,34 @@ struct outputs {
         uint64_t count;
         double *values;
     } items[256];
-    size_t count;
+    size_t count, num_pieces;
 };
 
 static void release_outputs(struct outputs *o)
 {
     for (size_t i = 0; i < o->count; i++)
         free(o->items[i].values);
-    o->count = 0;
+    o->count = o->num_pieces = 0;
 }
 
+/* An output, or the next piece of the last one. */
 static enum status take(void *context, const struct collected *c, struct error *e)
 {
     struct outputs *o = context;
-    uint64_t n = c->rows * c->columns;
-    double *values = malloc(n * sizeof *values + 1);
+    const size_t k = c->first_row ? o->count - 1 : o->count++;
     (void)e;
-    for (uint64_t i = 0; i < n; i++)
-        values[i] = c->wide ? ((const double *)c->data)[i] : (double)((const float *)c->data)[i];
-    snprintf(o->items[o->count].name, sizeof o->items[0].name, "%s", c->name);
-    o->items[o->count].count = n;
-    o->items[o->count++].values = values;
+    o->num_pieces++;
+    if (!c->first_row) {
+        snprintf(o->items[k].name, sizeof o->items[k].name, "%s", c->name);
+        o->items[k].values = malloc(c->rows * c->columns * sizeof(double) + 1);
+        o->items[k].count = 0;
+    }
+    assert_string_equal(o->items[k].name, c->name);
+    assert_int_equal(o->items[k].count, c->first_row * c->columns);
+    assert_int_equal(cast_elements(o->items[k].values + o->items[k].count, DT_F64, c->data,
+                                   c->dtype, c->num_rows * c->columns),
+                     0);
+    o->items[k].count += c->num_rows * c->columns;
     return OK;
 }
 
@@ -559,6 +567,35 @@ static void losses_are_those_of_the_logits(void **state)
     release_outputs(&logits);
 }
 
+/* A row of logits and less; some rows of each; more than there is. */
+static void outputs_in_pieces_are_those_that_are_whole(void **state)
+{
+    static const uint64_t bytes[] = {2200, 6000, 1 << 20};
+    (void)state;
+    for (unsigned k = 0; k < COUNT(bytes) * NUM_ELEM_TYPES; k++) {
+        struct model_options o = {.elem = k % NUM_ELEM_TYPES};
+        struct outputs whole = {0}, pieces = {0};
+        struct golden g;
+        open_golden(&g, "llama3.1");
+        struct forward_request q = request_of("tests/golden/hf/llama3.1", &o, &g.batch, &whole);
+        assert_ok(ferry_engine.forward(&q, &err));
+        q.context = &pieces;
+        q.taking.piece_bytes = bytes[k / NUM_ELEM_TYPES];
+        assert_ok(ferry_engine.forward(&q, &err));
+        compare_layout("llama3.1", &whole, &pieces, "one rank", 0);
+        assert_int_equal(whole.num_pieces, whole.count);
+        /* Hidden states that are cast; all, where they come from a GPU. */
+        const bool are_copied = test_on_gpu() || o.elem == ELEM_BF16 || o.elem == ELEM_F16;
+        if (bytes[k / NUM_ELEM_TYPES] < 1 << 20 && are_copied)
+            assert_true(pieces.num_pieces > pieces.count + 4);
+        else
+            assert_int_equal(pieces.num_pieces, pieces.count);
+        release_outputs(&whole);
+        release_outputs(&pieces);
+        close_golden(&g);
+    }
+}
+
 /* Threads of a process do not come along when it forks. */
 static void ranks_can_be_started_after_threads_were(void **state)
 {
@@ -589,6 +626,7 @@ int main(void)
         cmocka_unit_test(layouts_in_f32_are_as_near_as_f32_is),
         cmocka_unit_test(a_large_batch_is_cut_as_a_small_one_is),
         cmocka_unit_test(losses_are_those_of_the_logits),
+        cmocka_unit_test(outputs_in_pieces_are_those_that_are_whole),
         cmocka_unit_test(ranks_can_be_started_after_threads_were),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -317,7 +317,7 @@ static enum status take_expected(void *context, const struct collected *c, struc
     unsigned ids[TOP_K], n = 0;
     bool taken[VOCAB] = {false};
     (void)e;
-    assert_true(c->columns <= VOCAB && !c->wide);
+    assert_true(c->columns <= VOCAB && c->dtype == DT_F32);
     for (n = 0; n < TOP_K; n++) {
         unsigned best = VOCAB;
         for (unsigned i = 0; i < c->columns; i++)

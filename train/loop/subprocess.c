@@ -1,17 +1,24 @@
-/* subprocess.c - messages between a caller and the subprocess that carries out its request. */
+/* subprocess.c - messages between a caller and the subprocess that carries out its request.
+ *
+ * Outputs go through memory that both share, in two slots: the caller takes what is in one while
+ * the subprocess fills the other. So an output is answered later, and all other messages at once.
+ */
 #include "train/loop/subprocess.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/checked.h"
 #include "common/memory.h"
 #include "common/threads.h"
 
@@ -21,6 +28,7 @@ enum message_kind { PLAN, OUTPUT, WEIGHTS, BATCH, TOKENS, END };
 struct message {
     enum message_kind kind;
     uint64_t name_bytes, data_bytes; /* the name with its 0 */
+    unsigned slot;                   /* that has the data of an output */
     union {
         struct collected output;
         struct tensor_digest weights; /* data: the shape */
@@ -34,6 +42,37 @@ struct reply {
     enum status status;
     struct error error;
 };
+
+/* ---- memory that both share ---- */
+
+enum { SLOTS = 2 };
+
+struct shared {
+    char *memory; /* [SLOTS, slot_bytes]; NULL: a request without outputs */
+    uint64_t slot_bytes;
+};
+
+/* It has no name, and goes with the last of the two. */
+static enum status share_memory(struct shared *s, const struct forward_request *q,
+                                struct error *err)
+{
+    s->slot_bytes = q->taking.piece_bytes ? q->taking.piece_bytes : PASS_PIECE_BYTES;
+    s->memory = mmap(NULL, SLOTS * s->slot_bytes, PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (s->memory != MAP_FAILED) return OK;
+    s->memory = NULL;
+    return fail_errno(err, ERR_MEMORY, "memory for the results of a GPU");
+}
+
+static void unshare_memory(const struct shared *s)
+{
+    if (s->memory) (void)munmap(s->memory, SLOTS * s->slot_bytes);
+}
+
+static char *slot_of(const struct shared *s, unsigned number)
+{
+    return s->memory + number % SLOTS * s->slot_bytes;
+}
 
 /* ---- bytes ---- */
 
@@ -82,20 +121,52 @@ static bool read_all(int fd, void *data, uint64_t bytes, pid_t child)
 struct child {
     int fd;
     pid_t pid; /* of rank 0, the only rank that talks to the caller */
+    struct shared shared;
+    unsigned outputs;    /* sent, in slots in turn */
+    unsigned unanswered; /* the last of them */
     const struct forward_request *forward;
     const struct generate_request *generate;
 };
 
-static enum status send_message(const struct child *c, struct message *m, const char *name,
-                                const void *data, struct error *err)
+static enum status caller_is_gone(struct error *err)
+{
+    return fail(err, ERR_RANK, "the process that asked for this request has ended");
+}
+
+static enum status send_only(const struct child *c, struct message *m, const char *name,
+                             const void *data, struct error *err)
+{
+    m->name_bytes = name ? strlen(name) + 1 : 0;
+    if (write_all(c->fd, m, sizeof *m) && write_all(c->fd, name, m->name_bytes) &&
+        write_all(c->fd, data, m->data_bytes))
+        return OK;
+    return caller_is_gone(err);
+}
+
+static enum status take_reply(const struct child *c, struct error *err)
 {
     struct reply reply;
-    m->name_bytes = name ? strlen(name) + 1 : 0;
-    if (!write_all(c->fd, m, sizeof *m) || !write_all(c->fd, name, m->name_bytes) ||
-        !write_all(c->fd, data, m->data_bytes) || !read_all(c->fd, &reply, sizeof reply, 0))
-        return fail(err, ERR_RANK, "the process that asked for this request has ended");
+    if (!read_all(c->fd, &reply, sizeof reply, 0)) return caller_is_gone(err);
     if (reply.status && err) *err = reply.error;
     return reply.status;
+}
+
+/* Waits until at most so many outputs are unanswered. */
+static enum status settle(struct child *c, unsigned most, struct error *err)
+{
+    while (c->unanswered > most) {
+        c->unanswered--;
+        TRY(take_reply(c, err));
+    }
+    return OK;
+}
+
+static enum status send_message(struct child *c, struct message *m, const char *name,
+                                const void *data, struct error *err)
+{
+    TRY(settle(c, 0, err));
+    TRY(send_only(c, m, name, data, err));
+    return take_reply(c, err);
 }
 
 static enum status send_plan(void *context, const struct fit_memory *ranks, unsigned num_ranks,
@@ -105,11 +176,43 @@ static enum status send_plan(void *context, const struct fit_memory *ranks, unsi
     return send_message(context, &m, NULL, ranks, err);
 }
 
+/* The next slot, once the caller has taken what was there before. */
+static enum status take_slot(void *context, uint64_t bytes, void **memory, struct error *err)
+{
+    struct child *c = context;
+    if (bytes > c->shared.slot_bytes)
+        return fail(err, ERR_UNSUPPORTED, "a row of results of %" PRIu64 " bytes", bytes);
+    TRY(settle(c, SLOTS - 1, err));
+    *memory = slot_of(&c->shared, c->outputs);
+    return OK;
+}
+
+static enum status send_slot(struct child *c, const struct collected *o, struct error *err)
+{
+    struct message m = {.kind = OUTPUT, .of.output = *o, .slot = c->outputs % SLOTS};
+    TRY(send_only(c, &m, o->name, NULL, err));
+    c->outputs++;
+    c->unanswered++;
+    return OK;
+}
+
+/* What does not lie in the slot is copied there, as many rows at a time as it has room for. */
 static enum status send_output(void *context, const struct collected *o, struct error *err)
 {
-    struct message m = {.kind = OUTPUT, .of.output = *o};
-    m.data_bytes = o->rows * o->columns * (o->wide ? sizeof(double) : sizeof(float));
-    return send_message(context, &m, o->name, o->data, err);
+    struct child *c = context;
+    const uint64_t row_bytes = o->columns * dtype_bytes(o->dtype);
+    const uint64_t most = max_u64(c->shared.slot_bytes / max_u64(row_bytes, 1), 1);
+    struct collected piece = *o;
+    if (o->data == slot_of(&c->shared, c->outputs)) return send_slot(c, o, err);
+    for (uint64_t done = 0; done < o->num_rows; done += piece.num_rows) {
+        void *slot;
+        piece.first_row = o->first_row + done;
+        piece.num_rows = min_u64(most, o->num_rows - done);
+        TRY(take_slot(c, collected_bytes(&piece), &slot, err));
+        memcpy(slot, (const char *)o->data + done * row_bytes, collected_bytes(&piece));
+        TRY(send_slot(c, &piece, err));
+    }
+    return OK;
 }
 
 static enum status send_weights(void *context, const struct tensor_digest *d, struct error *err)
@@ -121,7 +224,7 @@ static enum status send_weights(void *context, const struct tensor_digest *d, st
 
 static enum status send_tokens(void *context, const int32_t *tokens, struct error *err)
 {
-    const struct child *c = context;
+    struct child *c = context;
     struct message m = {.kind = TOKENS};
     m.data_bytes = c->generate->prompts.num_sequences * sizeof *tokens;
     return send_message(c, &m, NULL, tokens, err);
@@ -130,7 +233,7 @@ static enum status send_tokens(void *context, const int32_t *tokens, struct erro
 static enum status next_batch(void *context, uint64_t number, struct batch *b, bool *more,
                               struct error *err)
 {
-    const struct child *c = context;
+    struct child *c = context;
     struct message m = {.kind = BATCH, .of.batch = number};
     if (c->pid == getpid()) TRY(send_message(c, &m, NULL, NULL, err));
     return c->forward->next(c->forward->context, number, b, more, err);
@@ -141,9 +244,31 @@ static enum status next_batch(void *context, uint64_t number, struct batch *b, b
 struct caller {
     int fd;
     pid_t child;
+    struct shared shared;
+    void *whole;         /* the output that is put together; NULL: none */
+    struct reply failed; /* the first that was no success: nothing is visited after it */
     const struct forward_request *forward;
     const struct generate_request *generate;
 };
+
+/* Gives an output when all its pieces are there, unless the visitor takes pieces. */
+static enum status give_output(struct caller *c, struct collected *o, struct error *err)
+{
+    const struct forward_request *q = c->forward;
+    const uint64_t row_bytes = o->columns * dtype_bytes(o->dtype);
+    if (q->taking.piece_bytes || o->num_rows == o->rows) return q->visit(q->context, o, err);
+    if (!c->whole) c->whole = malloc(o->rows * row_bytes + 1);
+    if (!c->whole) return fail(err, ERR_MEMORY, "no memory for %s", o->name);
+    memcpy((char *)c->whole + o->first_row * row_bytes, o->data, collected_bytes(o));
+    if (o->first_row + o->num_rows < o->rows) return OK;
+    o->first_row = 0;
+    o->num_rows = o->rows;
+    o->data = c->whole;
+    const enum status st = q->visit(q->context, o, err);
+    free(c->whole);
+    c->whole = NULL;
+    return st;
+}
 
 static enum status give_plan(const struct caller *c, const struct fit_memory *ranks,
                              unsigned num_ranks, struct error *err)
@@ -152,7 +277,7 @@ static enum status give_plan(const struct caller *c, const struct fit_memory *ra
     return c->generate->visit_plan(c->generate->context, ranks, num_ranks, err);
 }
 
-static enum status give_message(const struct caller *c, struct message *m, char *name, void *data,
+static enum status give_message(struct caller *c, struct message *m, char *name, void *data,
                                 struct error *err)
 {
     struct batch ignored = {0};
@@ -162,8 +287,8 @@ static enum status give_message(const struct caller *c, struct message *m, char 
         return give_plan(c, data, (unsigned)(m->data_bytes / sizeof(struct fit_memory)), err);
     case OUTPUT:
         m->of.output.name = name;
-        m->of.output.data = data;
-        return c->forward->visit(c->forward->context, &m->of.output, err);
+        m->of.output.data = slot_of(&c->shared, m->slot);
+        return give_output(c, &m->of.output, err);
     case WEIGHTS:
         m->of.weights.name = name;
         m->of.weights.shape = data;
@@ -179,21 +304,21 @@ static enum status give_message(const struct caller *c, struct message *m, char 
 }
 
 /* Handles one message; false if the subprocess has ended instead. */
-static bool handle_message(const struct caller *c, struct message *m)
+static bool handle_message(struct caller *c, struct message *m)
 {
-    struct reply reply = {0};
     if (!read_all(c->fd, m, sizeof *m, c->child)) return false;
     char *name = malloc(m->name_bytes + 1), *data = malloc(m->data_bytes + 1);
     bool complete = name && data && read_all(c->fd, name, m->name_bytes, c->child) &&
                     read_all(c->fd, data, m->data_bytes, c->child);
-    if (complete) reply.status = give_message(c, m, name, data, &reply.error);
+    if (complete && !c->failed.status)
+        c->failed.status = give_message(c, m, name, data, &c->failed.error);
     free(name);
     free(data);
-    return complete && (m->kind == END || write_all(c->fd, &reply, sizeof reply));
+    return complete && (m->kind == END || write_all(c->fd, &c->failed, sizeof c->failed));
 }
 
 /* Handles messages until the subprocess ends. */
-static enum status serve_child(const struct caller *c, struct error *err)
+static enum status serve_child(struct caller *c, struct error *err)
 {
     struct message m = {.kind = OUTPUT};
     char death[COMM_DEATH_TEXT];
@@ -202,6 +327,8 @@ static enum status serve_child(const struct caller *c, struct error *err)
     while (alive && m.kind != END)
         alive = handle_message(c, &m);
     (void)close(c->fd);
+    free(c->whole);
+    unshare_memory(&c->shared);
     while (waitpid(c->child, &wait_status, 0) < 0 && errno == EINTR)
         continue;
     if (!alive) {
@@ -214,19 +341,25 @@ static enum status serve_child(const struct caller *c, struct error *err)
 
 /* ---- both ---- */
 
+static enum status no_child(const struct caller *c, struct error *err)
+{
+    const enum status st = fail_errno(err, ERR_MEMORY, "a subprocess for the GPU");
+    unshare_memory(&c->shared);
+    return st;
+}
+
 /* Forks; in the child, out->child is 0. The kernel kills the child when its caller ends. */
 static enum status fork_child(struct caller *out, struct error *err)
 {
     int fds[2];
     pid_t caller = getpid();
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
-        return fail_errno(err, ERR_MEMORY, "a subprocess for the GPU");
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds)) return no_child(out, err);
     (void)fflush(NULL);
     out->child = fork();
     if (out->child < 0) {
         (void)close(fds[0]);
         (void)close(fds[1]);
-        return fail_errno(err, ERR_MEMORY, "a subprocess for the GPU");
+        return no_child(out, err);
     }
     out->fd = fds[out->child == 0];
     (void)close(fds[out->child != 0]);
@@ -237,9 +370,24 @@ static enum status fork_child(struct caller *out, struct error *err)
     return OK;
 }
 
-static _Noreturn void end_child(const struct child *c, enum status st, struct error *err)
+/* Outputs are answered first: who does not read an answer looks dead to the caller. */
+static enum status settle_all(struct child *c, enum status st, struct error *err)
 {
-    struct message m = {.kind = END, .of.end = *err};
+    while (c->unanswered) {
+        struct error own = {0};
+        const enum status answer = settle(c, c->unanswered - 1, &own);
+        if (st || !answer) continue;
+        st = answer;
+        *err = own;
+    }
+    return st;
+}
+
+static _Noreturn void end_child(struct child *c, enum status st, struct error *err)
+{
+    struct message m = {.kind = END};
+    st = settle_all(c, st, err);
+    m.of.end = *err;
     m.of.end.code = st;
     (void)write_all(c->fd, &m, sizeof m);
     (void)fflush(NULL);
@@ -252,15 +400,19 @@ enum status subprocess_forward(const struct forward_request *q,
                                struct error *err)
 {
     struct caller caller = {.forward = q};
+    TRY(share_memory(&caller.shared, q, err));
     TRY(fork_child(&caller, err));
     if (caller.child) return serve_child(&caller, err);
-    struct child c = {.fd = caller.fd, .pid = getpid(), .forward = q};
+    struct child c = {.fd = caller.fd, .pid = getpid(), .shared = caller.shared, .forward = q};
     struct forward_request own = *q;
     struct error error = {0};
     own.context = &c;
     own.next = next_batch;
     own.visit_plan = q->visit_plan ? send_plan : NULL;
     own.visit = send_output;
+    own.taking.piece_bytes = c.shared.slot_bytes;
+    own.taking.puts_together = !q->taking.piece_bytes;
+    own.taking.room = take_slot;
     own.visit_weights = q->visit_weights ? send_weights : NULL;
     end_child(&c, run(&own, &error), &error);
 }

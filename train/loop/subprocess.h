@@ -2,8 +2,9 @@
  * process that is forked after its parent has opened a GPU cannot use one, and a request forks its
  * ranks.
  *
- * Results come through a socket, and the caller's visitors get them in the caller. `next` is called
- * in both processes, so that the state behind it is the same in both. */
+ * Messages come through a socket and outputs through memory that both processes share, and the
+ * caller's visitors get them in the caller. `next` is called in both processes, so that the state
+ * behind it is the same in both. */
 #ifndef FERRY_TRAIN_LOOP_SUBPROCESS_H
 #define FERRY_TRAIN_LOOP_SUBPROCESS_H
 

@@ -22,7 +22,7 @@ static struct fit fit_of(const struct worker *w, const struct work *work, size_t
 {
     for (size_t i = 0; i < count; i++)
         passes[i] = work[i].pass;
-    return (struct fit){&w->model, passes, count, w->keeps_results, worker_threads(w)};
+    return (struct fit){&w->model, passes, count, w->taking, worker_threads(w)};
 }
 
 static void print_memory(FILE *out, const struct worker *w, const struct work *work, size_t count)

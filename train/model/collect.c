@@ -25,13 +25,15 @@ struct part {
 struct collecting {
     struct pass *pass;
     struct comm_group *world;
+    const struct pass_taking *how;
     pass_visit *visit;
     void *context;
 };
 
-static bool is_wide(const struct pass *p)
+/* Of outputs as they are given. */
+static enum dtype collected_dtype(const struct pass *p)
 {
-    return p->model->options.elem == ELEM_F64;
+    return p->model->options.elem == ELEM_F64 ? DT_F64 : DT_F32;
 }
 
 static uint64_t part_bytes(const struct collecting *x, const struct part *part)
@@ -153,28 +155,72 @@ static uint64_t first_column(const struct part *part, const struct group_place *
     return group * (part->sharers * own + part->copied) + turn * own;
 }
 
+enum { RUN_BYTES = 16 << 20 }; /* between two looks at whether the job goes on */
+
+/* Rows of columns that lie in two arrays. */
+struct rows {
+    void *to;
+    const void *from;
+    uint64_t count, columns;
+    uint64_t to_stride, from_stride; /* columns of the arrays */
+    enum dtype to_dtype, from_dtype;
+};
+
+static void copy_rows(const struct rows *r)
+{
+    const bool dense = r->columns == r->to_stride && r->columns == r->from_stride;
+    const uint64_t calls = dense ? 1 : r->count, count = dense ? r->count * r->columns : r->columns;
+    for (uint64_t i = 0; i < calls; i++)
+        (void)cast_elements((char *)r->to + i * r->to_stride * dtype_bytes(r->to_dtype),
+                            r->to_dtype,
+                            (const char *)r->from + i * r->from_stride * dtype_bytes(r->from_dtype),
+                            r->from_dtype, count);
+}
+
+/* Rows from i on that follow one another in the batch, up to `most`; the first is row `first`. */
+static uint64_t count_run(const struct collecting *x, const struct part *part,
+                          const struct group_place *at, const struct token_shape *shape,
+                          const struct token_origin *origins, uint64_t i, uint64_t first,
+                          uint64_t most)
+{
+    uint64_t n = 1;
+    while (n < most && i + n < part->rows &&
+           row_in_batch(x, part, at, shape, origins, i + n) == first + n)
+        n++;
+    return n;
+}
+
 static enum status place_rows(const struct collecting *x, struct whole *w, const struct part *part,
                               const struct group_place *at, const struct token_shape *shape,
                               const struct token_origin *origins, const void *data,
                               struct error *err)
 {
-    const enum dtype from = dtype_of(x, part), to = w->c.wide ? DT_F64 : DT_F32;
+    const enum dtype from = dtype_of(x, part), to = w->c.dtype;
     uint64_t columns, first = first_column(part, at, &columns);
     uint64_t end = min_u64(first + columns, w->c.columns), count = end > first ? end - first : 0;
-    for (uint64_t i = 0; i < part->rows; i++) {
-        uint64_t row = row_in_batch(x, part, at, shape, origins, i);
-        if (row == UINT64_MAX || !count) continue;
+    const uint64_t most = RUN_BYTES / (w->c.columns * dtype_bytes(to)) + 1;
+    for (uint64_t i = 0, n; i < part->rows && count; i += n) {
+        const uint64_t row = row_in_batch(x, part, at, shape, origins, i);
+        n = 1;
+        if (row == UINT64_MAX) continue;
+        n = count_run(x, part, at, shape, origins, i, row, most);
         TRY(work_check(err));
-        (void)cast_elements((char *)w->values + (row * w->c.columns + first) * dtype_bytes(to), to,
-                            (const char *)data + i * part->columns * dtype_bytes(from), from,
-                            count);
+        copy_rows(
+            &(struct rows){.to = (char *)w->values + (row * w->c.columns + first) * dtype_bytes(to),
+                           .from = (const char *)data + i * part->columns * dtype_bytes(from),
+                           .count = n,
+                           .columns = count,
+                           .to_stride = w->c.columns,
+                           .from_stride = part->columns,
+                           .to_dtype = to,
+                           .from_dtype = from});
     }
     return OK;
 }
 
 static void add_sum(struct whole *w, const void *data)
 {
-    if (w->c.wide)
+    if (w->c.dtype == DT_F64)
         *(double *)w->values += *(const double *)data;
     else
         *(float *)w->values += *(const float *)data;
@@ -216,22 +262,15 @@ static void begin_whole(const struct collecting *x, struct whole *w, const struc
         (struct collected){.name = w->part.name,
                            .rows = part->sum ? 1 : b->num_sequences * (part->last ? 1 : b->length),
                            .columns = true_columns(x, part),
-                           .wide = is_wide(x->pass)};
+                           .dtype = collected_dtype(x->pass)};
+    w->c.num_rows = w->c.rows;
 }
 
 static enum status allocate_whole(struct whole *w, struct error *err)
 {
-    w->c.data = w->values =
-        calloc(w->c.rows * w->c.columns + 1, w->c.wide ? sizeof(double) : sizeof(float));
+    w->c.data = w->values = calloc(1, collected_bytes(&w->c) + 1);
     if (w->values) return OK;
     return fail(err, ERR_MEMORY, "no memory for %s of %" PRIu64 " tokens", w->c.name, w->c.rows);
-}
-
-/* One rank's part is all of it, as it is given: rows in the order of the batch, no padding. */
-static bool is_whole(const struct collecting *x, const struct whole *w, const struct part *part)
-{
-    return x->world->size == 1 && part->rows == w->c.rows && part->columns == w->c.columns &&
-           dtype_of(x, part) == (w->c.wide ? DT_F64 : DT_F32);
 }
 
 static enum status take_part(const struct collecting *x, struct whole *w, const struct part *part,
@@ -265,22 +304,102 @@ struct own {
     const struct run *run;
 };
 
-/* *e is the caller's to free when it has been visited. */
+/* An output that one rank has, its rows in the order of the batch: it is given as it lies, or in
+ * pieces. */
+struct alone {
+    const struct collecting *x;
+    const struct part *part;
+    struct collected c; /* the piece */
+    const char *from;   /* of the device */
+    enum dtype from_dtype;
+    struct elements source, target; /* of a piece: downloaded; as it is given */
+};
+
+/* Needs no cast, and has no padding behind its columns. */
+static bool is_as_given(const struct alone *a)
+{
+    return a->part->columns == a->c.columns && a->from_dtype == a->c.dtype;
+}
+
+/* Where the piece shall be. */
+static enum status take_room(struct alone *a, void **to, struct error *err)
+{
+    const uint64_t bytes = collected_bytes(&a->c);
+    if (a->x->how->room) {
+        TRY(a->x->how->room(a->x->context, bytes, to, err));
+        return OK;
+    }
+    if (!a->target.heap) TRY(on_heap(&a->target, bytes, a->c.name, err));
+    *to = a->target.heap;
+    return OK;
+}
+
+static enum status bring_piece(struct alone *a, void *to, struct error *err)
+{
+    const struct device *device = a->x->pass->model->device;
+    const uint64_t stride = a->part->columns, row_bytes = stride * dtype_bytes(a->from_dtype);
+    const char *from = a->from + a->c.first_row * row_bytes;
+    const uint64_t bytes = a->c.num_rows * row_bytes;
+    if (is_as_given(a)) return device->download(to, from, bytes, err);
+    if (!device->is_host) {
+        if (!a->source.heap) TRY(on_heap(&a->source, bytes, a->c.name, err));
+        TRY(device->download(a->source.heap, from, bytes, err));
+        from = a->source.heap;
+    }
+    copy_rows(&(struct rows){to, from, a->c.num_rows, a->c.columns, a->c.columns, stride,
+                             a->c.dtype, a->from_dtype});
+    return OK;
+}
+
+static enum status give_pieces(struct alone *a, struct error *err)
+{
+    const uint64_t most = a->x->how->piece_bytes,
+                   row_bytes = a->c.columns * dtype_bytes(a->c.dtype),
+                   at_once = most ? max_u64(most / max_u64(row_bytes, 1), 1) : a->c.rows;
+    for (uint64_t n; a->c.first_row < a->c.rows; a->c.first_row += n) {
+        void *to;
+        a->c.num_rows = n = min_u64(at_once, a->c.rows - a->c.first_row);
+        TRY(work_check(err));
+        TRY(take_room(a, &to, err));
+        TRY(bring_piece(a, to, err));
+        a->c.data = to;
+        TRY(a->x->visit(a->x->context, &a->c, err));
+    }
+    return OK;
+}
+
+static enum status give_alone(const struct collecting *x, const struct whole *w,
+                              const struct run *run, const struct output *o, struct error *err)
+{
+    struct alone a = {.x = x,
+                      .part = &w->part,
+                      .c = w->c,
+                      .from = run_data(run, o->value),
+                      .from_dtype = dtype_of(x, &w->part)};
+    if (x->pass->model->device->is_host && is_as_given(&a)) {
+        a.c.data = a.from;
+        return x->visit(x->context, &a.c, err);
+    }
+    enum status st = give_pieces(&a, err);
+    free(a.source.heap);
+    free(a.target.heap);
+    return st;
+}
+
+static bool is_alone(const struct collecting *x, const struct whole *w)
+{
+    return x->world->size == 1 && w->part.rows == w->c.rows;
+}
+
 static enum status take_own_part(const struct collecting *x, struct whole *w, const struct own *own,
-                                 size_t output, struct elements *e, struct error *err)
+                                 size_t output, struct error *err)
 {
     const struct group_place at = groups_place(&x->pass->model->groups.sizes, 0);
     const struct output *o = &own->built->outputs[output];
-    const struct part part = part_of(own->built, o);
-    begin_whole(x, w, &part);
-    TRY(own_elements(x, own->run, o, part_bytes(x, &part), e, err));
-    if (is_whole(x, w, &part)) {
-        w->c.data = e->data;
-        return OK;
-    }
-    enum status st = take_part(x, w, &part, &at, e->data, err);
-    free(e->heap);
-    e->heap = NULL;
+    struct elements e;
+    TRY(own_elements(x, own->run, o, part_bytes(x, &w->part), &e, err));
+    enum status st = take_part(x, w, &w->part, &at, e.data, err);
+    free(e.heap);
     return st;
 }
 
@@ -289,13 +408,16 @@ static enum status take_output(const struct collecting *x, unsigned first, unsig
                                const struct own *own, size_t output, struct error *err)
 {
     struct whole w = {0};
-    struct elements e = {0};
     enum status st = OK;
+    if (first == 0) {
+        const struct part part = part_of(own->built, &own->built->outputs[output]);
+        begin_whole(x, &w, &part);
+        if (is_alone(x, &w)) return give_alone(x, &w, own->run, &own->built->outputs[output], err);
+    }
     for (unsigned r = first; r < end && !st; r++)
-        st = r ? receive_part(x, &w, r, err) : take_own_part(x, &w, own, output, &e, err);
+        st = r ? receive_part(x, &w, r, err) : take_own_part(x, &w, own, output, err);
     if (!st) st = x->visit(x->context, &w.c, err);
     free(w.values);
-    free(e.heap);
     return st;
 }
 
@@ -314,9 +436,10 @@ static enum status take_stage(const struct collecting *x, unsigned pp_rank, cons
     return st;
 }
 
-enum status pass_collect(struct pass *p, pass_visit *visit, void *context, struct error *err)
+enum status pass_collect(struct pass *p, const struct pass_taking *how, pass_visit *visit,
+                         void *context, struct error *err)
 {
-    struct collecting x = {p, &p->model->groups.of[GROUP_WORLD], visit, context};
+    struct collecting x = {p, &p->model->groups.of[GROUP_WORLD], how, visit, context};
     unsigned rank = x.world->comm->rank, pp = p->model->groups.sizes.pp;
     for (size_t i = 0; i < p->num_chunks; i++) {
         if (rank) {
@@ -357,19 +480,34 @@ static uint64_t copied_columns(const struct pass *p)
     return p->options.hidden && cast ? max_u64(columns, p->model->config.hidden_size) : columns;
 }
 
-uint64_t pass_collect_bytes(const struct pass *p, bool visitor_keeps)
+/* Of rank 0: an output is put together from the parts of several ranks. */
+static uint64_t together_bytes(const struct pass_taking *how, uint64_t whole, uint64_t part)
+{
+    return whole + part + (how->room ? 2 * min_u64(whole, how->piece_bytes) : 0);
+}
+
+/* Of the only rank: pieces as they are given, and before. */
+static uint64_t alone_bytes(const struct pass_taking *how, uint64_t whole, uint64_t copied,
+                            bool on_host)
+{
+    const uint64_t most = how->piece_bytes ? how->piece_bytes : UINT64_MAX;
+    const uint64_t given = min_u64(on_host ? copied : whole, most) * (how->room ? 2 : 1);
+    return given + (on_host ? 0 : min_u64(copied, most));
+}
+
+uint64_t pass_collect_bytes(const struct pass *p, const struct pass_taking *how)
 {
     const struct model *m = p->model;
     const struct group_sizes *s = &m->groups.sizes;
     const uint64_t rows = p->batch.num_sequences * (p->options.last_only ? 1 : p->batch.length);
-    const uint64_t row_bytes = rows * (is_wide(p) ? sizeof(double) : sizeof(float));
-    const bool alone = groups_world_size(s) == 1, on_host = m->device->is_host;
+    const uint64_t row_bytes = rows * dtype_bytes(collected_dtype(p));
+    const bool on_host = m->device->is_host;
     uint64_t widest, all;
     count_columns(p, &widest, &all);
-    const uint64_t part = row_bytes * widest / ((uint64_t)s->tp * s->cp * s->dp);
+    const uint64_t whole = row_bytes * widest, part = whole / ((uint64_t)s->tp * s->cp * s->dp);
     if (m->groups.of[GROUP_WORLD].index > 0) return on_host ? 0 : part;
-    uint64_t bytes = visitor_keeps ? row_bytes * all : 0;
-    if (!on_host) bytes += row_bytes * widest; /* in the caller (subprocess.c) */
-    if (!alone) return bytes + row_bytes * widest + part;
-    return bytes + row_bytes * copied_columns(p) + (on_host ? 0 : part);
+    const uint64_t visitor = (how->keeps ? row_bytes * all : 0) + (how->puts_together ? whole : 0);
+    return visitor + (groups_world_size(s) > 1
+                          ? together_bytes(how, whole, part)
+                          : alone_bytes(how, whole, row_bytes * copied_columns(p), on_host));
 }

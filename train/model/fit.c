@@ -29,7 +29,7 @@ static struct fit_memory without_passes(const struct fit *f)
 static void add_pass(struct fit_memory *x, const struct fit *f, const struct pass *p)
 {
     x->passes += pass_bytes(p);
-    x->results = max_u64(x->results, pass_collect_bytes(p, f->keeps_results));
+    x->results = max_u64(x->results, pass_collect_bytes(p, &f->taking));
 }
 
 static void sum_up(struct fit_memory *x, const struct device *device)
@@ -85,7 +85,7 @@ static enum status measure_passes(const struct fit *f, struct model *m, uint64_t
                                   struct error *err)
 {
     struct fit_memory x = {0};
-    const struct fit there = {.model = m, .keeps_results = f->keeps_results, .threads = f->threads};
+    const struct fit there = {.model = m, .taking = f->taking, .threads = f->threads};
     enum status st = OK;
     for (size_t i = 0; i < f->num_passes && !st; i++) {
         struct pass p;

@@ -15,8 +15,8 @@ struct fit {
     const struct model *model;
     const struct pass *const *passes;
     size_t num_passes;
-    bool keeps_results; /* the visitor of pass_collect keeps a copy of each output */
-    unsigned threads;   /* that load */
+    struct pass_taking taking; /* how the visitor of pass_collect takes outputs */
+    unsigned threads;          /* that load */
 };
 
 /* Bytes of one rank. Parameters and passes are memory of the device, all else of the host. */

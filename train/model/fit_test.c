@@ -115,6 +115,12 @@ static void what_is_needed_is_what_is_allocated(void **state)
     subject_close(&x);
 }
 
+static enum status no_room(void *context, uint64_t bytes, void **memory, struct error *e)
+{
+    (void)context, (void)bytes, (void)memory;
+    return fail(e, ERR_OURS, "it is measured only");
+}
+
 /* Of a device of its own the host has what is put together, or the buffers of loading. */
 static void what_the_host_needs_beside_a_device_is_judged(void **state)
 {
@@ -128,16 +134,37 @@ static void what_the_host_needs_beside_a_device_is_judged(void **state)
     assert_ok(pass_make(&p, &x.model, &x.pass.batch, &logits, &err));
     x.passes[0] = &p;
     const uint64_t whole = SEQUENCES * LENGTH * vocab * sizeof(float);
-    assert_int_equal(fit_memory(&x.fit).results, vocab % 8 ? whole : 0);
+    const uint64_t padded = vocab % 8 ? whole : 0;
+    assert_int_equal(fit_memory(&x.fit).results, padded);
     x.device.is_host = false;
     struct fit_memory m = fit_memory(&x.fit);
     assert_int_equal(m.device, m.parameters + m.passes);
-    /* Downloaded, without padding, and in the process that asked. */
-    assert_int_equal(m.results, vocab % 8 ? 3 * whole : 2 * whole);
+    /* Downloaded, and without padding. */
+    assert_int_equal(m.results, whole + padded);
     assert_int_equal(m.host, m.results > m.loading ? m.results : m.loading);
-    x.fit.keeps_results = true;
-    assert_int_equal(fit_memory(&x.fit).results, m.results + whole);
+    x.fit.taking.keeps = true;
+    assert_int_equal(fit_memory(&x.fit).results, 2 * whole + padded);
+    x.fit.taking = (struct pass_taking){.piece_bytes = 4096};
+    assert_int_equal(fit_memory(&x.fit).results, 4096 + (padded ? 4096 : 0));
+    /* In two places of the process that asked, which puts them together. */
+    x.fit.taking.room = no_room;
+    x.fit.taking.puts_together = true;
+    assert_int_equal(fit_memory(&x.fit).results, whole + 2 * 4096 + (padded ? 4096 : 0));
     pass_release(&p);
+    subject_close(&x);
+}
+
+/* All parameters where they fit a buffer; else two. */
+static void buffers_of_loading_are_counted(void **state)
+{
+    struct subject x;
+    (void)state;
+    subject_open(&x, "llama2");
+    const uint64_t direct = fit_memory(&x.fit).loading;
+    x.device.is_host = false;
+    assert_int_equal(fit_memory(&x.fit).loading, direct + x.model.parameters.bytes);
+    x.model.parameters.load_bytes = 4096;
+    assert_int_equal(fit_memory(&x.fit).loading, direct + 2 * 4096);
     subject_close(&x);
 }
 
@@ -237,6 +264,7 @@ int main(void)
         cmocka_unit_test(a_dtype_that_the_device_lacks_is_refused),
         cmocka_unit_test(what_is_needed_is_what_is_allocated),
         cmocka_unit_test(what_the_host_needs_beside_a_device_is_judged),
+        cmocka_unit_test(buffers_of_loading_are_counted),
         cmocka_unit_test(the_layout_of_the_fewest_ranks_is_found),
         cmocka_unit_test(every_rank_of_what_is_found_fits),
         cmocka_unit_test(context_and_data_parallelism_stay_as_they_are),

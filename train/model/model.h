@@ -131,23 +131,43 @@ MUST_CHECK enum status pass_wait_tokens(const struct pass *p, unsigned number, i
 /* Whether all outputs of the last run are finite, on every rank; all ranks call it. */
 MUST_CHECK enum status pass_is_finite(const struct pass *p, bool *finite, struct error *err);
 
-/* An output, put together from all ranks. */
+/* An output, put together from all ranks; or a piece of it, of whole rows. */
 struct collected {
     const char *name;
-    uint64_t rows, columns; /* rows: sequence by sequence; without padding */
-    bool wide;              /* data is double, else float */
-    const void *data;       /* [rows, columns]; until the visitor returns */
+    uint64_t rows, columns;       /* of the whole; rows: sequence by sequence; without padding */
+    uint64_t first_row, num_rows; /* of data; pieces come one behind the other */
+    enum dtype dtype;
+    const void *data; /* [num_rows, columns]; until the visitor returns */
 };
 typedef enum status pass_visit(void *context, const struct collected *c, struct error *err);
 
-/* Calls visit on rank 0, for one output after the other, in the order of the model. */
-MUST_CHECK enum status pass_collect(struct pass *p, pass_visit *visit, void *context,
-                                    struct error *err);
+enum { PASS_PIECE_BYTES = 64 << 20 };
 
-/* Memory of the host that pass_collect() allocates on this rank. visitor_keeps: on rank 0, includes
- * the visitor's copies of all outputs but those of trace_layer, which are about as large as
- * activations. */
-uint64_t pass_collect_bytes(const struct pass *p, bool visitor_keeps);
+/* How a visitor takes outputs. All 0: whole, from memory that is given to it. */
+struct pass_taking {
+    /* Of a piece, at most, where one rank has all of an output and it must be copied; a piece has
+     * at least one row. 0: outputs are whole. */
+    uint64_t piece_bytes;
+    bool keeps;         /* the visitor keeps copies of all outputs */
+    bool puts_together; /* it copies the pieces of an output, and keeps them until the last */
+    /* Memory for the next piece, of the visitor, with its context. NULL: pass_collect() has its
+     * own. */
+    enum status (*room)(void *context, uint64_t bytes, void **memory, struct error *err);
+};
+
+/* Of data. */
+static inline uint64_t collected_bytes(const struct collected *c)
+{
+    return c->num_rows * c->columns * dtype_bytes(c->dtype);
+}
+
+/* Calls visit on rank 0, for one output after the other, in the order of the model. */
+MUST_CHECK enum status pass_collect(struct pass *p, const struct pass_taking *how,
+                                    pass_visit *visit, void *context, struct error *err);
+
+/* Memory of the host that pass_collect() and the visitor allocate on this rank, without outputs of
+ * trace_layer, which are about as large as activations. */
+uint64_t pass_collect_bytes(const struct pass *p, const struct pass_taking *how);
 
 /* The parts of a pass's memory, as text. */
 void pass_print_memory(const struct pass *p, struct strbuf *out);

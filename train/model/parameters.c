@@ -35,7 +35,7 @@ bool parameter_counts(const struct parameter *x, const struct groups *g, unsigne
 
 void parameters_init(struct parameters *p, enum elem_type elem)
 {
-    *p = (struct parameters){.elem = elem};
+    *p = (struct parameters){.elem = elem, .load_bytes = 256 << 20};
     arena_init(&p->arena);
 }
 
@@ -157,93 +157,4 @@ void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct para
             (void)map_add(&p->names, x->name, p->count - 1, NULL);
         }
     }
-}
-
-/* The load targets of parameters [first, end), in memory that begins with the first of them (NULL:
- * not allocated yet); on the heap. */
-static struct load_target *list_targets(const struct parameters *p, size_t first, size_t end,
-                                        char *memory, size_t *count)
-{
-    *count = 0;
-    for (size_t i = first; i < end; i++)
-        *count += p->items[i].num_parts;
-    struct load_target *targets = must_calloc(*count + 1, sizeof *targets), *next = targets;
-    for (size_t i = first; i < end; i++)
-        for (size_t k = 0; k < p->items[i].num_parts; k++)
-            *next++ = (struct load_target){
-                .tensor = p->items[i].parts[k].tensor,
-                .part = p->items[i].parts[k].part,
-                .dtype = parameter_dtype(p, &p->items[i]),
-                .memory = memory ? memory + (p->items[i].offset - p->items[first].offset) : NULL};
-    return targets;
-}
-
-static enum status load_some(struct parameters *p, const struct checkpoint *c, size_t first,
-                             size_t end, char *memory, const struct load_options *o,
-                             struct error *err)
-{
-    struct load_result result;
-    size_t count;
-    struct load_target *targets = list_targets(p, first, end, memory, &count);
-    enum status st = load_run(&c->catalog, targets, count, o, &result, err);
-    free(targets);
-    return st;
-}
-
-enum { UPLOAD_BYTES = 1 << 30 };
-
-static uint64_t end_of(const struct parameters *p, size_t i)
-{
-    return i + 1 < p->count ? p->items[i + 1].offset : p->bytes;
-}
-
-/* One past the last parameter that fits the buffer with `first`, which always does. */
-static size_t last_that_fits(const struct parameters *p, size_t first)
-{
-    size_t end = first + 1;
-    while (end < p->count && end_of(p, end) - p->items[first].offset <= UPLOAD_BYTES)
-        end++;
-    return end;
-}
-
-/* Padding within is 0. */
-static enum status upload_some(struct parameters *p, const struct checkpoint *c, size_t first,
-                               size_t end, const struct device *device, char *region,
-                               const struct load_options *o, struct error *err)
-{
-    uint64_t from = p->items[first].offset, bytes = end_of(p, end - 1) - from;
-    char *buffer = calloc(1, bytes + 1);
-    if (!buffer) return fail(err, ERR_MEMORY, "no memory to load %s", p->items[first].name);
-    enum status st = load_some(p, c, first, end, buffer, o, err);
-    if (!st) st = device->upload(region + from, buffer, bytes, err);
-    free(buffer);
-    return st;
-}
-
-enum status parameters_load(struct parameters *p, const struct checkpoint *c,
-                            const struct device *device, void *region, const struct load_options *o,
-                            struct error *err)
-{
-    if (device->is_host) return load_some(p, c, 0, p->count, region, o, err);
-    for (size_t i = 0, end; i < p->count; i = end) {
-        end = last_that_fits(p, i);
-        TRY(upload_some(p, c, i, end, device, region, o, err));
-    }
-    return OK;
-}
-
-enum status parameters_load_bytes(const struct parameters *p, const struct device *device,
-                                  const struct load_options *o, uint64_t *bytes, struct error *err)
-{
-    size_t count;
-    struct load_target *targets = list_targets(p, 0, p->count, NULL, &count);
-    enum status st = load_own_bytes(targets, count, o, bytes, err);
-    uint64_t buffer = 0;
-    for (size_t i = 0, end; i < p->count && !device->is_host; i = end) {
-        end = last_that_fits(p, i);
-        buffer = max_u64(buffer, end_of(p, end - 1) - p->items[i].offset);
-    }
-    *bytes += buffer;
-    free(targets);
-    return st;
 }

@@ -52,6 +52,8 @@ struct parameters {
     struct map names;
     size_t num_bound; /* the first so many items are bound */
     uint64_t bytes;   /* of the region; of each parameter a multiple of MEMORY_ALIGNMENT */
+    /* Of a buffer of parameters_load(), at most; a multiple of 8. Tests make it small. */
+    uint64_t load_bytes;
 };
 
 /* Whether it is a parameter: no buffer, no state. */
@@ -94,7 +96,8 @@ void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct para
                         uint64_t unit);
 
 /* Loads all parameters into `region` [bytes] of the device, which is zeroed; states stay zero. If
- * the device is not the host, parameters go through a buffer, as many at a time as fit it. */
+ * the device is not the host, parameters go through two of its buffers in turn, and one that is
+ * larger than a buffer goes in parts. */
 MUST_CHECK enum status parameters_load(struct parameters *p, const struct checkpoint *c,
                                        const struct device *device, void *region,
                                        const struct load_options *o, struct error *err);

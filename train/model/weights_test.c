@@ -143,6 +143,149 @@ static void memory_holds_what_the_file_has_at_any_layout(void **state)
     }
 }
 
+/* ---- buffers of a device ---- */
+
+/* A device that reads a buffer when it is waited for, and not before. What was read is spoiled. */
+struct late {
+    void *to; /* NULL: nothing is queued */
+    uint64_t bytes, buffer_bytes;
+};
+
+static unsigned num_buffers, num_uploads;
+
+static enum status late_create(struct device_buffer *out, uint64_t bytes, struct error *e)
+{
+    struct late *late = calloc(1, sizeof *late);
+    (void)e;
+    *out = (struct device_buffer){malloc(bytes), late, false};
+    assert_true(out->memory && late);
+    late->buffer_bytes = bytes;
+    memset(out->memory, 0xFF, bytes);
+    num_buffers++;
+    return OK;
+}
+
+static enum status late_wait(const struct device_buffer *b, struct error *e)
+{
+    struct late *late = b->read;
+    (void)e;
+    if (!late->to) return OK;
+    memcpy(late->to, b->memory, late->bytes);
+    memset(b->memory, 0xFF, late->buffer_bytes);
+    late->to = NULL;
+    return OK;
+}
+
+static void late_free(struct device_buffer *b)
+{
+    if (b->read) (void)late_wait(b, NULL);
+    free(b->memory);
+    free(b->read);
+    *b = (struct device_buffer){0};
+}
+
+static enum status late_upload(void *to, const struct device_buffer *b, uint64_t bytes,
+                               struct error *e)
+{
+    struct late *late = b->read;
+    if (late->to || bytes > late->buffer_bytes) return fail(e, ERR_OURS, "a buffer is in use");
+    late->to = to;
+    late->bytes = bytes;
+    num_uploads++;
+    return OK;
+}
+
+static const struct device_buffers late_buffers = {late_create, late_free, late_upload, late_wait};
+
+/* The device of ranks that are forked; on a GPU, which does not come along, of one rank alone. */
+static enum status open_buffered(const struct device **out, struct error *e)
+{
+    static struct device late;
+    static const struct device *gpu;
+    late = cpu_device;
+    late.is_host = false;
+    late.buffers = &late_buffers;
+    *out = &late;
+    if (!test_on_gpu()) return OK;
+    if (!gpu) {
+        TRY(cuda_device_load(&gpu, e));
+        TRY(gpu->open(0, e));
+    }
+    *out = gpu;
+    return OK;
+}
+
+/* Memory that went through buffers, beside what is loaded into the host's. */
+static enum status compare_memory(struct model *m, const struct load_options *load, struct error *e)
+{
+    struct parameters *p = &m->parameters;
+    char *direct = calloc(1, p->bytes + 1), *own = malloc(p->bytes + 1);
+    assert_true(direct && own);
+    enum status st = parameters_load(p, m->checkpoint, &cpu_device, direct, load, e);
+    if (!st) st = m->device->download(own, m->memory, p->bytes, e);
+    for (uint64_t i = 0; i < p->bytes && !st; i++)
+        if (direct[i] != own[i])
+            st = fail(e, ERR_OURS, "byte %zu of %zu differs", (size_t)i, (size_t)p->bytes);
+    free(direct);
+    free(own);
+    return st;
+}
+
+static enum status load_and_compare(struct model *m, struct pass *p, uint64_t load_bytes,
+                                    struct error *e)
+{
+    const struct batch b = {.num_sequences = 2, .length = 8};
+    const bool has_cache = m->groups.sizes.cp == 1;
+    const struct pass_options o = {.logits = true,
+                                   .trace_layer = -1,
+                                   .cache_rows = has_cache ? 16 : 0,
+                                   .last_only = has_cache};
+    const struct load_options load = {.threads = 1, .progress = PROGRESS_NONE};
+    num_buffers = num_uploads = 0;
+    TRY(pass_make(p, m, &b, &o, e));
+    m->parameters.load_bytes = load_bytes;
+    TRY(model_load(m, &load, e));
+    if (!test_on_gpu() && (num_buffers != 2 || num_uploads < m->parameters.bytes / load_bytes / 2))
+        return fail(e, ERR_OURS, "%u buffers, %u uploads", num_buffers, num_uploads);
+    return compare_memory(m, &load, e);
+}
+
+static enum status compare_ranks(struct checkpoint *c, const struct model_options *options,
+                                 uint64_t load_bytes)
+{
+    struct model_options o = *options;
+    struct comm comm;
+    struct model m = {0};
+    struct pass p = {0};
+    struct group_sizes sizes = model_group_sizes(&o);
+    TRY(comm_local_open(&comm, groups_world_size(&sizes), &err));
+    enum status st = open_buffered(&o.device, &err);
+    if (!st) st = model_open(&m, c, &o, &comm, &err);
+    if (!st) st = load_and_compare(&m, &p, load_bytes, &err);
+    if (st) comm_fail(&comm, &err);
+    pass_release(&p);
+    model_close(&m);
+    return comm_close(&comm, st, &err);
+}
+
+/* Of 1000 bytes, which few parameters fit; and with room for several. */
+static void memory_is_the_same_through_buffers_of_a_device(void **state)
+{
+    static const uint64_t sizes[] = {1000, 20000};
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases) * COUNT(sizes); i++) {
+        const char *model = cases[i / COUNT(sizes)].model;
+        struct model_options o = cases[i / COUNT(sizes)].options;
+        struct opened opened;
+        if (test_on_gpu()) o.layout = (struct layout_options){0};
+        open_model(&opened, model);
+        o.elem = cases[i / COUNT(sizes)].elem;
+        if (compare_ranks(&opened.checkpoint, &o, sizes[i % COUNT(sizes)]))
+            fail_msg("%s, case %zu: %s", model, i / COUNT(sizes), err.text);
+        opened_close(&opened);
+    }
+}
+
 /* In another type there is nothing to compare with but another layout. */
 static void casts_have_one_digest_at_any_layout(void **state)
 {
@@ -272,11 +415,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_holds_what_the_file_has_at_any_layout),
+        cmocka_unit_test(memory_is_the_same_through_buffers_of_a_device),
         cmocka_unit_test(casts_have_one_digest_at_any_layout),
         cmocka_unit_test(a_copy_that_differs_is_told_with_both_ranks),
         cmocka_unit_test(an_element_that_one_rank_alone_holds_changes_its_tensor),
         cmocka_unit_test(elements_on_no_rank_or_in_two_parts_are_told),
     };
+    const struct CMUnitTest on_gpu[] = {
+        cmocka_unit_test(memory_is_the_same_through_buffers_of_a_device),
+    };
     keep_to_one_thread();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return test_on_gpu() ? cmocka_run_group_tests(on_gpu, NULL, NULL)
+                         : cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,7 +36,8 @@ static struct forward_output *add_output(struct forward *f, struct forward_outpu
 
 static struct array array_of(const struct collected *c)
 {
-    return (struct array){.data = c->data, .wide = c->wide, .rows = c->rows, .columns = c->columns};
+    return (struct array){
+        .data = c->data, .wide = c->dtype == DT_F64, .rows = c->rows, .columns = c->columns};
 }
 
 static double loss_of(const struct forward *f, const struct array *logits)
@@ -50,7 +51,7 @@ static enum status keep(void *context, const struct collected *c, struct error *
 {
     struct taking *t = context;
     struct array a = array_of(c);
-    size_t bytes = c->rows * c->columns * (c->wide ? sizeof(double) : sizeof(float));
+    const uint64_t bytes = collected_bytes(c);
     struct forward_output *o = add_output(t->f, t->to, c->name, &a);
     o->values = malloc(bytes + 1);
     o->a.data = o->values;
@@ -282,7 +283,7 @@ static enum status run_side(const struct running *r, enum forward_run run,
                                 .next = only_batch,
                                 .visit = visitors->visit,
                                 .visit_weights = visitors->visit_weights,
-                                .keeps_results = visitors->visit == keep,
+                                .taking.keeps = visitors->visit == keep,
                                 .context = t};
     q.model.path = path;
     q.model.source = source_for(path, model, r->sides ? &r->sides[side] : NULL);

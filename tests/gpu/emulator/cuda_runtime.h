@@ -277,11 +277,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
 /* ---- copies ---- */
 
-static inline cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned)
-{
-    return cudaMalloc(out, bytes);
-}
-
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags);
 static inline cudaError_t cudaFreeHost(void *memory)
 {
     return cudaFree(memory);
