@@ -29,8 +29,9 @@ struct forward_shape {
     uint64_t cache_rows; /* of each layer's cache of keys and values; 0: none */
     uint64_t last_rows;  /* logits are wanted of so many rows only (input "last_rows"); 0: of all */
     bool logits, loss;   /* outputs at the end */
-    bool hidden;         /* outputs: the input of each layer, and the final norm */
-    int trace_layer;     /* outputs: the results of the ops of this layer; -1: none */
+    bool logits_are_elem; /* rounded to ELEM; else REAL. Only without loss */
+    bool hidden;          /* outputs: the input of each layer, and the final norm */
+    int trace_layer;      /* outputs: the results of the ops of this layer; -1: none */
     /* NULL: no training. Else calls also give what backward reads (statistics, lse), and the loss
      * of all tokens is summed up. */
     const struct training_shape *train;

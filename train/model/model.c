@@ -124,6 +124,7 @@ static struct build build_of(const struct pass *p)
         .cache_rows = o->cache_rows * tokens.sequences,
         .last_rows = o->last_only ? tokens.sequences : 0,
         .logits = o->logits,
+        .logits_are_elem = !o->loss && o->logits_dtype == elem_dtype(m->options.elem),
         .loss = o->loss,
         .hidden = o->hidden,
         .trace_layer = o->trace_layer};
@@ -151,6 +152,10 @@ static enum status check_pass(const struct pass *p, struct error *err)
                     "%" PRIu64 " sequences of %" PRIu64 " positions are more than the %" PRIu64
                     " that one pass takes on a rank",
                     tokens.sequences, length, MAX_ROWS);
+    if (p->options.logits_dtype && p->options.logits_dtype != DT_F64 &&
+        p->model->options.elem == ELEM_F64)
+        return fail(err, ERR_UNSUPPORTED, "logits in %s: what computes in f64 gives them in f64",
+                    dtype_infos[p->options.logits_dtype].torch);
     if (p->options.trace_layer >= 0 && (uint64_t)p->options.trace_layer >= c->num_layers)
         return fail(err, ERR_USAGE, "there is no layer %d: the model has %" PRIu64,
                     p->options.trace_layer, c->num_layers);

@@ -64,6 +64,9 @@ MUST_CHECK enum status model_load(struct model *m, const struct load_options *o,
 /* The outputs of a pass, and how it runs. */
 struct pass_options {
     bool logits, loss, hidden;
+    /* Of the logits as they are given: F32, BF16 or F16; of a program in f64 F64. 0: of the
+     * program's sums. */
+    enum dtype logits_dtype;
     int trace_layer;     /* the results of its ops are outputs, too; -1: none */
     uint64_t cache_rows; /* positions that a sequence's cache has room for; 0: none */
     bool last_only;      /* logits of each sequence's last token only */
