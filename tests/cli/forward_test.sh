@@ -69,6 +69,47 @@ says "--true-vocab-size N says it"
 run generate "$megatron/llama-HEAD-torch-tp2pp2vpp2/checkpoint" --prompt-ids 1,2,3 --true-vocab-size 43
 exits 0
 
+it "logits have the dtype that is asked for, in the file and in --json"
+for dtype in f32 bf16 fp16; do
+    run forward "$golden/llama2" --input-ids "$golden/llama2/logits.safetensors" --out o3 --dtype $dtype \
+        --logits-dtype bf16 --json
+    exits 0
+    prints '"dtype": "BF16"'
+    prints '"bytes": 21760'
+    run verify "$golden/llama2" o3 --forward --dtype $dtype --input-ids "$golden/llama2/logits.safetensors"
+    exits 0
+    prints "forward: within rounding"
+    rm o3
+done
+run forward "$golden/llama2" --input-ids "$golden/llama2/logits.safetensors" --out o3 --dtype f64 --logits-dtype bf16
+exits 2
+says "--logits-dtype bf16: --dtype f64 gives logits in f64"
+is_not_there o3
+
+it "logits that are too large for their dtype are refused"
+if command -v python3 >/dev/null; then
+    cp -r "$golden/llama2" overflows
+    chmod -R u+w overflows
+    python3 - overflows/model.safetensors <<'PYTHON'
+import json, struct, sys
+f = open(sys.argv[1], "r+b")
+length, = struct.unpack("<Q", f.read(8))
+f.seek(8 + length + json.loads(f.read(length))["lm_head.weight"]["data_offsets"][0])
+f.write(struct.pack("<e", 60000) * 64)  # a row
+PYTHON
+    for dtype in f32 bf16 fp16; do
+        run forward overflows --input-ids "$golden/llama2/logits.safetensors" --out o3 --dtype $dtype --logits-dtype fp16
+        exits 10
+        [ $dtype = fp16 ] || says " elements are too large for float16"
+        is_not_there o3
+    done
+    run forward overflows --input-ids "$golden/llama2/logits.safetensors" --out o3 --logits-dtype bf16
+    exits 0
+    rm o3
+else
+    skip "no python3"
+fi
+
 it "a dry run says what memory it takes"
 run forward ckpt --input-ids "$golden/llama3.1/logits.safetensors" --dry-run --tp 2
 exits 0

@@ -22,6 +22,7 @@ struct forward_flags {
     const char *input_ids, *out;
     bool hidden;
     uint64_t trace_layer;
+    const char *logits_dtype; /* NULL: not given */
 };
 
 // clang-format off
@@ -30,6 +31,7 @@ static const struct arg forward_args[] = {
     {"--input-ids", ARG_TEXT, AT(input_ids), "FILE", NULL, "safetensors file with a tensor input_ids [sequences, length]"},
     {"--out",       ARG_TEXT, AT(out),       "FILE", NULL, "safetensors file for the results; must not exist"},
     {"--hidden",    ARG_FLAG, AT(hidden),    NULL,   NULL, "also the input of each layer (hidden.N) and the output of the final norm"},
+    {"--logits-dtype", ARG_CHOICE, AT(logits_dtype), NULL, "f32|bf16|fp16", "dtype of the logits in the file; default f32, with --dtype f64 f64"},
     {"--trace-layer", ARG_UINT_OR_0, AT(trace_layer), "N", NULL, "also the outputs of the ops of layer N (layers.N.qkv, ...)"},
 };
 static const struct arg_group forward_groups[] = {
@@ -215,6 +217,17 @@ static void print_result(const struct asked *x, struct results *r)
     r->json = NULL;
 }
 
+static enum status choose_logits_dtype(const struct forward_flags *f, struct pass_options *o,
+                                       struct error *err)
+{
+    if (!f->logits_dtype) return OK;
+    if (strcmp(f->compute.engine.dtype, "f64") == 0)
+        return fail(err, ERR_USAGE, "--logits-dtype %s: --dtype f64 gives logits in f64",
+                    f->logits_dtype);
+    o->logits_dtype = elem_dtype(elem_of(f->logits_dtype));
+    return OK;
+}
+
 static enum status compute(const struct asked *x, const struct engine *engine, struct results *r,
                            bool is_rank_0, struct error *err)
 {
@@ -228,6 +241,7 @@ static enum status compute(const struct asked *x, const struct engine *engine, s
         .taking.piece_bytes = PASS_PIECE_BYTES,
         .context = r};
     TRY(engine_model_of(x->path, &f->compute, &q.model, err));
+    TRY(choose_logits_dtype(f, &q.pass, err));
     begin_json(x, r);
     if (takes_plan(&f->compute)) q.visit_plan = take_plan;
     if (is_rank_0 && f->out) TRY(results_open(r, f->out, f->hidden ? 8192 : 64, err));

@@ -20,6 +20,7 @@ struct outputs {
     struct {
         char name[64];
         uint64_t count;
+        enum dtype dtype;
         double *values;
     } items[256];
     size_t count, num_pieces;
@@ -43,6 +44,7 @@ static enum status take(void *context, const struct collected *c, struct error *
         snprintf(o->items[k].name, sizeof o->items[k].name, "%s", c->name);
         o->items[k].values = malloc(c->rows * c->columns * sizeof(double) + 1);
         o->items[k].count = 0;
+        o->items[k].dtype = c->dtype;
     }
     assert_string_equal(o->items[k].name, c->name);
     assert_int_equal(o->items[k].count, c->first_row * c->columns);
@@ -596,6 +598,69 @@ static void outputs_in_pieces_are_those_that_are_whole(void **state)
     }
 }
 
+/* Logits first, hidden states behind them. Those that the head's product rounds itself may be sums
+ * in another order, on a GPU. */
+static void check_logits_of(enum elem_type elem, enum dtype dtype, const struct outputs *plain,
+                            const struct outputs *rounded)
+{
+    static const double units[NUM_DTYPES] = {[DT_BF16] = 0x1p-8, [DT_F16] = 0x1p-11};
+    const double unit = test_on_gpu() && elem_dtype(elem) == dtype ? units[dtype] : 0;
+    assert_int_equal(plain->count, rounded->count);
+    for (size_t i = 0; i < plain->count; i++) {
+        const bool are_logits = strcmp(plain->items[i].name, "logits") == 0;
+        const uint64_t n = plain->items[i].count;
+        double *values = plain->items[i].values;
+        char *cast = malloc(n * sizeof *values + 1);
+        assert_non_null(cast);
+        assert_int_equal(rounded->items[i].dtype, are_logits ? dtype : DT_F32);
+        if (are_logits) {
+            (void)cast_elements(cast, dtype, values, DT_F64, n);
+            (void)cast_elements(values, DT_F64, cast, dtype, n);
+        }
+        assert_true(distance(values, rounded->items[i].values, n) <= unit * largest(values, n));
+        free(cast);
+    }
+}
+
+static void logits_have_the_dtype_that_is_asked_for(void **state)
+{
+    static const struct case_of_layout layouts[] = {{.tp = 1}, {.tp = 2}, {.cp = 2, .pp = 3}};
+    static const enum elem_type elems[] = {ELEM_F32, ELEM_BF16, ELEM_F16};
+    static const enum dtype dtypes[] = {DT_F32, DT_BF16, DT_F16};
+    (void)state;
+    for (unsigned k = 0; k < 27; k++) {
+        const enum elem_type elem = elems[k % 3];
+        const enum dtype dtype = dtypes[k / 3 % 3];
+        struct model_options o = options_of(&layouts[k / 9], elem);
+        struct outputs plain = {0}, rounded = {0};
+        struct golden g;
+        open_golden(&g, "llama3.1");
+        struct forward_request q = request_of("tests/golden/hf/llama3.1", &o, &g.batch, &plain);
+        assert_ok(ferry_engine.forward(&q, &err));
+        q.context = &rounded;
+        q.taking.piece_bytes = k % 2 ? 3000 : 0;
+        q.pass.logits_dtype = dtype;
+        assert_ok(ferry_engine.forward(&q, &err));
+        check_logits_of(elem, dtype, &plain, &rounded);
+        release_outputs(&plain);
+        release_outputs(&rounded);
+        close_golden(&g);
+    }
+}
+
+static void logits_of_f64_are_given_in_f64_alone(void **state)
+{
+    struct model_options o = {.elem = ELEM_F64};
+    struct outputs out = {0};
+    struct golden g;
+    (void)state;
+    open_golden(&g, "gpt2");
+    struct forward_request q = request_of("tests/golden/hf/gpt2", &o, &g.batch, &out);
+    q.pass.logits_dtype = DT_BF16;
+    assert_fails(ferry_engine.forward(&q, &err), ERR_UNSUPPORTED, "logits in bfloat16: what");
+    close_golden(&g);
+}
+
 /* Threads of a process do not come along when it forks. */
 static void ranks_can_be_started_after_threads_were(void **state)
 {
@@ -627,6 +692,8 @@ int main(void)
         cmocka_unit_test(a_large_batch_is_cut_as_a_small_one_is),
         cmocka_unit_test(losses_are_those_of_the_logits),
         cmocka_unit_test(outputs_in_pieces_are_those_that_are_whole),
+        cmocka_unit_test(logits_have_the_dtype_that_is_asked_for),
+        cmocka_unit_test(logits_of_f64_are_given_in_f64_alone),
         cmocka_unit_test(ranks_can_be_started_after_threads_were),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

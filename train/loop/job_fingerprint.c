@@ -24,7 +24,7 @@ static void add_options(struct sha256 *s, const struct engine_model *m)
 static void add_pass(struct sha256 *s, const struct pass_options *o)
 {
     ADD(s, o->logits, o->loss, o->hidden, (uint64_t)(int64_t)o->trace_layer, o->cache_rows,
-        o->last_only, o->graphs);
+        o->last_only, o->graphs, o->logits_dtype);
 }
 
 static void add_batch(struct sha256 *s, const struct batch *b)

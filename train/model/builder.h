@@ -36,7 +36,8 @@ struct forward_shape {
     bool begins;         /* the cache is empty before: all keys are of these tokens */
     uint64_t last_rows;  /* logits are wanted of so many rows only (input "last_rows"); 0: of all */
     bool logits, loss;   /* outputs at the end; loss: the sum over this rank's tokens */
-    uint64_t head_rows;  /* logits for losses are made of so many tokens at once; 0: of all */
+    bool logits_are_elem; /* rounded to ELEM; else REAL. Only without loss and sampling */
+    uint64_t head_rows;   /* logits for losses are made of so many tokens at once; 0: of all */
     const struct sampling *sampling; /* tokens are chosen by the logits; NULL: none are */
     bool hidden;                     /* outputs: the input of each layer, and the final norm */
     int trace_layer;                 /* outputs: the results of the ops of this layer; -1: none */

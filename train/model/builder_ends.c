@@ -47,7 +47,8 @@ static value_id logits_of(struct builder *x, value_id in)
     bool untied = x->c->untie_embeddings_and_output_weights;
     value_id w =
         builder_parameter(x, untied ? "output_layer.weight" : "embedding.word_embeddings.weight");
-    return builder_product(x, OPERAND_REAL, in, w, NO_VALUE, "logits");
+    const enum operand_type type = x->shape->logits_are_elem ? OPERAND_ELEM : OPERAND_REAL;
+    return builder_product(x, type, in, w, NO_VALUE, "logits");
 }
 
 /* Logits and losses of rows [first, first + count), and the sum of these losses. */

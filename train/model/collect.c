@@ -30,10 +30,27 @@ struct collecting {
     void *context;
 };
 
-/* Of outputs as they are given. */
-static enum dtype collected_dtype(const struct pass *p)
+/* Of sums, and of outputs as they are given, but for logits of a dtype of their own. */
+static enum dtype real_dtype(const struct pass *p)
 {
     return p->model->options.elem == ELEM_F64 ? DT_F64 : DT_F32;
+}
+
+static enum dtype logits_dtype(const struct pass *p)
+{
+    return p->options.logits_dtype ? p->options.logits_dtype : real_dtype(p);
+}
+
+/* As the program makes them (builder.h). */
+static enum dtype own_logits_dtype(const struct pass *p)
+{
+    const enum dtype elem = elem_dtype(p->model->options.elem);
+    return !p->options.loss && p->options.logits_dtype == elem ? elem : real_dtype(p);
+}
+
+static bool is_logits(const struct part *part)
+{
+    return strcmp(part->name, "logits") == 0;
 }
 
 static uint64_t part_bytes(const struct collecting *x, const struct part *part)
@@ -166,15 +183,22 @@ struct rows {
     enum dtype to_dtype, from_dtype;
 };
 
-static void copy_rows(const struct rows *r)
+/* ERR_NUMERIC if a cast to 16 bits makes an element infinite. */
+static enum status copy_rows(const struct rows *r, const char *name, struct error *err)
 {
     const bool dense = r->columns == r->to_stride && r->columns == r->from_stride;
     const uint64_t calls = dense ? 1 : r->count, count = dense ? r->count * r->columns : r->columns;
-    for (uint64_t i = 0; i < calls; i++)
-        (void)cast_elements((char *)r->to + i * r->to_stride * dtype_bytes(r->to_dtype),
-                            r->to_dtype,
-                            (const char *)r->from + i * r->from_stride * dtype_bytes(r->from_dtype),
-                            r->from_dtype, count);
+    const bool may_overflow = r->to_dtype != r->from_dtype && dtype_bytes(r->to_dtype) == 2;
+    uint64_t infinite = 0;
+    for (uint64_t i = 0; i < calls; i++) {
+        void *to = (char *)r->to + i * r->to_stride * dtype_bytes(r->to_dtype);
+        const void *from = (const char *)r->from + i * r->from_stride * dtype_bytes(r->from_dtype);
+        (void)cast_elements(to, r->to_dtype, from, r->from_dtype, count);
+        if (may_overflow) infinite += cast_overflows(to, r->to_dtype, from, r->from_dtype, count);
+    }
+    if (!infinite) return OK;
+    return fail(err, ERR_NUMERIC, "%s: %" PRIu64 " elements are too large for %s", name, infinite,
+                dtype_infos[r->to_dtype].torch);
 }
 
 /* Rows from i on that follow one another in the batch, up to `most`; the first is row `first`. */
@@ -205,15 +229,16 @@ static enum status place_rows(const struct collecting *x, struct whole *w, const
         if (row == UINT64_MAX) continue;
         n = count_run(x, part, at, shape, origins, i, row, most);
         TRY(work_check(err));
-        copy_rows(
-            &(struct rows){.to = (char *)w->values + (row * w->c.columns + first) * dtype_bytes(to),
-                           .from = (const char *)data + i * part->columns * dtype_bytes(from),
-                           .count = n,
-                           .columns = count,
-                           .to_stride = w->c.columns,
-                           .from_stride = part->columns,
-                           .to_dtype = to,
-                           .from_dtype = from});
+        const struct rows rows = {
+            .to = (char *)w->values + (row * w->c.columns + first) * dtype_bytes(to),
+            .from = (const char *)data + i * part->columns * dtype_bytes(from),
+            .count = n,
+            .columns = count,
+            .to_stride = w->c.columns,
+            .from_stride = part->columns,
+            .to_dtype = to,
+            .from_dtype = from};
+        TRY(copy_rows(&rows, part->name, err));
     }
     return OK;
 }
@@ -251,7 +276,7 @@ static uint64_t vocab_size(const struct pass *p)
 /* Columns behind the vocabulary are padding. */
 static uint64_t true_columns(const struct collecting *x, const struct part *part)
 {
-    return strcmp(part->name, "logits") == 0 ? vocab_size(x->pass) : part->all_columns;
+    return is_logits(part) ? vocab_size(x->pass) : part->all_columns;
 }
 
 static void begin_whole(const struct collecting *x, struct whole *w, const struct part *part)
@@ -262,7 +287,7 @@ static void begin_whole(const struct collecting *x, struct whole *w, const struc
         (struct collected){.name = w->part.name,
                            .rows = part->sum ? 1 : b->num_sequences * (part->last ? 1 : b->length),
                            .columns = true_columns(x, part),
-                           .dtype = collected_dtype(x->pass)};
+                           .dtype = is_logits(part) ? logits_dtype(x->pass) : real_dtype(x->pass)};
     w->c.num_rows = w->c.rows;
 }
 
@@ -346,15 +371,22 @@ static enum status bring_piece(struct alone *a, void *to, struct error *err)
         TRY(device->download(a->source.heap, from, bytes, err));
         from = a->source.heap;
     }
-    copy_rows(&(struct rows){to, from, a->c.num_rows, a->c.columns, a->c.columns, stride,
-                             a->c.dtype, a->from_dtype});
-    return OK;
+    const struct rows rows = {.to = to,
+                              .from = from,
+                              .count = a->c.num_rows,
+                              .columns = a->c.columns,
+                              .to_stride = a->c.columns,
+                              .from_stride = stride,
+                              .to_dtype = a->c.dtype,
+                              .from_dtype = a->from_dtype};
+    return copy_rows(&rows, a->c.name, err);
 }
 
 static enum status give_pieces(struct alone *a, struct error *err)
 {
     const uint64_t most = a->x->how->piece_bytes,
-                   row_bytes = a->c.columns * dtype_bytes(a->c.dtype),
+                   row_bytes = max_u64(a->c.columns * dtype_bytes(a->c.dtype),
+                                       a->part->columns * dtype_bytes(a->from_dtype)),
                    at_once = most ? max_u64(most / max_u64(row_bytes, 1), 1) : a->c.rows;
     for (uint64_t n; a->c.first_row < a->c.rows; a->c.first_row += n) {
         void *to;
@@ -455,29 +487,43 @@ enum status pass_collect(struct pass *p, const struct pass_taking *how, pass_vis
 
 /* ---- what it takes ---- */
 
-/* The columns of the widest output, and of all of them together. */
-static void count_columns(const struct pass *p, uint64_t *widest, uint64_t *all)
+/* Bytes of a row of the widest output, and of all of them together, as they are given. */
+static void count_row_bytes(const struct pass *p, uint64_t *widest, uint64_t *all)
 {
     const struct model_config *c = &p->model->config;
-    *widest = *all = p->options.loss ? 1 : 0;
+    const uint64_t real = dtype_bytes(real_dtype(p)),
+                   logits = vocab_size(p) * dtype_bytes(logits_dtype(p));
+    *widest = *all = p->options.loss ? real : 0;
     if (p->options.logits) {
-        *widest = max_u64(*widest, vocab_size(p));
-        *all += vocab_size(p);
+        *widest = max_u64(*widest, logits);
+        *all += logits;
     }
     if (p->options.hidden) {
-        *widest = max_u64(*widest, c->hidden_size);
-        *all += c->hidden_size * (c->num_layers + 2);
+        *widest = max_u64(*widest, c->hidden_size * real);
+        *all += c->hidden_size * real * (c->num_layers + 2);
     }
 }
 
-/* Columns that are copied where one rank has all of an output: those of another type, or with
- * padding behind them. */
-static uint64_t copied_columns(const struct pass *p)
+/* What ranks hold of a row of the widest output, together; of hidden states as they are given. */
+static uint64_t own_row_bytes(const struct pass *p, uint64_t widest)
 {
-    const bool padded = vocab_size(p) % 8 != 0,
-               cast = operand_bytes_of(OPERAND_ELEM, p->model->options.elem) == 2;
-    uint64_t columns = p->options.logits && padded ? vocab_size(p) : 0;
-    return p->options.hidden && cast ? max_u64(columns, p->model->config.hidden_size) : columns;
+    const uint64_t logits = vocab_size(p) * dtype_bytes(own_logits_dtype(p));
+    return p->options.logits ? max_u64(widest, logits) : widest;
+}
+
+/* Of a row that is copied where one rank has all of an output, before or after, whichever is more:
+ * of another type, or with padding behind it. */
+static uint64_t copied_row_bytes(const struct pass *p)
+{
+    const enum dtype given = logits_dtype(p), own = own_logits_dtype(p);
+    const bool logits = vocab_size(p) % 8 != 0 || given != own,
+               hidden = operand_bytes_of(OPERAND_ELEM, p->model->options.elem) == 2;
+    uint64_t bytes = 0;
+    if (p->options.logits && logits)
+        bytes = vocab_size(p) * max_u64(dtype_bytes(given), dtype_bytes(own));
+    if (p->options.hidden && hidden)
+        bytes = max_u64(bytes, p->model->config.hidden_size * dtype_bytes(real_dtype(p)));
+    return bytes;
 }
 
 /* Of rank 0: an output is put together from the parts of several ranks. */
@@ -500,14 +546,14 @@ uint64_t pass_collect_bytes(const struct pass *p, const struct pass_taking *how)
     const struct model *m = p->model;
     const struct group_sizes *s = &m->groups.sizes;
     const uint64_t rows = p->batch.num_sequences * (p->options.last_only ? 1 : p->batch.length);
-    const uint64_t row_bytes = rows * dtype_bytes(collected_dtype(p));
     const bool on_host = m->device->is_host;
     uint64_t widest, all;
-    count_columns(p, &widest, &all);
-    const uint64_t whole = row_bytes * widest, part = whole / ((uint64_t)s->tp * s->cp * s->dp);
+    count_row_bytes(p, &widest, &all);
+    const uint64_t whole = rows * widest,
+                   part = rows * own_row_bytes(p, widest) / ((uint64_t)s->tp * s->cp * s->dp);
     if (m->groups.of[GROUP_WORLD].index > 0) return on_host ? 0 : part;
-    const uint64_t visitor = (how->keeps ? row_bytes * all : 0) + (how->puts_together ? whole : 0);
+    const uint64_t visitor = (how->keeps ? rows * all : 0) + (how->puts_together ? whole : 0);
     return visitor + (groups_world_size(s) > 1
                           ? together_bytes(how, whole, part)
-                          : alone_bytes(how, whole, row_bytes * copied_columns(p), on_host));
+                          : alone_bytes(how, whole, rows * copied_row_bytes(p), on_host));
 }

@@ -154,6 +154,33 @@ static void what_the_host_needs_beside_a_device_is_judged(void **state)
     subject_close(&x);
 }
 
+/* Sums in f32 are cast; what the program rounds is taken as it is. */
+static void logits_of_two_bytes_take_half(void **state)
+{
+    static const enum elem_type elems[] = {ELEM_F32, ELEM_BF16};
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct subject x;
+        struct pass p;
+        struct model m;
+        const struct pass_options o = {.logits = true, .trace_layer = -1, .logits_dtype = DT_BF16};
+        subject_open(&x, "llama2");
+        const uint64_t vocab = x.model.checkpoint->config.vocab_size;
+        const uint64_t count = x.pass.batch.num_sequences * x.pass.batch.length * vocab;
+        const struct model_options options = {.device = &x.device, .elem = elems[i]};
+        x.device.is_host = false;
+        assert_int_equal(vocab % 8, 0);
+        assert_ok(model_imagine(&m, x.model.checkpoint, &options, 0, &err));
+        assert_ok(pass_make(&p, &m, &x.pass.batch, &o, &err));
+        assert_int_equal(p.chunks[0].program.bytes[VALUE_OUTPUT], count * (i ? 2 : 4));
+        assert_int_equal(pass_collect_bytes(&p, &(struct pass_taking){.keeps = true}),
+                         count * (i ? 2 + 2 : 2 + 2 + 4));
+        pass_release(&p);
+        model_close(&m);
+        subject_close(&x);
+    }
+}
+
 /* All parameters where they fit a buffer; else two. */
 static void buffers_of_loading_are_counted(void **state)
 {
@@ -264,6 +291,7 @@ int main(void)
         cmocka_unit_test(a_dtype_that_the_device_lacks_is_refused),
         cmocka_unit_test(what_is_needed_is_what_is_allocated),
         cmocka_unit_test(what_the_host_needs_beside_a_device_is_judged),
+        cmocka_unit_test(logits_of_two_bytes_take_half),
         cmocka_unit_test(buffers_of_loading_are_counted),
         cmocka_unit_test(the_layout_of_the_fewest_ranks_is_found),
         cmocka_unit_test(every_rank_of_what_is_found_fits),

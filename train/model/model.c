@@ -131,6 +131,7 @@ static struct build build_of(const struct pass *p)
         .begins = o->begins,
         .last_rows = o->last_only ? tokens.sequences : 0,
         .logits = o->logits,
+        .logits_are_elem = !o->loss && o->logits_dtype == elem_dtype(m->options.elem),
         .loss = o->loss,
         .head_rows = o->head_rows ? o->head_rows : max_u64(HEAD_BYTES / row_bytes, 1),
         .sampling = o->sampling,
@@ -160,6 +161,10 @@ static enum status check_pass(const struct pass *p, struct error *err)
                     "%" PRIu64 " sequences of %" PRIu64 " positions are more than the %" PRIu64
                     " that one pass takes on a rank",
                     tokens.sequences, length, MAX_ROWS);
+    if (p->options.logits_dtype && p->options.logits_dtype != DT_F64 &&
+        p->model->options.elem == ELEM_F64)
+        return fail(err, ERR_UNSUPPORTED, "logits in %s: what computes in f64 gives them in f64",
+                    dtype_infos[p->options.logits_dtype].torch);
     if (p->options.trace_layer >= 0 && (uint64_t)p->options.trace_layer >= c->num_layers)
         return fail(err, ERR_USAGE, "there is no layer %d: the model has %" PRIu64,
                     p->options.trace_layer, c->num_layers);

@@ -64,14 +64,16 @@ MUST_CHECK enum status model_load(struct model *m, const struct load_options *o,
 /* The outputs of a pass, and how it runs. */
 struct pass_options {
     bool logits, loss, hidden; /* loss: the sum over all tokens */
-    int trace_layer;           /* the results of its ops are outputs, too; -1: none */
-    uint64_t
-        head_rows; /* tokens whose logits are made at once for losses; 0: a few 100 MB of them */
-    uint64_t cache_rows;             /* positions that a sequence's cache has room for; 0: none */
-    bool begins;                     /* the cache is empty before: all sequences begin here */
-    bool last_only;                  /* logits of each sequence's last token only */
+    /* Of the logits as they are given: F32, BF16 or F16; of a program in f64 F64. 0: of the
+     * program's sums. */
+    enum dtype logits_dtype;
+    int trace_layer;     /* the results of its ops are outputs, too; -1: none */
+    uint64_t head_rows;  /* tokens whose logits are made at once for losses; 0: some 100 MB */
+    uint64_t cache_rows; /* positions that a sequence's cache has room for; 0: none */
+    bool begins;         /* the cache is empty before: all sequences begin here */
+    bool last_only;      /* logits of each sequence's last token only */
+    bool graphs;         /* it runs many times: run.h */
     const struct sampling *sampling; /* of each sequence's next token; NULL: none is chosen */
-    bool graphs;                     /* it runs many times: run.h */
 };
 
 struct pass {
