@@ -21,7 +21,8 @@ struct trial {
     enum elem_type elem;
     unsigned repeats;
     uint64_t side, bytes;
-    char *memory; /* two buffers of `bytes`; or two operands, the product, the workspace */
+    unsigned copies; /* of a run */
+    char *memory;    /* two buffers of `bytes`; or two operands, the product, the workspace */
 };
 
 typedef enum status work(const struct trial *t, struct error *err);
@@ -108,7 +109,10 @@ static enum status time_product(struct trial *t, double *seconds, struct error *
 enum status ceiling_of_products(const struct device *device, enum elem_type elem, unsigned repeats,
                                 double *rate, struct error *err)
 {
-    struct trial t = {device, &device->ops(elem)[OP_MATMUL], elem, repeats, 0, 0, NULL};
+    struct trial t = {.device = device,
+                      .kernel = &device->ops(elem)[OP_MATMUL],
+                      .elem = elem,
+                      .repeats = repeats};
     double seconds = 0;
     *rate = 0;
     for (t.side = LEAST_SIDE; t.side <= MAX_SIDE && seconds < LONG_ENOUGH; t.side *= 2) {
@@ -122,9 +126,11 @@ enum status ceiling_of_products(const struct device *device, enum elem_type elem
 
 /* ---- copies ---- */
 
-static enum status copy_once(const struct trial *t, struct error *err)
+static enum status copy_some(const struct trial *t, struct error *err)
 {
-    return t->device->copy(t->memory, t->memory + t->bytes, t->bytes, err);
+    for (unsigned i = 0; i < t->copies; i++)
+        TRY(t->device->copy(t->memory, t->memory + t->bytes, t->bytes, err));
+    return OK;
 }
 
 static enum status time_copy(struct trial *t, double *seconds, struct error *err)
@@ -132,7 +138,7 @@ static enum status time_copy(struct trial *t, double *seconds, struct error *err
     void *memory;
     TRY(t->device->allocate(&memory, 2 * t->bytes, "a large copy", err));
     t->memory = memory;
-    enum status st = median_of(copy_once, t, seconds, err);
+    enum status st = median_of(copy_some, t, seconds, err);
     t->device->release(memory);
     return st;
 }
@@ -140,14 +146,16 @@ static enum status time_copy(struct trial *t, double *seconds, struct error *err
 enum status ceiling_of_copies(const struct device *device, unsigned repeats, double *rate,
                               struct error *err)
 {
-    struct trial t = {.device = device, .repeats = repeats};
+    struct trial t = {.device = device, .repeats = repeats, .copies = 1};
     double seconds = 0;
     *rate = 0;
     for (t.bytes = LEAST_COPY; t.bytes <= MAX_COPY && seconds < LONG_ENOUGH; t.bytes *= 2) {
+        /* The start and the end of one copy are 1 % of its time on a fast device. */
+        if (t.bytes == MAX_COPY) t.copies = 1 + (unsigned)(LONG_ENOUGH / (2 * seconds));
         enum status st = time_copy(&t, &seconds, err);
         if (st == ERR_MEMORY && *rate > 0) break;
         if (st) return st;
-        *rate = 2 * (double)t.bytes / seconds;
+        *rate = 2 * (double)t.bytes * t.copies / seconds;
     }
     return OK;
 }

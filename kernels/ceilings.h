@@ -13,7 +13,8 @@ enum { CEILING_MAX_REPEATS = 9 };
  * more. What does not fit the device's memory is left out; ERR_MEMORY if nothing fits. */
 MUST_CHECK enum status ceiling_of_products(const struct device *device, enum elem_type elem,
                                            unsigned repeats, double *rate, struct error *err);
-/* Bytes a second, read and written, of a copy that no cache holds; likewise. */
+/* Bytes a second, read and written, of a copy that no cache holds; likewise. If the largest copy is
+ * shorter than 20 ms, a run is several. */
 MUST_CHECK enum status ceiling_of_copies(const struct device *device, unsigned repeats,
                                          double *rate, struct error *err);
 

@@ -20,7 +20,7 @@ static void the_median_is_the_middle_or_the_mean_of_two(void **state)
 
 static unsigned runs;
 static uint64_t largest_side, most_bytes;
-static double clock_seconds, rate;
+static double clock_seconds, rate, mark_seconds;
 
 static enum status multiply(const union op_params *p, const struct operand *in,
                             const struct operand *out, void *workspace, struct error *e)
@@ -80,6 +80,7 @@ static void slow_timer_free(void *timer)
 static enum status slow_timer_mark(void *timer, size_t mark, struct error *e)
 {
     (void)timer, (void)e;
+    clock_seconds += mark_seconds;
     marks[mark] = clock_seconds;
     return OK;
 }
@@ -108,7 +109,7 @@ static struct device slow_device(double flops, uint64_t bytes)
     most_bytes = bytes;
     runs = 0;
     largest_side = 0;
-    clock_seconds = 0;
+    clock_seconds = mark_seconds = 0;
     return d;
 }
 
@@ -150,6 +151,18 @@ static void copies_count_what_is_read_and_written(void **state)
     struct device d = slow_device(40e9, (uint64_t)1 << 33);
     assert_ok(ceiling_of_copies(&d, 2, &found, &err));
     assert_true(is_near(found, 40e9));
+}
+
+/* A copy of 1 GiB takes 0.5 ms. */
+static void marks_take_little_of_fast_copies(void **state)
+{
+    (void)state;
+    double found;
+    struct device d = slow_device(4000e9, (uint64_t)1 << 33);
+    mark_seconds = 5e-6;
+    assert_ok(ceiling_of_copies(&d, 3, &found, &err));
+    assert_true(found > 0.999 * 4000e9 && found < 4000e9);
+    assert_true(clock_seconds < 0.2);
 }
 
 static void this_cpu_multiplies(void **state)
@@ -202,6 +215,7 @@ int main(void)
         cmocka_unit_test(matrices_grow_until_a_product_takes_a_while),
         cmocka_unit_test(what_does_not_fit_is_left_out),
         cmocka_unit_test(copies_count_what_is_read_and_written),
+        cmocka_unit_test(marks_take_little_of_fast_copies),
         cmocka_unit_test(this_cpu_multiplies),
         cmocka_unit_test(gpus_are_known_by_their_names),
     };

@@ -612,6 +612,8 @@ prints "grouped_matmul"
 run bench "$golden/mixtral" --seq 8 --repeats 2 --decode --json
 exits 0
 prints '"op": "attention"'
+json 'j["share_of_roofline"] == max(j["share_of_product_ceiling"], j["share_of_copy_ceiling"]) > 0'
+json 'all(op["timed_by"] == "marks" and op["share_of_copy_ceiling"] > 0 for op in j["ops"])'
 
 it "NaN in a tensor is named"
 cp -r "$golden/llama2" nan

@@ -33,6 +33,13 @@ graphs_are() { # COUNT OPTION...
         tee /dev/stderr | grep -q "graphs: $count\$"
 }
 
+# Short ops are timed as graphs of their own: marks would take longer. Not where other ops' integers say
+# what they read.
+times_as_graphs() { # MODEL TEXT
+    "$ferry" bench "tests/golden/hf/$1" --device cuda --decode --seq 8 --repeats 2 | tee /dev/stderr |
+        grep -q "^each timed as a graph of its calls in all layers$2\$"
+}
+
 # A command that succeeds, and says so.
 says() { # TEXT COMMAND...
     text=$1
@@ -214,6 +221,8 @@ check "training, on stages of two chunks with a GPU each" trains_alike qwen3 1e-
     --use-distributed-optimizer --ddp-bucket-size 3000
 check "training, of experts on two ranks with a GPU each" trains_alike mixtral 1e-5 --ep 2 --moe-aux-loss-coeff 0.01
 check "a step of decoding is one graph" graphs_are 1
+check "its ops are timed as graphs of their own" times_as_graphs llama3.2 ""
+check "but for those that need what others chose" times_as_graphs mixtral "; between .*: .*fc1.*"
 check "in fp16, too" graphs_are 1 --dtype fp16
 check "by NCCL it still is" graphs_are 1 --tp 2
 FERRY_CUDA_TUNE=1 FERRY_CUDA_CACHE=/dev/null EMULATED_SM90=right

@@ -48,26 +48,20 @@ static void set_defaults(void *options)
 /* The sum of all calls with one name, over all layers. */
 struct sum {
     const char *name, *op;
+    bool alone;
     uint64_t calls;
     double seconds, flops, bytes;
 };
-
-/* The name without its layer: "qkv" of "layers.3.qkv". */
-static const char *without_layer(const struct bench_row *r)
-{
-    const char *dot = r->layer < 0 ? NULL : strchr(r->label + strlen("layers."), '.');
-    return dot ? dot + 1 : r->label;
-}
 
 static size_t sum_up(struct sum *sums, const struct bench_row *rows, size_t num_rows)
 {
     size_t n = 0;
     for (size_t i = 0; i < num_rows; i++) {
-        const char *name = without_layer(&rows[i]);
+        const struct bench_row *r = &rows[i];
         size_t k = 0;
-        while (k < n && (strcmp(sums[k].name, name) != 0 || strcmp(sums[k].op, rows[i].op) != 0))
+        while (k < n && (strcmp(sums[k].name, r->name) != 0 || strcmp(sums[k].op, r->op) != 0))
             k++;
-        if (k == n) sums[n++] = (struct sum){.name = name, .op = rows[i].op};
+        if (k == n) sums[n++] = (struct sum){.name = r->name, .op = r->op, .alone = r->alone};
         sums[k].calls++;
         sums[k].seconds += rows[i].seconds;
         sums[k].flops += rows[i].flops;
@@ -82,22 +76,45 @@ static int slowest_first(const void *a, const void *b)
     return x > y ? -1 : x < y;
 }
 
-/* Percent of the device's measured peak in bytes or in FLOPs, whichever is higher. */
-static double share(const struct bench_result *r, double seconds, double flops, double bytes)
+/* What part of the device's measured peaks, 0 to 1. */
+struct shares {
+    double of_product, of_copy, higher;
+};
+
+static struct shares shares_of(const struct bench_result *r, double seconds, const struct sum *x)
 {
-    double of_copy = bytes / seconds / r->copy_rate, of_product = flops / seconds / r->product_rate;
-    return 100 * (of_copy > of_product ? of_copy : of_product);
+    struct shares s = {.of_product = x->flops / seconds / r->product_rate,
+                       .of_copy = x->bytes / seconds / r->copy_rate};
+    s.higher = s.of_copy > s.of_product ? s.of_copy : s.of_product;
+    return s;
+}
+
+/* How ops were timed, and what their times add up to. */
+static void print_how(const struct bench_result *r, const struct sum *sums, size_t n,
+                      const struct sum *all)
+{
+    printf("all ops: %.3f ms, %.1f%%\n", 1e3 * all->seconds, 100 * all->seconds / r->seconds);
+    if (!all->alone) return;
+    printf("each timed as a graph of its calls in all layers");
+    const char *before = "; between marks of the whole run: ";
+    for (size_t i = 0; i < n; i++) {
+        if (sums[i].alone) continue;
+        printf("%s%s", before, sums[i].name);
+        before = ", ";
+    }
+    putchar('\n');
 }
 
 static void print_text(const struct bench_flags *f, const struct bench_result *r,
                        const struct sum *sums, size_t n, const struct sum *all)
 {
     uint64_t tokens = f->batch * (f->decode ? 1 : f->seq);
+    const struct shares whole = shares_of(r, r->seconds, all);
     printf("%.3f ms (%.3f to %.3f), %.0f tokens/s, %.1f GFLOP/s, %.1f GB/s: %.1f%% of "
-           "roofline\n",
+           "roofline (%.1f%% of peak GFLOP/s, %.1f%% of peak GB/s)\n",
            1e3 * r->seconds, 1e3 * r->fastest, 1e3 * r->slowest, (double)tokens / r->seconds,
-           1e-9 * all->flops / r->seconds, 1e-9 * all->bytes / r->seconds,
-           share(r, r->seconds, all->flops, all->bytes));
+           1e-9 * all->flops / r->seconds, 1e-9 * all->bytes / r->seconds, 100 * whole.higher,
+           100 * whole.of_product, 100 * whole.of_copy);
     printf("%s: peak %.1f GFLOP/s (a large matrix product), %.1f GB/s (a large copy)\n", r->device,
            1e-9 * r->product_rate, 1e-9 * r->copy_rate);
     printf("collectives: %s; graphs: %u%s%s\n", r->collectives, r->graphs, r->refused ? ": " : "",
@@ -109,7 +126,15 @@ static void print_text(const struct bench_flags *f, const struct bench_result *r
         printf("%-16s %-16s %6" PRIu64 " %10.3f %5.1f%% %10.1f %8.1f %7.1f%%\n", sums[i].name,
                sums[i].op, sums[i].calls, 1e3 * sums[i].seconds, 100 * sums[i].seconds / r->seconds,
                1e-9 * sums[i].flops / sums[i].seconds, 1e-9 * sums[i].bytes / sums[i].seconds,
-               share(r, sums[i].seconds, sums[i].flops, sums[i].bytes));
+               100 * shares_of(r, sums[i].seconds, &sums[i]).higher);
+    print_how(r, sums, n, all);
+}
+
+static void add_shares(cJSON *o, struct shares s)
+{
+    json_add_number(o, "share_of_roofline", s.higher);
+    json_add_number(o, "share_of_product_ceiling", s.of_product);
+    json_add_number(o, "share_of_copy_ceiling", s.of_copy);
 }
 
 static void add_ops(cJSON *o, const struct bench_result *r, const struct sum *sums, size_t n)
@@ -123,8 +148,8 @@ static void add_ops(cJSON *o, const struct bench_result *r, const struct sum *su
         json_add_number(op, "median_seconds", sums[i].seconds);
         json_add_number(op, "flops", sums[i].flops);
         json_add_number(op, "bytes", sums[i].bytes);
-        json_add_number(op, "share_of_roofline",
-                        share(r, sums[i].seconds, sums[i].flops, sums[i].bytes) / 100);
+        json_add_text(op, "timed_by", sums[i].alone ? "graph" : "marks");
+        add_shares(op, shares_of(r, sums[i].seconds, &sums[i]));
         cJSON_AddItemToArray(ops, op);
     }
 }
@@ -142,7 +167,7 @@ static void answer(const struct bench_flags *f, const char *path, const struct b
     json_add_number(o, "slowest_seconds", r->slowest);
     json_add_number(o, "flops", all->flops);
     json_add_number(o, "bytes", all->bytes);
-    json_add_number(o, "share_of_roofline", share(r, r->seconds, all->flops, all->bytes) / 100);
+    add_shares(o, shares_of(r, r->seconds, all));
     json_add_text(o, "device_name", r->device);
     json_add_number(o, "peak_flops_per_second", r->product_rate);
     json_add_number(o, "peak_bytes_per_second", r->copy_rate);
@@ -170,6 +195,8 @@ static enum status show(void *context, const struct bench_result *r, struct erro
     for (size_t i = 0; i < n; i++) {
         all.flops += sums[i].flops;
         all.bytes += sums[i].bytes;
+        all.seconds += sums[i].seconds;
+        all.alone |= sums[i].alone;
     }
     qsort(sums, n, sizeof *sums, slowest_first);
     answer(f, x->path, r, sums, n, &all);
@@ -235,10 +262,23 @@ const struct command command_bench = {
     .name = "bench",
     .summary = "measure a forward pass, op by op",
     .positional = "MODEL",
-    .text = "Logits of all positions are computed. FLOPs are those of matrix products and of the "
-            "causal "
-            "half of attention; of other ops, one per output element.\n\n"
-            "  ferry bench model --seq 512 --dtype bf16",
+    .text =
+        "Logits of all positions are computed. FLOPs are those of matrix products and of the "
+        "causal "
+        "half of attention; of other ops, one per output element. Bytes are those that have to be "
+        "read and written: of tables and caches the rows that are used. The roofline is the rate "
+        "of "
+        "a large product or that of a large copy, measured first; the larger share of the two is "
+        "shown. What only reads may be faster than a copy.\n\n"
+        "Times of the whole are the host's, from the call to the result. Times of ops are the "
+        "device's, by marks between them in further runs. With --decode on a GPU the whole is one "
+        "graph, in which marks would take longer than short ops do. There each op is a graph of "
+        "its "
+        "own, which has its calls of all layers one behind the other, each with the weights of its "
+        "layer: they come from memory, as in the whole, if those of all layers are more than the "
+        "cache holds.\n\n"
+        "  ferry bench model --seq 512 --dtype bf16\n"
+        "  ferry bench model --decode --seq 1024 --batch 16 --dtype bf16 --device cuda --json",
     .groups = bench_groups,
     .num_groups = COUNT(bench_groups),
     .options_bytes = sizeof(struct bench_flags),

@@ -8,9 +8,10 @@
 #include "kernels/ceilings.h"
 #include "train/loop/engine_internal.h"
 
-/* Seconds of each call in each repeat: [num_calls of all chunks][repeats]. */
+/* Seconds of each call in each repeat, [num_calls of all chunks][repeats], and of each run. */
 struct samples {
     double *seconds, *whole;
+    double *alone; /* [num_calls]: of a call among its like; 0 where it was not timed so */
     size_t num_calls;
     unsigned repeats;
 };
@@ -49,6 +50,107 @@ static enum status take_samples(struct pass *p, const struct bench_request *q, s
     return st;
 }
 
+/* ---- ops by themselves ---- */
+
+/* Marks between ops cost more than an op on a single token. So the calls of one op and one name, of
+ * all layers, are timed as a graph of their own: one behind the other, each with the weights of its
+ * layer, which no cache holds in a model of many layers. What they read is what the whole run left.
+ */
+
+/* The name without its layer: "qkv" of "layers.3.qkv". */
+static const char *name_of(const struct call *c)
+{
+    const char *dot = c->layer < 0 ? NULL : strchr(c->label + strlen("layers."), '.');
+    return dot ? dot + 1 : c->label;
+}
+
+static bool are_alike(const struct call *a, const struct call *b)
+{
+    return a->op == b->op && strcmp(name_of(a), name_of(b)) == 0;
+}
+
+static bool is_made_integer(const struct program *p, value_id id)
+{
+    if (id == NO_VALUE || p->values[id].type != OPERAND_INT) return false;
+    return p->values[program_home(p, id)].class != VALUE_INPUT;
+}
+
+/* Other ops' integers may be overwritten by then, and say where an op reads and writes. A
+ * collective waits for other ranks. */
+static bool can_be_alone(const struct program *p, const struct call *c)
+{
+    if (c->op >= NUM_OPS) return false;
+    for (unsigned i = 0; i < MAX_INPUTS; i++)
+        if (is_made_integer(p, c->in[i])) return false;
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
+        if (is_made_integer(p, c->out[i])) return false;
+    return true;
+}
+
+static enum status record_alike(const struct run *r, size_t first, void **graph, struct error *err)
+{
+    const struct program *p = r->program;
+    TRY(r->device->graphs->begin(err));
+    enum status st = OK;
+    for (size_t k = first; k < p->num_calls && !st; k++)
+        if (are_alike(&p->calls[k], &p->calls[first])) st = run_queue(r, k, k + 1, err);
+    if (!st) st = r->device->graphs->end(graph, err);
+    if (st) r->device->graphs->cancel();
+    return st;
+}
+
+static enum status time_replays(const struct device *d, void *graph, double *all, unsigned repeats,
+                                struct error *err)
+{
+    void *timer;
+    TRY(d->timers->create(&timer, 2, err));
+    enum status st = d->graphs->replay(graph, err);
+    for (unsigned i = 0; i < repeats && !st; i++) {
+        st = d->timers->mark(timer, 0, err);
+        if (!st) st = d->graphs->replay(graph, err);
+        if (!st) st = d->timers->mark(timer, 1, err);
+        if (!st) st = d->synchronize(err);
+        if (!st) st = d->timers->seconds(timer, 0, 1, &all[i], err);
+    }
+    d->timers->free(timer);
+    return st;
+}
+
+/* alone: of the calls of this program. */
+static enum status time_alike(const struct run *r, size_t first, unsigned repeats, double *alone,
+                              struct error *err)
+{
+    const struct program *p = r->program;
+    void *graph;
+    TRY(record_alike(r, first, &graph, err));
+    double *all = must_calloc(repeats + 1, sizeof *all), count = 0;
+    enum status st = time_replays(r->device, graph, all, repeats, err);
+    r->device->graphs->release(graph);
+    for (size_t k = first; k < p->num_calls; k++)
+        count += are_alike(&p->calls[k], &p->calls[first]);
+    const double seconds = st ? 0 : median(all, repeats) / count;
+    for (size_t k = first; k < p->num_calls; k++)
+        if (are_alike(&p->calls[k], &p->calls[first])) alone[k] = seconds;
+    free(all);
+    return st;
+}
+
+static enum status time_alone(const struct pass *p, const struct samples *s, struct error *err)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < p->num_chunks; i++) {
+        const struct program *program = &p->chunks[i].program;
+        const char *refused;
+        const bool graphs = run_count_graphs(&p->runs[i], &refused) > 0;
+        for (size_t k = 0; graphs && k < program->num_calls; k++) {
+            if (s->alone[at + k] > 0 || !can_be_alone(program, &program->calls[k])) continue;
+            TRY(time_alike(&p->runs[i], k, s->repeats, s->alone + at, err));
+        }
+        at += program->num_calls;
+    }
+    return OK;
+}
+
 /* ---- the whole ---- */
 
 /* All ranks measure at once: a device that they share is shared for the model, too. */
@@ -68,10 +170,11 @@ static void fill_rows(const struct pass *p, const struct samples *s, struct benc
         for (size_t k = 0; k < program->num_calls; k++, n++) {
             const struct call *c = &program->calls[k];
             struct op_cost cost = program_cost(program, c);
-            rows[n] = (struct bench_row){.label = c->label,
+            double by_marks = median(s->seconds + n * s->repeats, s->repeats);
+            rows[n] = (struct bench_row){.name = name_of(c),
                                          .op = op_row(c->op)->name,
-                                         .layer = c->layer,
-                                         .seconds = median(s->seconds + n * s->repeats, s->repeats),
+                                         .alone = s->alone[n] > 0,
+                                         .seconds = s->alone[n] > 0 ? s->alone[n] : by_marks,
                                          .flops = cost.flops,
                                          .bytes = cost.bytes};
         }
@@ -108,12 +211,15 @@ static enum status measure(struct worker *w, struct pass *p, const struct bench_
         s.num_calls += p->chunks[i].program.num_calls;
     s.seconds = must_calloc(s.num_calls * s.repeats + 1, sizeof *s.seconds);
     s.whole = must_calloc(s.repeats + 1, sizeof *s.whole);
+    s.alone = must_calloc(s.num_calls + 1, sizeof *s.alone);
     enum status st = pass_set(p, &q->batch, err);
     if (!st) st = take_samples(p, q, &s, err);
     if (!st) st = pass_is_finite(p, &r->finite, err);
+    if (!st) st = time_alone(p, &s, err);
     if (!st && w->comm.rank == 0) st = tell(p, q, &s, r, err);
     free(s.seconds);
     free(s.whole);
+    free(s.alone);
     return st;
 }
 

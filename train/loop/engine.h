@@ -65,8 +65,8 @@ struct generate_request {
 
 /* One op of a program, over all runs of a bench. */
 struct bench_row {
-    const char *label, *op;
-    int layer;
+    const char *name, *op; /* the name is without the layer: "qkv" */
+    bool alone;     /* timed among its like of all layers, not between marks of the whole run */
     double seconds; /* of one run, the median over all */
     double flops, bytes;
 };
