@@ -115,12 +115,20 @@ void make_add(struct trial *t)
     make_like(t, &t->out[0], &t->in[coin()]);
 }
 
-/* Every third is one of decoding: few rows. */
+/* How many rows a step of decoding has: few_rows.cu takes up to 4, few_rows_mma.cu up to 16. */
+static uint64_t few_rows(void)
+{
+    return random_between(1, coin() ? 4 : 16);
+}
+
+/* Every other one is of decoding: few rows, and of most of these k is a multiple of 8, as wide
+ * loads need it. */
 void make_matmul(struct trial *t)
 {
-    const bool decodes = random_between(0, 2) == 0, ta = coin() && !decodes, tb = coin() || decodes;
-    const uint64_t m = decodes ? random_between(1, 4) : tokens(), n = size_up_to(70, 3000),
-                   k = size_up_to(70, 3000);
+    const bool decodes = coin(), ta = coin() && !decodes, tb = coin() || decodes;
+    const uint64_t m = decodes ? few_rows() : tokens(), n = size_up_to(70, 3000),
+                   up_to = decodes ? 2100 : 70, any = size_up_to(up_to, 3000),
+                   k = decodes && random_between(0, 3) ? (any + 7) / 8 * 8 : any;
     t->params.matmul.transpose_a = ta;
     t->params.matmul.transpose_b = tb;
     t->params.matmul.alpha = coin() ? 1 : 0.25;
