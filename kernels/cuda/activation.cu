@@ -1,80 +1,20 @@
 /* activation.cu - OP_ACTIVATION, its backward, and OP_SIGMOID_SCALE. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/activation.h"
 
-template <typename R> __device__ inline R sigmoid(R x)
-{
-    return 1 / (1 + exp(-x));
-}
-
-template <typename R> __device__ inline R silu(R x)
-{
-    return x / (1 + exp(-x));
-}
-
-template <typename R> __device__ inline R gelu(R x)
-{
-    return x * R(0.5) * (1 + erf(x * R(0.70710678118654752440)));
-}
-
-/* (1 + tanh(u)) / 2 is sigmoid(2u), which does not cancel where u is far below 0. */
-template <typename R> __device__ inline R gelu_tanh(R x)
-{
-    const R two_u = R(1.59576912160573071176) * (x + R(0.044715) * x * x * x);
-    return x / (1 + exp(-two_u));
-}
-
-template <typename R> __device__ inline R relu(R x)
-{
-    return x < 0 ? 0 : x; /* NaN stays */
-}
-
-template <typename R> __device__ inline R squared_relu(R x)
-{
-    return relu(x) * relu(x);
-}
-
-template <typename R> __device__ inline R quick_gelu(R x)
-{
-    return x / (1 + exp(R(-1.702) * x));
-}
-
-#define EACH(f)                                                                                    \
-    _Pragma("unroll") for (int j = 0; j < N; j++) x[j] = f(x[j]);                                  \
-    break
-
-template <typename R, int N> __device__ inline void activate(R (&x)[N], enum activation kind)
-{
-    switch (kind) {
-    case ACTIVATION_SILU:
-        EACH(silu);
-    case ACTIVATION_GELU:
-        EACH(gelu);
-    case ACTIVATION_GELU_TANH:
-        EACH(gelu_tanh);
-    case ACTIVATION_RELU:
-        EACH(relu);
-    case ACTIVATION_SQUARED_RELU:
-        EACH(squared_relu);
-    case ACTIVATION_QUICK_GELU:
-        EACH(quick_gelu);
-    case NUM_ACTIVATIONS:
-        break;
-    }
-}
-
-/* A block a row. */
 template <typename E, int N>
 __global__ void activate_rows(const E *x, const int32_t *counts, unsigned num_counts, E *y,
                               size_t n, bool gated, enum activation kind)
 {
+    wait_for_kernel_before();
+    let_kernel_behind_start();
     if (blockIdx.x >= counted_rows(counts, num_counts, gridDim.x)) return;
     const E *from = x + blockIdx.x * n * (gated ? 2 : 1);
-    real_of<E> v[N], up[N];
-    for (size_t i = threadIdx.x * N; i < n; i += blockDim.x * N) {
+    real_of<E> v[N], up[N] = {};
+    for (size_t i = first_column<N>(); i < n; i += next_column<N>()) {
         load_reals<E, N>(v, from + i);
-        activate(v, kind);
+        if (gated) load_reals<E, N>(up, from + n + i);
+        activate<E>(v, kind);
         if (gated) {
-            load_reals<E, N>(up, from + n + i);
 #pragma unroll
             for (int j = 0; j < N; j++)
                 v[j] *= up[j];
@@ -90,10 +30,10 @@ template <typename E> enum status op_activation(OP_ARGUMENTS)
     E *y = data_of<E>(out[0]);
     const size_t n = out[0].shape[1];
     const bool wide = fits_width<E>(n, {x, y});
-    return launch("activation", err, BY_WIDTH(activate_rows, E, wide),
-                  dim3((unsigned)out[0].shape[0]), row_threads<E>(n, wide), 0, x,
-                  data_of<int32_t>(in[1]), (unsigned)in[1].shape[0], y, n, p->activation.gated,
-                  p->activation.kind);
+    const struct spread s = spread_rows<E>(out[0].shape[0], n, wide);
+    return launch_early("activation", err, BY_WIDTH(activate_rows, E, wide), s.grid, s.threads, 0,
+                        x, data_of<int32_t>(in[1]), (unsigned)in[1].shape[0], y, n,
+                        p->activation.gated, p->activation.kind);
 }
 
 /* ---- backward ---- */
@@ -103,69 +43,75 @@ template <typename R> struct sigmoid_slope {
     R of, slope;
 };
 
-template <typename R> __device__ inline sigmoid_slope<R> sigmoid_slope_of(R z)
+template <typename E> __device__ inline sigmoid_slope<real_of<E>> sigmoid_slope_of(real_of<E> z)
 {
-    const R e = exp(z < 0 ? z : -z), large = 1 / (1 + e), small = e * large;
+    typedef real_of<E> R;
+    const R e = exp_for<E>(z < 0 ? z : -z), large = divide_for<E>(1, 1 + e), small = e * large;
     const sigmoid_slope<R> s = {z < 0 ? small : large, small * large};
     return s;
 }
 
 /* (x sigmoid(z))' = sigmoid(z) + x z' sigmoid(z) (1 - sigmoid(z)) */
-template <typename R> __device__ inline R silu_slope(R x)
+template <typename E> __device__ inline real_of<E> silu_slope(real_of<E> x)
 {
-    const sigmoid_slope<R> s = sigmoid_slope_of(x);
+    typedef real_of<E> R;
+    const sigmoid_slope<R> s = sigmoid_slope_of<E>(x);
     return s.of + x * s.slope;
 }
 
 /* Of gelu: Phi(x) + x phi(x). */
-template <typename R> __device__ inline R gelu_slope(R x)
+template <typename E> __device__ inline real_of<E> gelu_slope(real_of<E> x)
 {
-    const R phi = R(0.39894228040143267794) * exp(R(-0.5) * x * x);
+    typedef real_of<E> R;
+    const R phi = R(0.39894228040143267794) * exp_for<E>(R(-0.5) * x * x);
     return R(0.5) * (1 + erf(x * R(0.70710678118654752440))) + x * phi;
 }
 
 /* Away from 0 it is 0 or 1, and powers of x are not to overflow before. */
-template <typename R> __device__ inline R gelu_tanh_slope(R x)
+template <typename E> __device__ inline real_of<E> gelu_tanh_slope(real_of<E> x)
 {
+    typedef real_of<E> R;
     const R c = R(1.59576912160573071176), far = 100;
     const R near = x < -far ? -far : x > far ? far : x, square = near * near;
-    const sigmoid_slope<R> s = sigmoid_slope_of(c * near * (1 + R(0.044715) * square));
+    const sigmoid_slope<R> s = sigmoid_slope_of<E>(c * near * (1 + R(0.044715) * square));
     return s.of + near * (c * (1 + R(0.134145) * square)) * s.slope;
 }
 
-template <typename R> __device__ inline R relu_slope(R x)
+template <typename E> __device__ inline real_of<E> relu_slope(real_of<E> x)
 {
     return x <= 0 ? 0 : x > 0 ? 1 : x; /* NaN stays */
 }
 
-template <typename R> __device__ inline R squared_relu_slope(R x)
+template <typename E> __device__ inline real_of<E> squared_relu_slope(real_of<E> x)
 {
-    return 2 * relu(x);
+    return 2 * relu<E>(x);
 }
 
-template <typename R> __device__ inline R quick_gelu_slope(R x)
+template <typename E> __device__ inline real_of<E> quick_gelu_slope(real_of<E> x)
 {
+    typedef real_of<E> R;
     const R c = R(1.702);
-    const sigmoid_slope<R> s = sigmoid_slope_of(c * x);
+    const sigmoid_slope<R> s = sigmoid_slope_of<E>(c * x);
     return s.of + c * x * s.slope;
 }
 
 /* What activate() does to x, differentiated. */
-template <typename R, int N> __device__ inline void make_slopes(R (&x)[N], enum activation kind)
+template <typename E, int N>
+__device__ inline void make_slopes(real_of<E> (&x)[N], enum activation kind)
 {
     switch (kind) {
     case ACTIVATION_SILU:
-        EACH(silu_slope);
+        ACTIVATE_EACH(silu_slope<E>);
     case ACTIVATION_GELU:
-        EACH(gelu_slope);
+        ACTIVATE_EACH(gelu_slope<E>);
     case ACTIVATION_GELU_TANH:
-        EACH(gelu_tanh_slope);
+        ACTIVATE_EACH(gelu_tanh_slope<E>);
     case ACTIVATION_RELU:
-        EACH(relu_slope);
+        ACTIVATE_EACH(relu_slope<E>);
     case ACTIVATION_SQUARED_RELU:
-        EACH(squared_relu_slope);
+        ACTIVATE_EACH(squared_relu_slope<E>);
     case ACTIVATION_QUICK_GELU:
-        EACH(quick_gelu_slope);
+        ACTIVATE_EACH(quick_gelu_slope<E>);
     case NUM_ACTIVATIONS:
         break;
     }
@@ -181,20 +127,20 @@ template <typename E> struct slope_args {
     enum activation kind;
 };
 
-/* A block a row. A thread has read both halves of a gated x where it writes them. */
+/* A thread has read both halves of a gated x where it writes them. */
 template <typename E, int N> __global__ void activate_backward_rows(const slope_args<E> a)
 {
     if (blockIdx.x >= counted_rows(a.counts, a.num_counts, gridDim.x)) return;
     const size_t row = blockIdx.x * a.n * (a.gated ? 2 : 1);
     real_of<E> x[N], dy[N], up[N];
-    for (size_t i = threadIdx.x * N; i < a.n; i += blockDim.x * N) {
+    for (size_t i = first_column<N>(); i < a.n; i += next_column<N>()) {
         load_reals<E, N>(x, a.x + row + i);
         load_reals<E, N>(dy, a.dy + blockIdx.x * a.n + i);
         if (a.gated) {
             real_of<E> y[N];
             load_reals<E, N>(up, a.x + row + a.n + i);
             load_reals<E, N>(y, a.x + row + i);
-            activate(y, a.kind);
+            activate<E>(y, a.kind);
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 y[j] *= dy[j];
@@ -202,7 +148,7 @@ template <typename E, int N> __global__ void activate_backward_rows(const slope_
             }
             store_reals<E, N>(a.dx + row + a.n + i, y);
         }
-        make_slopes(x, a.kind);
+        make_slopes<E>(x, a.kind);
 #pragma unroll
         for (int j = 0; j < N; j++)
             x[j] *= dy[j];
@@ -224,17 +170,18 @@ template <typename E> enum status op_activation_backward(OP_ARGUMENTS)
     a.gated = p->activation.gated;
     a.kind = p->activation.kind;
     const bool wide = fits_width<E>(a.n, {a.x, a.dy, a.dx});
-    return launch("activation_backward", err, BY_WIDTH(activate_backward_rows, E, wide),
-                  dim3((unsigned)in[0].shape[0]), row_threads<E>(a.n, wide), 0, a);
+    const struct spread s = spread_rows<E>(in[0].shape[0], a.n, wide);
+    return launch("activation_backward", err, BY_WIDTH(activate_backward_rows, E, wide), s.grid,
+                  s.threads, 0, a);
 }
 
 /* ---- a gate ---- */
 
 template <typename E, int N> __global__ void scale_rows(const E *x, const E *gate, E *y, size_t n)
 {
-    const real_of<E> scale = sigmoid(to_real(gate[blockIdx.x]));
+    const real_of<E> scale = sigmoid<E>(to_real(gate[blockIdx.x]));
     real_of<E> v[N];
-    for (size_t i = threadIdx.x * N; i < n; i += blockDim.x * N) {
+    for (size_t i = first_column<N>(); i < n; i += next_column<N>()) {
         load_reals<E, N>(v, x + blockIdx.x * n + i);
 #pragma unroll
         for (int j = 0; j < N; j++)
@@ -250,8 +197,9 @@ template <typename E> enum status op_sigmoid_scale(OP_ARGUMENTS)
     E *y = data_of<E>(out[0]);
     const size_t n = out[0].shape[1];
     const bool wide = fits_width<E>(n, {x, y});
-    return launch("sigmoid_scale", err, BY_WIDTH(scale_rows, E, wide),
-                  dim3((unsigned)out[0].shape[0]), row_threads<E>(n, wide), 0, x, gate, y, n);
+    const struct spread s = spread_rows<E>(out[0].shape[0], n, wide);
+    return launch("sigmoid_scale", err, BY_WIDTH(scale_rows, E, wide), s.grid, s.threads, 0, x,
+                  gate, y, n);
 }
 
 FOR_ALL_TYPES(op_activation)

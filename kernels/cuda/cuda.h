@@ -333,6 +333,34 @@ template <typename E> unsigned row_threads(size_t columns, bool wide)
     return threads_for(wide ? columns / WIDTH<E> : columns, 256);
 }
 
+/* For kernels that compute each column of a row by itself: block (x, y) has columns of row x. Few
+ * rows are cut into pieces, so that more of the GPU works on them. */
+struct spread {
+    dim3 grid;
+    unsigned threads;
+};
+
+template <typename E> struct spread spread_rows(size_t rows, size_t columns, bool wide)
+{
+    const size_t items = wide ? columns / WIDTH<E> : columns, most_pieces = 65535;
+    if (rows >= 4 * (size_t)cuda_multiprocessors)
+        return {dim3((unsigned)rows), row_threads<E>(columns, wide)};
+    const unsigned threads = threads_for(items, 128);
+    const size_t pieces = (items + threads - 1) / threads;
+    return {dim3((unsigned)rows, (unsigned)(pieces < most_pieces ? pieces : most_pieces)), threads};
+}
+
+/* Of a thread that reads N columns at once: its first column, and how far it is to the next. */
+template <int N> __device__ inline size_t first_column()
+{
+    return ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
+}
+
+template <int N> __device__ inline size_t next_column()
+{
+    return (size_t)gridDim.y * blockDim.x * N;
+}
+
 /* ---- operands ---- */
 
 template <typename T> T *data_of(const struct operand &o)

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/count.h"
+
 struct making making;
 
 bool coin(void)
@@ -341,12 +343,23 @@ void make_cache_write(struct trial *t)
     MAKE(t->out[0], ELEM, num_tokens + 2, (uint64_t)s.groups * 2 * s.head_dim);
 }
 
+/* Some of the columns [0, n) of x become what activations may stumble over. */
+static void make_extreme(struct trial *t, struct operand *x, uint64_t n)
+{
+    static const double extremes[] = {-INFINITY, INFINITY, NAN, -3e38, 3e38, -60000, 60000,
+                                      -120,      -103,     -89, -88,   -87,  88,     -0.0};
+    for (size_t i = 0; i < operand_numel(x); i += random_between(1, 80))
+        if (i % x->shape[1] < n)
+            operand_set(t, x, i, extremes[random_between(0, COUNT(extremes) - 1)]);
+}
+
 void make_activation(struct trial *t)
 {
     const uint64_t num_tokens = tokens(), n = size_up_to(300, 9000);
     t->params.activation.kind = (enum activation)(making.trial % NUM_ACTIVATIONS);
     t->params.activation.gated = coin();
     MAKE(t->in[0], ELEM, num_tokens, t->params.activation.gated ? 2 * n : n);
+    if (random_between(0, 3) == 0) make_extreme(t, &t->in[0], n);
     if (coin()) {
         MAKE(t->in[1], INT, 40);
         set_ints(&t->in[1], 0, (int64_t)num_tokens / 40);

@@ -98,6 +98,27 @@ static inline int atomicMin(int *at, int x)
     return was;
 }
 
+template <typename T> static inline T atomicAdd(T *at, T x)
+{
+    const T was = *at;
+    *at = was + x;
+    return was;
+}
+
+/* As far off as the GPU's may be: 2 roundings, and 1.2 |x| more of exp(). The quotient is 0 where y
+ * is too large for its inverse. */
+static inline float emulated_expf(float x)
+{
+    return (float)(exp((double)x) * (1 + (2 + 1.2 * fmin(fabs(x), 128)) * 0x1p-23));
+}
+#define __expf emulated_expf /* the name is the C library's, too */
+
+static inline float __fdividef(float x, float y)
+{
+    if (fabsf(y) > 0x1p126f && fabsf(y) <= 0x1.fffffep127f) return isinf(x) ? NAN : 0 * x;
+    return (float)((double)x / (double)y * (1 - 2 * 0x1p-23));
+}
+
 static inline int __ffs(int x)
 {
     return __builtin_ffs(x);
