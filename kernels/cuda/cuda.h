@@ -120,6 +120,16 @@ template <typename E, int N> __device__ inline pack<E, N> load_pack_once(const E
     return p;
 }
 
+/* Into the second-level cache: 128 bytes, of which one is at `place`. */
+__device__ inline void prefetch(const void *place)
+{
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(place));
+#else
+    (void)place;
+#endif
+}
+
 template <typename E, int N> __device__ inline void load_reals(real_of<E> (&to)[N], const E *from)
 {
     const pack<E, N> p = load_pack<E, N>(from);
@@ -427,8 +437,9 @@ bool sm90_has_word(const char *word);
 /* ---- what the device has ---- */
 
 /* What ops choose from, by name (kernels/device.h): each in the file of its op. */
-extern const struct device_kernel matmul_kernels[], attention_kernels[],
-    attention_backward_kernels[], grouped_kernels[];
+extern const struct device_kernel matmul_kernels[], norm_matmul_kernels[],
+    activation_matmul_kernels[], attention_kernels[], attention_backward_kernels[],
+    grouped_kernels[];
 
 /* Whether what is queued now becomes part of a graph: then nothing may wait for the GPU. */
 bool cuda_is_capturing(void);
