@@ -48,6 +48,12 @@
      * [k, m] transposed; op(b) is [k, n] */ \
     X(OP_MATMUL, matmul, matmul, "a[i,j] b[k,l] bias[n]? c:float[m,n]? -> y:float[m,n]=c", \
       matmul_sizes, matmul_flops, 0, 2, WORKSPACE, WORKSPACE) \
+    /* For few rows: norm and matmul in one. y = a w^T + product_bias, where a is the norm of \
+     * stream, or of sum = stream + branch + branch_bias. sum and a are rounded as those of \
+     * add_norm and norm; sum is there where branch is */ \
+    X(OP_NORM_MATMUL, norm_matmul, norm, \
+      "stream[T,h] branch[T,h]? branch_bias[h]? weight[h] bias[h]? w[n,h] product_bias[n]? -> y[T,n] sum[T,h]?", \
+      NULL, norm_matmul_flops, 0, 4, WORKSPACE, WORKSPACE) \
     /* y = qkv with each query and key head RMS-normed by itself */ \
     X(OP_HEAD_NORM, head_norm, head_norm, "qkv[T,w] q_weight[d] k_weight[d] -> y[T,w]=qkv", \
       head_norm_sizes, NULL, 0, 2, PLAIN, PLAIN) \
@@ -86,6 +92,10 @@
      * sum(counts) rows count */ \
     X(OP_ACTIVATION, activation, activation, "x[T,w] counts:int[E]? -> y[T,n]", \
       activation_sizes, NULL, OP_PARTIAL_ROWS, 2, PLAIN, PLAIN) \
+    /* For few rows: activation and matmul in one. y = a weight^T + bias, where a is what \
+     * activation makes of x, rounded as there */ \
+    X(OP_ACTIVATION_MATMUL, activation_matmul, activation, "x[T,w] weight[m,n] bias[m]? -> y[T,m]", \
+      activation_sizes, activation_matmul_flops, 0, 4, WORKSPACE, WORKSPACE) \
     /* In the order of choice. Scores: softmax or sigmoid of the logits before the \
      * choice; or the logits, and softmax of the chosen after it (after_choice). Experts \
      * are chosen by score + correction, the largest first, the lower number of equals; \

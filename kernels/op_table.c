@@ -99,6 +99,20 @@ static double matmul_flops(const union op_params *p, const struct operand *in,
     return 2 * (double)k * (double)operand_numel(&out[0]);
 }
 
+static double norm_matmul_flops(const union op_params *p, const struct operand *in,
+                                const struct operand *out)
+{
+    (void)p;
+    return 2 * (double)in[0].shape[1] * (double)operand_numel(&out[0]);
+}
+
+static double activation_matmul_flops(const union op_params *p, const struct operand *in,
+                                      const struct operand *out)
+{
+    (void)p;
+    return 2 * (double)in[1].shape[1] * (double)operand_numel(&out[0]);
+}
+
 static double grouped_matmul_flops(const union op_params *p, const struct operand *in,
                                    const struct operand *out)
 {

@@ -123,6 +123,32 @@ static void products_are_of_either_type_and_any_transposition(void **state)
     }
 }
 
+/* The sum of several ops in one counts as the product alone: the rest is little. */
+static void products_of_what_is_made_on_the_way(void **state)
+{
+    const union op_params gated = {.activation = {.kind = ACTIVATION_SILU, .gated = true}};
+    const struct operand stream[MAX_INPUTS] = {ELEM2(2, 8), ELEM2(2, 8), {0}, ELEM1(8),
+                                               {0},         ELEM2(5, 8), {0}};
+    struct operand x[MAX_INPUTS] = {ELEM2(2, 16), ELEM2(5, 8)}, out[MAX_OUTPUTS] = {0};
+    const union op_params none = {0};
+    struct op_sizes s = {0};
+    (void)state;
+    assert_ok(op_infer(OP_NORM_MATMUL, &none, stream, 1 << 1, &s, out, &err));
+    assert_int_equal(out[0].shape[0], 2);
+    assert_int_equal(out[0].shape[1], 5);
+    assert_int_equal(out[1].shape[1], 8);
+    assert_int_equal(op_flops(OP_NORM_MATMUL, &none, stream, out), 2 * 2 * 5 * 8);
+    s = (struct op_sizes){0};
+    memset(out, 0, sizeof out);
+    assert_ok(op_infer(OP_ACTIVATION_MATMUL, &gated, x, 0, &s, out, &err));
+    assert_int_equal(out[0].shape[1], 5);
+    assert_int_equal(op_flops(OP_ACTIVATION_MATMUL, &gated, x, out), 2 * 2 * 5 * 8);
+    x[0].shape[1] = 8; /* no gate */
+    s = (struct op_sizes){0};
+    assert_fails(op_infer(OP_ACTIVATION_MATMUL, &gated, x, 0, &s, out, &err), ERR_OURS,
+                 "do not fit");
+}
+
 static void rows_of_collectives_are_those_of_all_members(void **state)
 {
     const union op_params none = {0};
@@ -202,6 +228,7 @@ int main(void)
         cmocka_unit_test(only_the_first_output_takes_a_place),
         cmocka_unit_test(shapes_of_outputs_follow),
         cmocka_unit_test(products_are_of_either_type_and_any_transposition),
+        cmocka_unit_test(products_of_what_is_made_on_the_way),
         cmocka_unit_test(rows_of_collectives_are_those_of_all_members),
         cmocka_unit_test(what_does_not_fit_is_named),
         cmocka_unit_test(sizes_that_nothing_says_are_asked_for),

@@ -95,6 +95,40 @@ template <typename E, int N> __device__ inline pack<E, N> load_pack(const E *fro
     return *reinterpret_cast<const pack<E, N> *>(from);
 }
 
+/* 16 bytes of what no kernel writes while this one runs and a block reads once, as of weights: they
+ * take no place in the first-level cache. The load stays in front of wait_for_kernel_before(). */
+__device__ inline uint4 load_16_bytes_once(const void *from)
+{
+#if defined(__CUDA_ARCH__)
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from));
+    return x;
+#else
+    return *static_cast<const uint4 *>(from);
+#endif
+}
+
+template <typename E, int N> __device__ inline pack<E, N> load_pack_once(const E *from)
+{
+    if constexpr (N * sizeof(E) < 16) return load_pack<E, N>(from);
+    pack<E, N> p;
+    const uint4 x = load_16_bytes_once(from);
+    memcpy(&p, &x, N * sizeof(E));
+    return p;
+}
+
+/* Into the second-level cache: 128 bytes, of which one is at `place`. */
+__device__ inline void prefetch(const void *place)
+{
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(place));
+#else
+    (void)place;
+#endif
+}
+
 template <typename E, int N> __device__ inline void load_reals(real_of<E> (&to)[N], const E *from)
 {
     const pack<E, N> p = load_pack<E, N>(from);
@@ -402,8 +436,9 @@ bool sm90_has_word(const char *word);
 /* ---- what the device has ---- */
 
 /* What ops choose from, by name (kernels/device.h): each in the file of its op. */
-extern const struct device_kernel matmul_kernels[], attention_kernels[],
-    attention_backward_kernels[], grouped_kernels[];
+extern const struct device_kernel matmul_kernels[], norm_matmul_kernels[],
+    activation_matmul_kernels[], attention_kernels[], attention_backward_kernels[],
+    grouped_kernels[];
 
 /* Whether what is queued now becomes part of a graph: then nothing may wait for the GPU. */
 bool cuda_is_capturing(void);

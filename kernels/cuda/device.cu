@@ -263,6 +263,8 @@ static const struct op_kernel *device_ops(enum elem_type elem)
 static const struct device_kernel *device_kernels(unsigned op)
 {
     return op == OP_MATMUL               ? matmul_kernels
+           : op == OP_NORM_MATMUL        ? norm_matmul_kernels
+           : op == OP_ACTIVATION_MATMUL  ? activation_matmul_kernels
            : op == OP_ATTENTION          ? attention_kernels
            : op == OP_ATTENTION_BACKWARD ? attention_backward_kernels
            : op == OP_GROUPED_MATMUL     ? grouped_kernels

@@ -13,7 +13,7 @@ enum { COLUMNS = 2, AHEAD = 4, WARPS = 8 };
 template <typename E, int N> __device__ inline pack<E, N> load_or_zero(const E *from, bool there)
 {
     pack<E, N> p;
-    if (there) return load_pack<E, N>(from);
+    if (there) return load_pack_once<E, N>(from);
 #pragma unroll
     for (int i = 0; i < N; i++)
         p.at[i] = from_real<E>(0);
@@ -30,11 +30,10 @@ __device__ inline real_of<E> dot(const pack<E, N> &x, const pack<E, N> &y, real_
 }
 
 /* Elements [at, at + N) of AHEAD steps of a warp. */
-template <typename E, int N, int M>
-__device__ inline void add_products(real_of<E> (&sums)[COLUMNS][M], const E *a,
-                                    const E *const (&w)[COLUMNS], size_t at, size_t k)
+template <typename E, int N>
+__device__ inline void load_ahead(pack<E, N> (&ahead)[COLUMNS][AHEAD], const E *const (&w)[COLUMNS],
+                                  size_t at, size_t k)
 {
-    pack<E, N> ahead[COLUMNS][AHEAD];
 #pragma unroll
     for (int u = 0; u < AHEAD; u++)
 #pragma unroll
@@ -42,6 +41,12 @@ __device__ inline void add_products(real_of<E> (&sums)[COLUMNS][M], const E *a,
             const size_t place = at + (size_t)u * WARP * N;
             ahead[j][u] = load_or_zero<E, N>(w[j] + place, place < k);
         }
+}
+
+template <typename E, int N, int M>
+__device__ inline void add_products(real_of<E> (&sums)[COLUMNS][M], const E *a,
+                                    const pack<E, N> (&ahead)[COLUMNS][AHEAD], size_t at, size_t k)
+{
 #pragma unroll
     for (int u = 0; u < AHEAD; u++) {
         const size_t place = at + (size_t)u * WARP * N;
@@ -69,12 +74,19 @@ __global__ void __launch_bounds__(WARPS *WARP) multiply_columns(const few_rows_a
     const size_t first = ((size_t)blockIdx.x * WARPS + warp_id()) * COLUMNS;
     real_of<E> sums[COLUMNS][M] = {};
     const E *w[COLUMNS];
-    if (first >= x.n) return;
+    pack<E, N> ahead[COLUMNS][AHEAD];
+    let_kernel_behind_start();
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
         w[j] = x.w + (first + j < x.n ? first + j : x.n - 1) * x.k;
-    for (size_t at = lane_id() * N; at < x.k; at += (size_t)AHEAD * WARP * N)
-        add_products<E, N, M>(sums, x.a, w, at, x.k);
+    if (first < x.n) load_ahead(ahead, w, lane_id() * N, x.k);
+    wait_for_kernel_before();
+    if (first >= x.n) return;
+    for (size_t at = lane_id() * N; at < x.k;) {
+        add_products<E, N, M>(sums, x.a, ahead, at, x.k);
+        at += (size_t)AHEAD * WARP * N;
+        load_ahead(ahead, w, at, x.k);
+    }
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
 #pragma unroll
@@ -104,8 +116,8 @@ static enum status launch_columns(const struct product &x, struct error *err)
                                       x.k,
                                       (real_of<E>)x.alpha};
     kernel *const *const kernels = fits_width<E>(x.k, {x.a, x.b}) ? wide : narrow;
-    return launch("matmul", err, kernels[x.m - 1], dim3(blocks_for(x.n, WARPS * COLUMNS)),
-                  WARPS * WARP, 0, args);
+    return launch_early("matmul", err, kernels[x.m - 1], dim3(blocks_for(x.n, WARPS * COLUMNS)),
+                        WARPS * WARP, 0, args);
 }
 
 bool few_rows_takes(const struct product &x)

@@ -21,7 +21,8 @@ enum way {
     BY_FEW_ROWS = 1,
     BY_FEW_ROWS_SM90 = 2,
     BY_CUBLASLT_BIAS_APART = 3, /* the bias is added behind it: c is rounded twice */
-    BY_TILES = 4
+    BY_TILES = 4,
+    BY_FEW_ROWS_MMA = 5
 };
 
 struct choice {

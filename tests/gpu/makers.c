@@ -117,12 +117,20 @@ void make_add(struct trial *t)
     make_like(t, &t->out[0], &t->in[coin()]);
 }
 
-/* Every third is one of decoding: few rows. */
+/* How many rows a step of decoding has: few_rows.cu takes up to 4, few_rows_mma.cu up to 16. */
+static uint64_t few_rows(void)
+{
+    return random_between(1, coin() ? 4 : 16);
+}
+
+/* Every other one is of decoding: few rows, and of most of these k is a multiple of 8, as wide
+ * loads need it. */
 void make_matmul(struct trial *t)
 {
-    const bool decodes = random_between(0, 2) == 0, ta = coin() && !decodes, tb = coin() || decodes;
-    const uint64_t m = decodes ? random_between(1, 4) : tokens(), n = size_up_to(70, 3000),
-                   k = size_up_to(70, 3000);
+    const bool decodes = coin(), ta = coin() && !decodes, tb = coin() || decodes;
+    const uint64_t m = decodes ? few_rows() : tokens(), n = size_up_to(70, 3000),
+                   up_to = decodes ? 2100 : 70, any = size_up_to(up_to, 3000),
+                   k = decodes && random_between(0, 3) ? (any + 7) / 8 * 8 : any;
     t->params.matmul.transpose_a = ta;
     t->params.matmul.transpose_b = tb;
     t->params.matmul.alpha = coin() ? 1 : 0.25;
@@ -132,6 +140,52 @@ void make_matmul(struct trial *t)
     if (coin()) MAKE(t->in[2], ELEM, n);
     MAKE(t->out[0], coin() ? ELEM : REAL, m, n);
     if (coin() && !decodes) make_like(t, &t->in[3], &t->out[0]);
+}
+
+/* w, and the bias that may be there, of a product of what an op makes of its rows: every fourth
+ * time of more rows than decoding has. */
+static uint64_t rows_of_product(void)
+{
+    return random_between(0, 3) ? random_between(1, 4) : tokens();
+}
+
+static void make_product(struct trial *t, struct operand *w, uint64_t rows, uint64_t k)
+{
+    const uint64_t n = size_up_to(70, 3000);
+    MAKE(w[0], ELEM, n, k);
+    if (coin()) MAKE(w[1], ELEM, n);
+    MAKE(t->out[0], ELEM, rows, n);
+    t->depth = (double)k;
+}
+
+static uint64_t wide_or_not(uint64_t size)
+{
+    return random_between(0, 3) ? (size + 7) / 8 * 8 : size;
+}
+
+void make_norm_matmul(struct trial *t)
+{
+    const uint64_t rows = rows_of_product(), h = wide_or_not(size_up_to(2300, 9000));
+    MAKE(t->in[0], ELEM, rows, h);
+    MAKE(t->in[3], ELEM, h);
+    if (coin()) MAKE(t->in[4], ELEM, h);
+    make_product(t, t->in + 5, rows, h);
+    t->params.norm.layer_norm = coin();
+    t->params.norm.epsilon = 1e-5;
+    t->params.norm.shift = coin();
+    if (coin()) return;
+    MAKE(t->in[1], ELEM, rows, h);
+    if (coin()) MAKE(t->in[2], ELEM, h);
+    MAKE(t->out[1], ELEM, rows, h);
+}
+
+void make_activation_matmul(struct trial *t)
+{
+    const uint64_t rows = rows_of_product(), n = wide_or_not(size_up_to(2300, 15000));
+    t->params.activation.kind = (enum activation)random_between(0, NUM_ACTIVATIONS - 1);
+    t->params.activation.gated = coin();
+    MAKE(t->in[0], ELEM, rows, t->params.activation.gated ? 2 * n : n);
+    make_product(t, t->in + 1, rows, n);
 }
 
 struct head_shape some_heads(void)

@@ -25,6 +25,8 @@ static void live_at(struct program *p, value_id id, uint32_t call, bool *alive)
 static void find_lives(struct program *p, struct arena *scratch)
 {
     bool *alive = arena_array(scratch, p->num_values + 1, sizeof *alive);
+    for (size_t i = 0; i < p->num_values; i++) /* what is in no call lives never */
+        p->values[i].first = 1, p->values[i].last = 0;
     for (uint32_t k = 0; k < p->num_calls; k++) {
         const struct call *c = &p->calls[k];
         for (unsigned i = 0; i < MAX_OUTPUTS; i++)

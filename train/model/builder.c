@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "train/model/builder_internal.h"
+#include "train/model/fuse.h"
 
 /* ---- dense MLP ---- */
 
@@ -204,7 +205,10 @@ enum status builder_make(struct built *out, const struct build *b, uint64_t firs
     TRY(check_sizes(&x));
     for (uint64_t i = 0; i < count; i++)
         stage(&x, &b->layout->stages[first + i], i == 0, i + 1 == count);
-    if (x.shape->train) add_backward_inputs(&x);
+    if (x.shape->train)
+        add_backward_inputs(&x);
+    else if (!x.st)
+        fuse_calls(&out->program);
     if (out->train.loss_sum == NO_VALUE) /* no head */
         out->train.head = out->program.num_calls, out->train.head_chunks = 0;
     if (x.st) return x.st;

@@ -23,7 +23,7 @@
 #define __device__
 #define __host__
 #define __shared__ static
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define DYNAMIC_SHARED(name) char *const name = emulated_shared
 
 using std::max;

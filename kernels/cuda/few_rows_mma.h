@@ -1,0 +1,217 @@
+/* few_rows_mma.h - products c = alpha a w^T + bias of up to MAX_MMA_ROWS rows of bf16 and f16, by
+ * tensor cores: what kernels of these products share, wherever the rows of a come from.
+ *
+ * 1. A block makes COLUMNS columns of c at a time: a tile. Its WARPS divide k in chunks, and their
+ *    sums are added through shared memory, in the order of the warps.
+ * 2. The rows of w are A of mma.m16n8k16 (mma.h), and those of a are B. In which order the numbers
+ *    of k are added is free, as long as it is the same in A and B: so a lane loads 16 bytes of row
+ *    g of w, of row g + 8, and of row g of a, 8 t elements from the beginning of a step. Its
+ *    elements 0-3 are the fragments of one mma, 4-7 those of the next one. Nothing is moved between
+ *    lanes, or through shared memory.
+ * 3. A lane has AHEAD steps of w on the way, of two loads each. What it asks for at the end of a
+ *    tile is of the next tile, so memory has work while sums are added and stored.
+ * 4. A block makes every gridDim.x-th tile. BLOCKS blocks fit a multiprocessor: on 132 of them, one
+ *    wave is 6336 columns. */
+#ifndef FERRY_KERNELS_CUDA_FEW_ROWS_MMA_H
+#define FERRY_KERNELS_CUDA_FEW_ROWS_MMA_H
+
+#include <algorithm>
+
+#include "kernels/cuda/mma.h"
+#include "kernels/cuda/products.h"
+
+namespace few_rows_mma
+{
+
+enum { COLUMNS = 16, WARPS = 8, BLOCKS = 3, AHEAD = 4 };
+enum { PACK = 8, STEP = 4 * PACK, CHUNK = AHEAD * STEP }; /* elements of k */
+enum { TILE_ROWS = 8 };                                   /* rows of a in one mma */
+enum { PART_STRIDE = COLUMNS + 4 }; /* lanes that store a part at once use different banks */
+
+template <typename E, typename C> struct product_args {
+    const E *w, *bias;
+    C *c;
+    size_t n;
+    unsigned m, k; /* m k < 2^32 */
+    float alpha;
+};
+
+/* Rows of a, `stride` elements from one to the next. */
+template <typename E> struct rows {
+    const E *first;
+    unsigned stride;
+};
+
+/* Steps of w that are on the way: 8 elements of rows g and g + 8. */
+struct ahead {
+    uint4 low[AHEAD], high[AHEAD];
+};
+
+__device__ inline unsigned lane_row()
+{
+    return lane_id() / 4;
+}
+
+/* Of the elements of a step, the first that this lane has. */
+__device__ inline unsigned lane_place()
+{
+    return lane_id() % 4 * PACK;
+}
+
+template <typename E> __device__ inline uint4 load_or_zero(const E *from, bool there)
+{
+    const uint4 zero = {0, 0, 0, 0};
+    return there ? load_16_bytes_once(from) : zero;
+}
+
+/* This lane's part of row g of a tile; that of row g + 8 lies to_high elements behind. A row behind
+ * the last is the last one again. */
+template <typename E, typename C> struct lane_weights {
+    const E *low;
+    unsigned to_high;
+
+    __device__ lane_weights(const product_args<E, C> &x, size_t first)
+    {
+        const size_t row = min(first + lane_row(), x.n - 1);
+        low = x.w + row * x.k + lane_place();
+        to_high = (unsigned)(min(first + lane_row() + 8, x.n - 1) - row) * x.k;
+    }
+};
+
+/* Step u of the chunk that begins at `at`; zeros behind the end. */
+template <typename E, typename C>
+__device__ inline void load_step(ahead *to, int u, const lane_weights<E, C> &w, unsigned at,
+                                 unsigned k)
+{
+    const unsigned place = at + u * STEP;
+    const bool there = place + lane_place() < k;
+    to->low[u] = load_or_zero(w.low + place, there);
+    to->high[u] = load_or_zero(w.low + place + w.to_high, there);
+}
+
+template <typename E, typename C>
+__device__ inline void load_chunk(ahead *to, const product_args<E, C> &x, size_t first)
+{
+    const lane_weights<E, C> w(x, first);
+#pragma unroll
+    for (int u = 0; u < AHEAD; u++)
+        load_step(to, u, w, warp_id() * CHUNK, x.k);
+}
+
+/* Of row g of each tile of rows, the elements of a step; zeros where there are none. */
+template <typename E, int TILES>
+__device__ inline void load_rows(uint4 (&to)[TILES], const rows<E> &a, unsigned m, unsigned at,
+                                 unsigned k)
+{
+    const unsigned place = at + lane_place();
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        const unsigned row = i * TILE_ROWS + lane_row();
+        to[i] = {0, 0, 0, 0};
+        if (row < m && place < k)
+            to[i] = *reinterpret_cast<const uint4 *>(a.first + row * a.stride + place);
+    }
+}
+
+template <typename E, int TILES>
+__device__ inline void multiply_step(float (&sums)[TILES][4], const uint4 &low, const uint4 &high,
+                                     const uint4 (&a)[TILES])
+{
+    const uint32_t front[4] = {low.x, high.x, low.y, high.y};
+    const uint32_t back[4] = {low.z, high.z, low.w, high.w};
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        mma<E>(sums[i], front, a[i].x, a[i].y);
+        mma<E>(sums[i], back, a[i].z, a[i].w);
+    }
+}
+
+/* A warp's sums over its chunks. Its first one is on the way. */
+template <typename E, typename C, int TILES>
+__device__ inline void add_chunks(float (&sums)[TILES][4], ahead *on_way,
+                                  const product_args<E, C> &x, const rows<E> &a, size_t first)
+{
+    const lane_weights<E, C> w(x, first);
+    for (unsigned at = warp_id() * CHUNK; at < x.k; at += WARPS * CHUNK)
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            uint4 of_rows[TILES];
+            load_rows(of_rows, a, x.m, at + u * STEP, x.k);
+            multiply_step<E>(sums, on_way->low[u], on_way->high[u], of_rows);
+            load_step(on_way, u, w, at + WARPS * CHUNK, x.k);
+        }
+}
+
+/* Sums of each warp: of a row of a, those of all columns of a tile. */
+template <int TILES> using parts = float[WARPS][TILES * TILE_ROWS][PART_STRIDE];
+
+/* As C of mma lies: c[0] and c[1] are of column g and of rows 2t and 2t + 1, c[2] and c[3] of
+ * column g + 8. */
+template <int TILES>
+__device__ inline void store_part(parts<TILES> &to, const float (&sums)[TILES][4])
+{
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            to[warp_id()][i * TILE_ROWS + lane_id() % 4 * 2 + j % 2][lane_row() + j / 2 * 8] =
+                sums[i][j];
+}
+
+template <typename E, typename C, int TILES>
+__device__ inline void store_tile(const product_args<E, C> &x, const parts<TILES> &from,
+                                  size_t first)
+{
+    const unsigned row = threadIdx.x / COLUMNS, column = threadIdx.x % COLUMNS;
+    float sum = 0;
+    if (row >= x.m || first + column >= x.n) return;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        sum += from[w][row][column];
+    const float bias = x.bias ? to_real(x.bias[first + column]) : 0;
+    x.c[row * x.n + first + column] = from_real<C>(x.alpha * sum + bias);
+}
+
+/* All tiles of a block. make_rows() gives the rows of a: it is called once, by all threads, when
+ * the kernel before has ended and the first weights are on the way. */
+template <typename E, typename C, int TILES, typename F>
+__device__ inline void multiply_tiles_of_block(const product_args<E, C> &x, F make_rows)
+{
+    __shared__ parts<TILES> sums_of_warps;
+    ahead on_way;
+    let_kernel_behind_start();
+    load_chunk(&on_way, x, (size_t)blockIdx.x * COLUMNS);
+    wait_for_kernel_before();
+    const rows<E> a = make_rows();
+    for (size_t first = (size_t)blockIdx.x * COLUMNS; first < x.n;) {
+        float sums[TILES][4] = {};
+        add_chunks(sums, &on_way, x, a, first);
+        const size_t next = first + (size_t)gridDim.x * COLUMNS;
+        if (next < x.n) load_chunk(&on_way, x, next);
+        __syncthreads(); /* all sums of the tile before have been read */
+        store_part<TILES>(sums_of_warps, sums);
+        __syncthreads();
+        store_tile<E, C, TILES>(x, sums_of_warps, first);
+        first = next;
+    }
+}
+
+static inline unsigned blocks_of(size_t n)
+{
+    return std::min(blocks_for(n, COLUMNS), BLOCKS * (unsigned)cuda_multiprocessors);
+}
+
+template <typename E, typename C> product_args<E, C> args_of(const struct product &x)
+{
+    return {static_cast<const E *>(x.b),
+            static_cast<const E *>(x.bias),
+            static_cast<C *>(x.c),
+            x.n,
+            (unsigned)x.m,
+            (unsigned)x.k,
+            (float)x.alpha};
+}
+
+} // namespace few_rows_mma
+
+#endif

@@ -1,0 +1,372 @@
+/* fused.cu - OP_NORM_MATMUL and OP_ACTIVATION_MATMUL: the products of a step of decoding, which
+ * need no launch for the norm or the activation in front of them.
+ *
+ * 1. Of bf16 and f16, each block makes all rows of a, in shared memory, while its first weights are
+ *    on the way, and multiplies its columns as few_rows_mma.cu does. Block 0 stores sum.
+ * 2. So all blocks read what a is made from. is_worth() counts that: a third of w is the most. For
+ *    Llama-3.1-8B these are up to 2 rows of qkv, 7 of gate and up, 2 of down. The rule comes from
+ *    counting bytes and launches, and no GPU has timed it; FERRY_CUDA_FUSED=0 turns it off.
+ * 3. Else the two ops run one after the other, by way of the workspace, and the product has the
+ *    plan that matmul has. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/few_rows_mma.h"
+#include "kernels/device.h"
+
+using namespace few_rows_mma;
+
+/* Three blocks of a multiprocessor have room for so much, beside sums of warps. */
+enum { MOST_ROW_BYTES = 64 << 10 };
+/* Rows follow one another in shared memory at a distance that is no multiple of all banks. */
+enum { ROW_PADDING = STEP };
+
+/* ---- rows of a ---- */
+
+template <typename E> struct normed {
+    const E *stream, *branch, *branch_bias; /* branch NULL: the norm of stream itself */
+    const E *weight, *bias;                 /* [h]; bias may be NULL */
+    E *sum;
+    float epsilon, shift;
+    bool layer_norm;
+};
+
+template <typename E> __device__ inline void add_pack(float (&x)[PACK], const E *from)
+{
+    float other[PACK];
+    load_reals<E, PACK>(other, from);
+#pragma unroll
+    for (int j = 0; j < PACK; j++)
+        x[j] += other[j];
+}
+
+/* Elements [i, i + PACK) of what is normed, rounded, to `to`. x: as they are after that. */
+template <typename E>
+__device__ inline void sum_pack(float (&x)[PACK], E *to, const normed<E> &a, unsigned row,
+                                unsigned i)
+{
+    load_reals<E, PACK>(x, a.stream + row + i);
+    if (a.branch) {
+        add_pack(x, a.branch + row + i);
+        if (a.branch_bias) add_pack(x, a.branch_bias + i);
+    }
+    store_reals<E, PACK>(to + i, x);
+    if (a.branch && blockIdx.x == 0) store_reals<E, PACK>(a.sum + row + i, x);
+    load_reals<E, PACK>(x, to + i);
+}
+
+template <typename E> __device__ inline float square_deviations(const E *x, unsigned h, float mean)
+{
+    float total = 0, v[PACK];
+    for (unsigned i = threadIdx.x * PACK; i < h; i += blockDim.x * PACK) {
+        load_reals<E, PACK>(v, x + i);
+#pragma unroll
+        for (int j = 0; j < PACK; j++)
+            total += (v[j] - mean) * (v[j] - mean);
+    }
+    return total;
+}
+
+template <typename E>
+__device__ inline void scale_row(E *x, const normed<E> &a, unsigned h, float mean, float scale)
+{
+    float v[PACK], weight[PACK], bias[PACK] = {};
+    for (unsigned i = threadIdx.x * PACK; i < h; i += blockDim.x * PACK) {
+        load_reals<E, PACK>(v, x + i);
+        load_reals<E, PACK>(weight, a.weight + i);
+        if (a.bias) load_reals<E, PACK>(bias, a.bias + i);
+#pragma unroll
+        for (int j = 0; j < PACK; j++)
+            v[j] = (v[j] - mean) * scale * (weight[j] + a.shift) + bias[j];
+        store_reals<E, PACK>(x + i, v);
+    }
+}
+
+/* As norm_rows() of norm.cu. A thread reads only what it has written itself. */
+template <typename E>
+__device__ inline void make_row(E *to, const normed<E> &a, unsigned number, unsigned h)
+{
+    const unsigned row = number * h;
+    float total = 0, mean = 0, v[PACK];
+    for (unsigned i = threadIdx.x * PACK; i < h; i += blockDim.x * PACK) {
+        sum_pack(v, to, a, row, i);
+#pragma unroll
+        for (int j = 0; j < PACK; j++)
+            total += a.layer_norm ? v[j] : v[j] * v[j];
+    }
+    total = block_sum(total);
+    if (a.layer_norm) {
+        mean = total / (float)h;
+        total = block_sum(square_deviations(to, h, mean));
+    }
+    scale_row(to, a, h, mean, 1 / sqrt(total / (float)h + a.epsilon));
+}
+
+/* What no kernel writes, in front of wait_for_kernel_before(). */
+template <typename E> __device__ inline void fetch_weights(const normed<E> &a, unsigned h)
+{
+    const unsigned line = 128 / sizeof(E);
+    for (unsigned i = threadIdx.x * line; i < h; i += blockDim.x * line) {
+        prefetch(a.weight + i);
+        if (a.bias) prefetch(a.bias + i);
+        if (a.branch_bias) prefetch(a.branch_bias + i);
+    }
+}
+
+template <typename E> struct activated {
+    const E *x;
+    enum activation kind;
+    bool gated;
+};
+
+/* As activate_rows() of activation.cu. */
+template <typename E>
+__device__ inline void make_row(E *to, const activated<E> &a, unsigned number, unsigned n)
+{
+    const E *const from = a.x + (size_t)number * n * (a.gated ? 2 : 1);
+    float v[PACK], up[PACK];
+    for (unsigned i = threadIdx.x * PACK; i < n; i += blockDim.x * PACK) {
+        load_reals<E, PACK>(v, from + i);
+        activate<E>(v, a.kind);
+        if (a.gated) {
+            load_reals<E, PACK>(up, from + n + i);
+#pragma unroll
+            for (int j = 0; j < PACK; j++)
+                v[j] *= up[j];
+        }
+        store_reals<E, PACK>(to + i, v);
+    }
+}
+
+template <typename E> __device__ inline void fetch_weights(const activated<E> &, unsigned)
+{
+}
+
+/* ---- the product ---- */
+
+template <typename E, typename A>
+__global__ void __launch_bounds__(WARPS *WARP, BLOCKS)
+    multiply_made(const product_args<E, E> x, const A a)
+{
+    DYNAMIC_SHARED(shared);
+    fetch_weights(a, x.k);
+    multiply_tiles_of_block<E, E, 1>(x, [&] {
+        const rows<E> made = {reinterpret_cast<E *>(shared), x.k + ROW_PADDING};
+        for (unsigned row = 0; row < x.m; row++)
+            make_row(reinterpret_cast<E *>(shared) + row * made.stride, a, row, x.k);
+        __syncthreads();
+        return made;
+    });
+}
+
+static size_t row_bytes(const struct product &x)
+{
+    return x.m * (x.k + ROW_PADDING) * MMA_ELEM_BYTES;
+}
+
+template <typename E, typename A>
+static enum status launch_made(const char *op, const struct product &x, const A &a,
+                               struct error *err)
+{
+    static bool is_set; /* that it may have so much shared memory */
+    if (!is_set) TRY(allow_shared(op, multiply_made<E, A>, MOST_ROW_BYTES, err));
+    is_set = true;
+    return launch_early(op, err, multiply_made<E, A>, dim3(blocks_of(x.n)), WARPS * WARP,
+                        row_bytes(x), args_of<E, E>(x), a);
+}
+
+/* w: that of the product, its bias behind it. */
+template <typename E>
+static struct product product_of(const void *a, size_t rows, const struct operand *w,
+                                 const struct operand *y)
+{
+    struct product x = {};
+    x.elem = ELEM_OF<E>;
+    x.a = a;
+    x.b = w[0].data;
+    x.bias = w[1].data;
+    x.c = y[0].data;
+    x.transpose_b = true;
+    x.m = rows;
+    x.n = w[0].shape[0];
+    x.k = w[0].shape[1];
+    x.alpha = 1;
+    return x;
+}
+
+/* Whether it can be one kernel. */
+static bool fits(const struct product &x)
+{
+    return few_rows_mma_takes(x) && x.m <= TILE_ROWS && row_bytes(x) <= MOST_ROW_BYTES &&
+           MOST_ROW_BYTES + PLAIN_SHARED_BYTES / 4 <= cuda_shared_bytes;
+}
+
+/* Whether it should be: `read` elements are read for each element of a, and `once` more for each of
+ * its columns. */
+static bool is_worth(const struct product &x, size_t read, size_t once)
+{
+    static const char *const wanted = getenv("FERRY_CUDA_FUSED");
+    if (wanted && strcmp(wanted, "0") == 0) return false;
+    return 3 * blocks_of(x.n) * (x.m * read + once) <= x.n;
+}
+
+/* ---- one after the other ---- */
+
+/* What the first op makes stands at the beginning of the workspace. */
+template <typename E> static size_t made_bytes(size_t rows, size_t columns)
+{
+    const size_t unit = 256;
+    return (rows * columns * sizeof(E) + unit - 1) / unit * unit;
+}
+
+static struct operand made_rows(void *workspace, size_t rows, size_t columns)
+{
+    return {workspace, OPERAND_ELEM, 2, {rows, columns}};
+}
+
+template <typename E>
+static enum status multiply_rows(const struct operand &a, const struct operand *w,
+                                 const struct operand *y, void *workspace, struct error *err)
+{
+    const struct operand in[] = {a, w[0], w[1], {}};
+    union op_params p = {};
+    p.matmul.transpose_b = true;
+    p.matmul.alpha = 1;
+    char *const rest = static_cast<char *>(workspace) + made_bytes<E>(a.shape[0], a.shape[1]);
+    return op_matmul<E>(&p, in, y, rest, err);
+}
+
+template <typename E>
+static size_t workspace_of(size_t rows, size_t columns, const struct operand *out)
+{
+    return made_bytes<E>(rows, columns) + op_matmul_workspace<E>(NULL, NULL, out);
+}
+
+/* ---- norm_matmul ---- */
+
+template <typename E> static bool norm_fits(WORKSPACE_ARGUMENTS)
+{
+    (void)p;
+    const struct product x = product_of<E>(in[0].data, in[0].shape[0], in + 5, out);
+    return fits(x) && fits_width<E>(x.k, {in[0].data, in[1].data, in[2].data, in[3].data,
+                                          in[4].data, out[1].data});
+}
+
+template <typename E> static enum status norm_fused(OP_ARGUMENTS)
+{
+    (void)workspace;
+    struct normed<E> a = {
+    };
+    a.stream = data_of<E>(in[0]);
+    a.branch = data_of<E>(in[1]);
+    a.branch_bias = data_of<E>(in[2]);
+    a.weight = data_of<E>(in[3]);
+    a.bias = data_of<E>(in[4]);
+    a.sum = data_of<E>(out[1]);
+    a.epsilon = (float)p->norm.epsilon;
+    a.shift = (float)p->norm.shift;
+    a.layer_norm = p->norm.layer_norm;
+    return launch_made<E>("norm_matmul", product_of<E>(in[0].data, in[0].shape[0], in + 5, out), a,
+                          err);
+}
+
+template <typename E> static enum status norm_in_turn(OP_ARGUMENTS)
+{
+    const struct operand a = made_rows(workspace, in[0].shape[0], in[0].shape[1]);
+    const struct operand x[] = {in[0], in[3], in[4]}, y[] = {a, {}}, both[] = {out[1], a, {}};
+    if (in[1].data)
+        TRY(op_add_norm<E>(p, in, both, NULL, err));
+    else
+        TRY(op_norm<E>(p, x, y, NULL, err));
+    return multiply_rows<E>(a, in + 5, out, workspace, err);
+}
+
+template <typename E> enum status op_norm_matmul(OP_ARGUMENTS)
+{
+    if constexpr (HAS_MMA<E>)
+        if (norm_fits<E>(p, in, out) &&
+            is_worth(product_of<E>(NULL, in[0].shape[0], in + 5, out), in[1].data ? 2 : 1, 1))
+            return norm_fused<E>(p, in, out, workspace, err);
+    return norm_in_turn<E>(p, in, out, workspace, err);
+}
+
+template <typename E> size_t op_norm_matmul_workspace(WORKSPACE_ARGUMENTS)
+{
+    (void)p;
+    return workspace_of<E>(in[0].shape[0], in[0].shape[1], out);
+}
+
+/* ---- activation_matmul ---- */
+
+template <typename E> static bool activation_fits(WORKSPACE_ARGUMENTS)
+{
+    (void)p;
+    const struct product x = product_of<E>(in[0].data, in[0].shape[0], in + 1, out);
+    return fits(x) && fits_width<E>(x.k, {in[0].data});
+}
+
+template <typename E> static enum status activation_fused(OP_ARGUMENTS)
+{
+    (void)workspace;
+    const struct activated<E> a = {
+        data_of<E>(in[0]), p->activation.kind, p->activation.gated
+    };
+    return launch_made<E>("activation_matmul",
+                          product_of<E>(in[0].data, in[0].shape[0], in + 1, out), a, err);
+}
+
+template <typename E> static enum status activation_in_turn(OP_ARGUMENTS)
+{
+    const struct operand a = made_rows(workspace, in[0].shape[0], in[1].shape[1]);
+    const struct operand x[] = {in[0], {}};
+    TRY(op_activation<E>(p, x, &a, NULL, err));
+    return multiply_rows<E>(a, in + 1, out, workspace, err);
+}
+
+template <typename E> enum status op_activation_matmul(OP_ARGUMENTS)
+{
+    if constexpr (HAS_MMA<E>)
+        if (activation_fits<E>(p, in, out) &&
+            is_worth(product_of<E>(NULL, in[0].shape[0], in + 1, out), p->activation.gated ? 2 : 1,
+                     0))
+            return activation_fused<E>(p, in, out, workspace, err);
+    return activation_in_turn<E>(p, in, out, workspace, err);
+}
+
+template <typename E> size_t op_activation_matmul_workspace(WORKSPACE_ARGUMENTS)
+{
+    (void)p;
+    return workspace_of<E>(in[0].shape[0], in[1].shape[1], out);
+}
+
+FOR_ALL_TYPES(op_norm_matmul)
+FOR_ALL_TYPES(op_activation_matmul)
+WORKSPACE_FOR_ALL_TYPES(op_norm_matmul_workspace)
+WORKSPACE_FOR_ALL_TYPES(op_activation_matmul_workspace)
+
+/* ---- by name ---- */
+
+static bool takes_all(WORKSPACE_ARGUMENTS)
+{
+    (void)p, (void)in, (void)out;
+    return true;
+}
+
+// clang-format off
+const struct device_kernel norm_matmul_kernels[] = {
+    {"fused", ELEM_BF16, norm_fits<bf16>, {norm_fused<bf16>, NULL}},
+    {"fused", ELEM_F16, norm_fits<f16>, {norm_fused<f16>, NULL}},
+    {"in_turn", ELEM_BF16, takes_all, {norm_in_turn<bf16>, op_norm_matmul_workspace<bf16>}},
+    {"in_turn", ELEM_F16, takes_all, {norm_in_turn<f16>, op_norm_matmul_workspace<f16>}},
+    {},
+};
+
+const struct device_kernel activation_matmul_kernels[] = {
+    {"fused", ELEM_BF16, activation_fits<bf16>, {activation_fused<bf16>, NULL}},
+    {"fused", ELEM_F16, activation_fits<f16>, {activation_fused<f16>, NULL}},
+    {"in_turn", ELEM_BF16, takes_all, {activation_in_turn<bf16>, op_activation_matmul_workspace<bf16>}},
+    {"in_turn", ELEM_F16, takes_all, {activation_in_turn<f16>, op_activation_matmul_workspace<f16>}},
+    {},
+};
+// clang-format on
