@@ -130,9 +130,10 @@ static void infer_head(struct builder *x, value_id in)
     if (x->shape->sampling) sample_tokens(x, logits);
 }
 
+/* Of sequences of one token, a row is the last of its sequence. */
 static value_id only_last_rows(struct builder *x, value_id in)
 {
-    if (!x->shape->last_rows) return in;
+    if (!x->shape->last_rows || builder_rows_of(x, in) == x->shape->last_rows) return in;
     return emit(x, OP_GATHER_ROWS, "last_rows", IN(in, builder_input(x, INPUT_LAST_ROWS, 0)));
 }
 
