@@ -1,8 +1,8 @@
-#include "train/engine/memory_plan.h"
 #include "train/model/fit.h"
 
 #include "convert/open.h"
 #include "tests/testing.h"
+#include "train/engine/memory_plan.h"
 
 static struct error err;
 
