@@ -254,7 +254,8 @@ enum { PLAIN_SHARED_BYTES = 48 << 10 };
  * have written, and before it writes anything. In front of it, it reads weights alone.
  *
  * let_kernel_behind_start() says that the kernel behind may begin, once all blocks have said so or
- * ended. Any kernel may call it. */
+ * ended. Any kernel may call it. One that was started early calls it behind its own wait: else the
+ * kernel behind might read weights while one two places before it still writes them. */
 __device__ inline void wait_for_kernel_before()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -195,16 +195,31 @@ static double make_norm(struct trial *t)
     return 0;
 }
 
-static double make_add_norm(struct trial *t)
+static double add_norm_of(struct trial *t, uint64_t rows)
 {
     t->op = OP_ADD_NORM;
     t->params.norm.epsilon = 1e-5;
-    MAKE(t->device_in[0], OPERAND_ELEM, PREFILL, HIDDEN);
-    MAKE(t->device_in[1], OPERAND_ELEM, PREFILL, HIDDEN);
+    MAKE(t->device_in[0], OPERAND_ELEM, rows, HIDDEN);
+    MAKE(t->device_in[1], OPERAND_ELEM, rows, HIDDEN);
     MAKE(t->device_in[3], OPERAND_ELEM, HIDDEN);
-    MAKE(t->device_out[0], OPERAND_ELEM, PREFILL, HIDDEN);
-    MAKE(t->device_out[1], OPERAND_ELEM, PREFILL, HIDDEN);
+    MAKE(t->device_out[0], OPERAND_ELEM, rows, HIDDEN);
+    MAKE(t->device_out[1], OPERAND_ELEM, rows, HIDDEN);
     return 0;
+}
+
+static double make_add_norm(struct trial *t)
+{
+    return add_norm_of(t, PREFILL);
+}
+
+static double make_add_norm_1(struct trial *t)
+{
+    return add_norm_of(t, 1);
+}
+
+static double make_add_norm_16(struct trial *t)
+{
+    return add_norm_of(t, 16);
 }
 
 static struct head_shape llama_heads(void)
@@ -275,14 +290,29 @@ static double make_attention_64(struct trial *t)
     return attention_of(t, BATCH, 1, CONTEXT);
 }
 
-static double make_silu(struct trial *t)
+static double silu_of(struct trial *t, uint64_t rows)
 {
     t->op = OP_ACTIVATION;
     t->params.activation.kind = ACTIVATION_SILU;
     t->params.activation.gated = true;
-    MAKE(t->device_in[0], OPERAND_ELEM, PREFILL, 2 * FFN);
-    MAKE(t->device_out[0], OPERAND_ELEM, PREFILL, FFN);
+    MAKE(t->device_in[0], OPERAND_ELEM, rows, 2 * FFN);
+    MAKE(t->device_out[0], OPERAND_ELEM, rows, FFN);
     return 0;
+}
+
+static double make_silu(struct trial *t)
+{
+    return silu_of(t, PREFILL);
+}
+
+static double make_silu_1(struct trial *t)
+{
+    return silu_of(t, 1);
+}
+
+static double make_silu_16(struct trial *t)
+{
+    return silu_of(t, 16);
 }
 
 static double make_vocab_sum(struct trial *t)
@@ -329,25 +359,35 @@ static double make_grouped_64(struct trial *t)
     return grouped_of(t, BATCH * TOPK, decode_count);
 }
 
-static double sample_of(struct trial *t, double temperature, double top_p)
+static double sample_of(struct trial *t, uint64_t rows, double temperature, double top_p)
 {
     t->op = OP_SAMPLE;
     t->params.sample.temperature = temperature;
     t->params.sample.top_p = top_p;
-    MAKE(t->device_in[0], OPERAND_REAL, BATCH, VOCAB);
+    MAKE(t->device_in[0], OPERAND_REAL, rows, VOCAB);
     MAKE(t->device_in[1], OPERAND_INT, 1);
-    MAKE(t->device_out[0], OPERAND_INT, BATCH);
+    MAKE(t->device_out[0], OPERAND_INT, rows);
     return 0;
 }
 
 static double make_greedy(struct trial *t)
 {
-    return sample_of(t, 0, 1);
+    return sample_of(t, BATCH, 0, 1);
+}
+
+static double make_greedy_1(struct trial *t)
+{
+    return sample_of(t, 1, 0, 1);
 }
 
 static double make_top_p(struct trial *t)
 {
-    return sample_of(t, 0.8, 0.9);
+    return sample_of(t, BATCH, 0.8, 0.9);
+}
+
+static double make_top_p_1(struct trial *t)
+{
+    return sample_of(t, 1, 0.8, 0.9);
 }
 
 /* A shard of which each row is a run of the tensor's. */
@@ -494,6 +534,12 @@ static const struct row {
     {"decode_1_matmul_down", ELEM_BF16, make_down_1},
     {"decode_1_matmul_head", ELEM_BF16, make_head_1},
     {"decode_1_attention", ELEM_BF16, make_attention_1},
+    {"decode_1_add_norm", ELEM_BF16, make_add_norm_1},
+    {"decode_1_silu", ELEM_BF16, make_silu_1},
+    {"decode_1_greedy", ELEM_BF16, make_greedy_1},
+    {"decode_1_top_p", ELEM_BF16, make_top_p_1},
+    {"decode_16_add_norm", ELEM_BF16, make_add_norm_16},
+    {"decode_16_silu", ELEM_BF16, make_silu_16},
     {"decode_64_matmul_gate_up", ELEM_BF16, make_gate_up_64},
     {"decode_64_matmul_down", ELEM_BF16, make_down_64},
     {"decode_64_attention", ELEM_BF16, make_attention_64},

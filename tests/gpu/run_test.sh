@@ -121,6 +121,25 @@ leaves_results_when_killed() {
         keeps_other_parts && ! grep -q '^| decode' "$OUT/RESULTS.md"
 }
 
+# The steps of `fast` with a model, up to the last. It takes longer to be cut in what comes then.
+measures_a_model() {
+    rm -rf "$OUT"
+    PATH=$work/bin:$PATH sh "$tree/tests/gpu/run" fast >"$work/output" 2>&1 &
+    until grep -q '^| user_generate_16' "$OUT/RESULTS.md" 2>/dev/null || ! kill -0 $!; do
+        sleep 0.1
+    done
+    kill $!
+    wait $!
+    for step in prefill decode decode_4 decode_16 decode_long user_forward user_perplexity user_generate \
+        user_generate_4 user_generate_16; do
+        has_row "$step" ok || return
+    done >"$work/rows"
+    cat "$OUT/RESULTS.md"
+    grep -q "^| decode_16 | [0-9.]* | [0-9]* | *| *|$" "$OUT/RESULTS.md" &&
+        grep -q "^- user_forward: [0-9.]* s$" "$OUT/RESULTS.md" &&
+        grep -q "^- user_generate_16: [0-9.]* s, [0-9]* tokens/s after the first$" "$OUT/RESULTS.md"
+}
+
 # Steps of this test's own.
 steps() { # SECONDS COMMAND...
     # shellcheck disable=SC2034 # these are for steps.sh
@@ -169,6 +188,7 @@ check "what other parts found before stays" keeps_other_parts
 check "steps that no longer fit are skipped" skips_what_does_not_fit
 check "a step without a GPU is a failure" a_failure_fails
 check "killed, it leaves what it has" leaves_results_when_killed
+check "whole commands and steps of decoding are timed" measures_a_model
 check "a step that takes too long is cut" is_cut
 check "so is one that the deadline ends" is_cut_by_the_deadline
 check "a Python program is skipped without its modules" is_skipped_without_its_modules

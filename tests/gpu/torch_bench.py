@@ -1,8 +1,9 @@
 """torch_bench.py [--rehearsal] [SECTION...] - PyTorch at the shapes of gpu_ops_bench: a line is name,
 milliseconds. Medians, after a warm-up, of batches timed between events of the GPU, bf16, random
 operands. Attention is that of FlashAttention and that of cuDNN, and the faster one stands for PyTorch,
-also in the last line: the forward pass of a whole model of Llama-3.1-8B's shape with random weights,
-torch.compile, logits of every token.
+also in a whole model of Llama-3.1-8B's shape with random weights and torch.compile. model_prefill is a
+forward pass with the logits of every token. model_decode, _4 and _16 are a token of so many sequences
+behind SHORT others, model_decode_long one behind CONTEXT, as CUDA graphs.
 
 A section that fails says so, and the exit code is 1 at the end. What follows gets a process of its
 own: the GPU may refuse everything to one in which a kernel or the recording of a graph failed.
@@ -27,13 +28,13 @@ if REHEARSAL:
     DEVICE, COMPILER, BUDGET_MS = "cpu", "eager", 1
     HIDDEN, FFN, VOCAB, LAYERS = 64, 96, 500, 12
     HEADS, KV_HEADS, HEAD_DIM = 4, 2, 16
-    PREFILL, CONTEXT, BATCH = 32, 32, 4
+    PREFILL, CONTEXT, SHORT, BATCH = 32, 32, 16, 4
     ATTENTIONS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
 else:
     DEVICE, COMPILER, BUDGET_MS = "cuda", "inductor", 30
     HIDDEN, FFN, VOCAB, LAYERS = 4096, 14336, 128256, 32
     HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
-    PREFILL, CONTEXT, BATCH = 8192, 8192, 64
+    PREFILL, CONTEXT, SHORT, BATCH = 8192, 8192, 1024, 64
     ATTENTIONS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
 plain = False  # without graphs
@@ -86,11 +87,12 @@ def as_graph(run, count):
     return graph.replay
 
 
-def median_ms(run, budget_ms=BUDGET_MS, batches=7):
+def median_ms(run, budget_ms=BUDGET_MS, batches=7, long_graph=False):
     repeated(run, 3)
     once = time_ms(lambda: repeated(run, 3)) / 3
     count = max(1, int(budget_ms / once))
-    batch = as_graph(run, count) if once < 1 and not plain else lambda: repeated(run, count)
+    graph = (once < 1 or long_graph) and not plain
+    batch = as_graph(run, count) if graph else lambda: repeated(run, count)
     batch()
     return sorted(time_ms(batch) for _ in range(batches))[batches // 2] / count
 
@@ -148,6 +150,10 @@ def elementwise():
     report("add_norm", lambda: fused(x, y, weight))
     gate_up = random(PREFILL, 2 * FFN)
     report("silu", lambda: act(gate_up))
+    for count in (1, 16):
+        x, y, gate_up = random(count, HIDDEN), random(count, HIDDEN), random(count, 2 * FFN)
+        report(f"decode_{count}_add_norm", lambda: fused(x, y, weight))
+        report(f"decode_{count}_silu", lambda: act(gate_up))
     heads = random(PREFILL, HEADS + KV_HEADS, HEAD_DIM)
     cos, sin = (random(PREFILL, 1, HEAD_DIM // 2, dtype=torch.float32) for _ in range(2))
     rope = torch.compile(rotate, backend=COMPILER)
@@ -198,6 +204,9 @@ def sampling():
         return ids.gather(-1, values.multinomial(1))
 
     report("decode_64_top_p", top_p)
+    logits = rotating(4 * VOCAB, lambda: random(1, VOCAB, dtype=torch.float32))
+    report("decode_1_greedy", lambda: logits().argmax(-1))
+    report("decode_1_top_p", top_p)
 
 
 class Block(torch.nn.Module):
@@ -234,21 +243,76 @@ class Model(torch.nn.Module):
         return self.head(self.norm(x))
 
 
-def whole_model():
-    kind = fastest or "flash"
+def make_model():
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(DEVICE):
-        model = Model().eval()
+        return Model().eval()
+
+
+def angles(count):
     frequencies = 500000.0 ** (-torch.arange(0, HEAD_DIM, 2, device=DEVICE).float() / HEAD_DIM)
-    angles = torch.arange(PREFILL, device=DEVICE).float()[:, None] * frequencies
+    return torch.arange(count, device=DEVICE).float()[:, None] * frequencies
+
+
+def whole_model():
+    kind = fastest or "flash"
+    model = make_model()
     ids = torch.randint(0, VOCAB, (1, PREFILL), device=DEVICE)
     for block in model.blocks:
         block.compile(backend=COMPILER)
-    cos, sin = angles.cos(), angles.sin()
+    cos, sin = angles(PREFILL).cos(), angles(PREFILL).sin()
     with sdpa_kernel(ATTENTIONS[kind]):  # also while it is compiled, which decides
         ms = median_ms(lambda: model(ids, cos, sin), budget_ms=1)
     tell("model_prefill", ms)
     print(f"# {PREFILL / ms * 1e3:.0f} tokens/s of Llama-3.1-8B's shape, attention by {kind}")
+
+
+def decode_block(x, cos, sin, keys, values, norm_1, norm_2, qkv, projection, gate_up, down):
+    """Keys and values have a place for this token at their end."""
+    b = x.shape[0]
+    heads = F.linear(rms_norm(x, norm_1), qkv).view(b, 1, HEADS + 2 * KV_HEADS, HEAD_DIM)
+    q, k, v = heads.transpose(1, 2).split([HEADS, KV_HEADS, KV_HEADS], 1)
+    keys[:, :, -1:] = rotate(k, cos, sin)
+    values[:, :, -1:] = v
+    o = F.scaled_dot_product_attention(rotate(q, cos, sin), keys, values, enable_gqa=True)
+    x = x + F.linear(o.transpose(1, 2).reshape(b, 1, -1), projection)
+    return x + F.linear(swiglu(F.linear(rms_norm(x, norm_2), gate_up)), down)
+
+
+def time_decoding(model, kind, count, context):
+    """Milliseconds of a step of `count` sequences behind `context` tokens. It is compiled anew: sizes
+    that change would become variables."""
+    torch._dynamo.reset()
+    block_step = torch.compile(decode_block, backend=COMPILER)
+    ids = torch.randint(0, VOCAB, (count, 1), device=DEVICE)
+    cos, sin = angles(context + 1)[-1:].cos(), angles(context + 1)[-1:].sin()
+    caches = [[random(count, KV_HEADS, context + 1, HEAD_DIM) for _ in range(2)] for _ in range(LAYERS)]
+
+    def step():
+        x = model.embedding(ids)
+        for block, cache in zip(model.blocks, caches):
+            x = block_step(x, cos, sin, *cache, *block.parameters())
+        return model.head(model.norm(x)).argmax(-1)
+
+    with sdpa_kernel(ATTENTIONS[kind]):
+        return median_ms(step, long_graph=True)
+
+
+def whole_decoding():
+    """The kind that is the faster one for one sequence is that of all."""
+    model = make_model()
+    times = {}
+    for kind in ATTENTIONS:
+        try:
+            times[kind] = time_decoding(model, kind, 1, SHORT)
+        except RuntimeError as refused:
+            print(f"# decoding, attention by {kind}: {first_line(refused)}")
+    kind = min(times, key=times.get)
+    tell("model_decode", times[kind])
+    for count in (4, 16):
+        tell(f"model_decode_{count}", time_decoding(model, kind, count, SHORT))
+    tell("model_decode_long", time_decoding(model, kind, 1, CONTEXT - 2))
+    print(f"# {1e3 / times[kind]:.0f} tokens/s of one sequence, attention by {kind}")
 
 
 def prefill_attention():
@@ -281,7 +345,7 @@ def decoding_attention():
 SECTIONS = {
     section.__name__: section
     for section in (prefill_attention, products, decoding, decoding_attention, sampling,
-                    elementwise, whole_model)
+                    elementwise, whole_model, whole_decoding)
 }
 
 
