@@ -96,27 +96,23 @@ template <typename E, int N> __device__ inline pack<E, N> load_pack(const E *fro
 }
 
 /* 16 bytes of what no kernel writes while this one runs and a block reads once, as of weights: they
- * take no place in the first-level cache. The load stays in front of wait_for_kernel_before(). */
-__device__ inline uint4 load_16_bytes_once(const void *from)
+ * take no place in the first-level cache. Zeros, and nothing read, where not `there`. The load
+ * stays in front of wait_for_kernel_before(). */
+__device__ inline uint4 load_16_bytes_once(const void *from, bool there)
 {
+    uint4 x = {0, 0, 0, 0};
 #if defined(__CUDA_ARCH__)
-    uint4 x;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(from));
-    return x;
+    asm volatile("{\n"
+                 ".reg .pred there;\n"
+                 "setp.ne.u32 there, %5, 0;\n"
+                 "@there ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 "}"
+                 : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
+                 : "l"(from), "r"((unsigned)there));
 #else
-    return *static_cast<const uint4 *>(from);
+    if (there) x = *static_cast<const uint4 *>(from);
 #endif
-}
-
-template <typename E, int N> __device__ inline pack<E, N> load_pack_once(const E *from)
-{
-    if constexpr (N * sizeof(E) < 16) return load_pack<E, N>(from);
-    pack<E, N> p;
-    const uint4 x = load_16_bytes_once(from);
-    memcpy(&p, &x, N * sizeof(E));
-    return p;
+    return x;
 }
 
 /* Into the second-level cache: 128 bytes, of which one is at `place`. */

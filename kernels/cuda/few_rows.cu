@@ -13,7 +13,12 @@ enum { COLUMNS = 2, AHEAD = 4, WARPS = 8 };
 template <typename E, int N> __device__ inline pack<E, N> load_or_zero(const E *from, bool there)
 {
     pack<E, N> p;
-    if (there) return load_pack_once<E, N>(from);
+    if constexpr (N * sizeof(E) == 16) {
+        const uint4 x = load_16_bytes_once(from, there);
+        memcpy(&p, &x, sizeof p);
+        return p;
+    }
+    if (there) return load_pack<E, N>(from);
 #pragma unroll
     for (int i = 0; i < N; i++)
         p.at[i] = from_real<E>(0);
@@ -75,12 +80,12 @@ __global__ void __launch_bounds__(WARPS *WARP) multiply_columns(const few_rows_a
     real_of<E> sums[COLUMNS][M] = {};
     const E *w[COLUMNS];
     pack<E, N> ahead[COLUMNS][AHEAD];
-    let_kernel_behind_start();
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
         w[j] = x.w + (first + j < x.n ? first + j : x.n - 1) * x.k;
     if (first < x.n) load_ahead(ahead, w, lane_id() * N, x.k);
     wait_for_kernel_before();
+    let_kernel_behind_start();
     if (first >= x.n) return;
     for (size_t at = lane_id() * N; at < x.k;) {
         add_products<E, N, M>(sums, x.a, ahead, at, x.k);

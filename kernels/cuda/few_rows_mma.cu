@@ -1,9 +1,13 @@
 /* few_rows_mma.cu - products of up to 16 rows of bf16 and f16 by tensor cores (few_rows_mma.h).
  *
- * Beside few_rows.cu: three blocks fit a multiprocessor, not two, so that a product of 4096 to 6144
- * columns is one wave (few_rows.cu has 1.45 waves of 6144, and was measured at 50 % of the copy
- * rate there); more rows cost no more instructions; and each lane keeps 128 bytes on the way at all
- * times. No GPU has timed it yet. So it is one of the ways that FERRY_CUDA_TUNE=1 times, and
+ * Beside few_rows.cu: up to 16 rows, and more of them cost no more instructions; each lane keeps
+ * 128 bytes on the way from the first tile to the last, while few_rows.cu asks for the next ones
+ * when it has used up all it had; three blocks fit a multiprocessor however many rows there are, so
+ * 4096 to 6144 columns are one wave. An H200 measured few_rows.cu at 50 % of the copy rate for 6144
+ * columns of k = 4096 and 57 % for 4096 of k = 14336. That was with two of its blocks on a
+ * multiprocessor; it has three or four since.
+ *
+ * No GPU has timed this kernel yet. So it is one of the ways that FERRY_CUDA_TUNE=1 times, and
  * without a search few_rows.cu and cuBLASLt come first: only where cuBLASLt has no algorithm is it
  * taken untimed, before tiles.cu. */
 #include "kernels/cuda/few_rows_mma.h"
@@ -30,7 +34,8 @@ bool few_rows_mma_takes(const struct product &x)
 {
     const bool has_type = x.elem == ELEM_BF16 || x.elem == ELEM_F16;
     return has_type && x.m <= MAX_MMA_ROWS && x.transpose_b && !x.transpose_a && !x.accumulate &&
-           x.k <= UINT32_MAX / MAX_MMA_ROWS && fits_width<bf16>(x.k, {x.a, x.b});
+           x.n <= INT32_MAX && x.k <= UINT32_MAX / MAX_MMA_ROWS &&
+           fits_width<bf16>(x.k, {x.a, x.b});
 }
 
 template <typename E> static enum status launch_type(const struct product &x, struct error *err)

@@ -31,8 +31,7 @@ enum { PART_STRIDE = COLUMNS + 4 }; /* lanes that store a part at once use diffe
 template <typename E, typename C> struct product_args {
     const E *w, *bias;
     C *c;
-    size_t n;
-    unsigned m, k; /* m k < 2^32 */
+    unsigned m, n, k; /* m k < 2^32, n < 2^31 */
     float alpha;
 };
 
@@ -58,58 +57,68 @@ __device__ inline unsigned lane_place()
     return lane_id() % 4 * PACK;
 }
 
-template <typename E> __device__ inline uint4 load_or_zero(const E *from, bool there)
-{
-    const uint4 zero = {0, 0, 0, 0};
-    return there ? load_16_bytes_once(from) : zero;
-}
+/* Where this lane reads next, in rows g and g + 8 of a tile. A row behind the last is the last one
+ * again. */
+template <typename E> struct lane_weights {
+    const E *low, *high;
 
-/* This lane's part of row g of a tile; that of row g + 8 lies to_high elements behind. A row behind
- * the last is the last one again. */
-template <typename E, typename C> struct lane_weights {
-    const E *low;
-    unsigned to_high;
-
-    __device__ lane_weights(const product_args<E, C> &x, size_t first)
+    template <typename C> __device__ lane_weights(const product_args<E, C> &x, unsigned first)
     {
-        const size_t row = min(first + lane_row(), x.n - 1);
-        low = x.w + row * x.k + lane_place();
-        to_high = (unsigned)(min(first + lane_row() + 8, x.n - 1) - row) * x.k;
+        const unsigned place = warp_id() * CHUNK + lane_place();
+        low = x.w + (size_t)min(first + lane_row(), x.n - 1) * x.k + place;
+        high = x.w + (size_t)min(first + lane_row() + 8, x.n - 1) * x.k + place;
+    }
+
+    __device__ void advance()
+    {
+        low += WARPS * CHUNK;
+        high += WARPS * CHUNK;
     }
 };
 
 /* Step u of the chunk that begins at `at`; zeros behind the end. */
-template <typename E, typename C>
-__device__ inline void load_step(ahead *to, int u, const lane_weights<E, C> &w, unsigned at,
+template <typename E>
+__device__ inline void load_step(ahead *to, int u, const lane_weights<E> &w, unsigned at,
                                  unsigned k)
 {
-    const unsigned place = at + u * STEP;
-    const bool there = place + lane_place() < k;
-    to->low[u] = load_or_zero(w.low + place, there);
-    to->high[u] = load_or_zero(w.low + place + w.to_high, there);
+    const bool there = at + u * STEP + lane_place() < k;
+    to->low[u] = load_16_bytes_once(w.low + u * STEP, there);
+    to->high[u] = load_16_bytes_once(w.high + u * STEP, there);
 }
 
+/* The first chunk of a warp. */
 template <typename E, typename C>
-__device__ inline void load_chunk(ahead *to, const product_args<E, C> &x, size_t first)
+__device__ inline void load_chunk(ahead *to, const product_args<E, C> &x, unsigned first)
 {
-    const lane_weights<E, C> w(x, first);
+    const lane_weights<E> w(x, first);
 #pragma unroll
     for (int u = 0; u < AHEAD; u++)
         load_step(to, u, w, warp_id() * CHUNK, x.k);
 }
 
-/* Of row g of each tile of rows, the elements of a step; zeros where there are none. */
+/* Where this lane reads in row g of the first tile of rows, and how far it is to the next tile. */
+template <typename E> struct lane_rows {
+    const E *at;
+    unsigned next_tile;
+
+    __device__ lane_rows(const rows<E> &a)
+        : at(a.first + lane_row() * a.stride + warp_id() * CHUNK + lane_place()),
+          next_tile(TILE_ROWS * a.stride)
+    {
+    }
+};
+
+/* Step u of the chunk that begins at `at`; zeros where there is no row, or behind its end. */
 template <typename E, int TILES>
-__device__ inline void load_rows(uint4 (&to)[TILES], const rows<E> &a, unsigned m, unsigned at,
-                                 unsigned k)
+__device__ inline void load_rows(uint4 (&to)[TILES], int u, const lane_rows<E> &a, unsigned at,
+                                 unsigned m, unsigned k)
 {
-    const unsigned place = at + lane_place();
+    const bool there = at + u * STEP + lane_place() < k;
 #pragma unroll
     for (int i = 0; i < TILES; i++) {
-        const unsigned row = i * TILE_ROWS + lane_row();
         to[i] = {0, 0, 0, 0};
-        if (row < m && place < k)
-            to[i] = *reinterpret_cast<const uint4 *>(a.first + row * a.stride + place);
+        if (there && i * TILE_ROWS + lane_row() < m)
+            to[i] = *reinterpret_cast<const uint4 *>(a.at + i * a.next_tile + u * STEP);
     }
 }
 
@@ -129,17 +138,21 @@ __device__ inline void multiply_step(float (&sums)[TILES][4], const uint4 &low, 
 /* A warp's sums over its chunks. Its first one is on the way. */
 template <typename E, typename C, int TILES>
 __device__ inline void add_chunks(float (&sums)[TILES][4], ahead *on_way,
-                                  const product_args<E, C> &x, const rows<E> &a, size_t first)
+                                  const product_args<E, C> &x, const rows<E> &a, unsigned first)
 {
-    const lane_weights<E, C> w(x, first);
-    for (unsigned at = warp_id() * CHUNK; at < x.k; at += WARPS * CHUNK)
+    lane_weights<E> w(x, first);
+    lane_rows<E> of_a(a);
+    for (unsigned at = warp_id() * CHUNK; at < x.k; at += WARPS * CHUNK) {
+        w.advance();
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
-            uint4 of_rows[TILES];
-            load_rows(of_rows, a, x.m, at + u * STEP, x.k);
-            multiply_step<E>(sums, on_way->low[u], on_way->high[u], of_rows);
+            uint4 step[TILES];
+            load_rows(step, u, of_a, at, x.m, x.k);
+            multiply_step<E>(sums, on_way->low[u], on_way->high[u], step);
             load_step(on_way, u, w, at + WARPS * CHUNK, x.k);
         }
+        of_a.at += WARPS * CHUNK;
+    }
 }
 
 /* Sums of each warp: of a row of a, those of all columns of a tile. */
@@ -160,7 +173,7 @@ __device__ inline void store_part(parts<TILES> &to, const float (&sums)[TILES][4
 
 template <typename E, typename C, int TILES>
 __device__ inline void store_tile(const product_args<E, C> &x, const parts<TILES> &from,
-                                  size_t first)
+                                  unsigned first)
 {
     const unsigned row = threadIdx.x / COLUMNS, column = threadIdx.x % COLUMNS;
     float sum = 0;
@@ -169,7 +182,7 @@ __device__ inline void store_tile(const product_args<E, C> &x, const parts<TILES
     for (int w = 0; w < WARPS; w++)
         sum += from[w][row][column];
     const float bias = x.bias ? to_real(x.bias[first + column]) : 0;
-    x.c[row * x.n + first + column] = from_real<C>(x.alpha * sum + bias);
+    x.c[(size_t)row * x.n + first + column] = from_real<C>(x.alpha * sum + bias);
 }
 
 /* All tiles of a block. make_rows() gives the rows of a: it is called once, by all threads, when
@@ -179,14 +192,14 @@ __device__ inline void multiply_tiles_of_block(const product_args<E, C> &x, F ma
 {
     __shared__ parts<TILES> sums_of_warps;
     ahead on_way;
-    let_kernel_behind_start();
-    load_chunk(&on_way, x, (size_t)blockIdx.x * COLUMNS);
+    load_chunk(&on_way, x, blockIdx.x * COLUMNS);
     wait_for_kernel_before();
+    let_kernel_behind_start();
     const rows<E> a = make_rows();
-    for (size_t first = (size_t)blockIdx.x * COLUMNS; first < x.n;) {
+    for (unsigned first = blockIdx.x * COLUMNS; first < x.n;) {
         float sums[TILES][4] = {};
         add_chunks(sums, &on_way, x, a, first);
-        const size_t next = first + (size_t)gridDim.x * COLUMNS;
+        const unsigned next = first + gridDim.x * COLUMNS;
         if (next < x.n) load_chunk(&on_way, x, next);
         __syncthreads(); /* all sums of the tile before have been read */
         store_part<TILES>(sums_of_warps, sums);
@@ -206,8 +219,8 @@ template <typename E, typename C> product_args<E, C> args_of(const struct produc
     return {static_cast<const E *>(x.b),
             static_cast<const E *>(x.bias),
             static_cast<C *>(x.c),
-            x.n,
             (unsigned)x.m,
+            (unsigned)x.n,
             (unsigned)x.k,
             (float)x.alpha};
 }
