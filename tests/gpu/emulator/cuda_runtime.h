@@ -3,7 +3,8 @@
  *
  * 1. Threads of a block are fibers. One runs until it waits for its warp (shuffles, votes, mma) or
  *    its block; which one goes on is drawn, so that a missing barrier shows.
- * 2. Blocks run one after the other; shared memory is static, and what is dynamic starts as NaN.
+ * 2. Blocks run one after the other, the first or the last of them first; shared memory is static,
+ *    and what is dynamic starts as NaN.
  * 3. Copies that a kernel does not wait for are done when it does.
  * 4. What is put in a stream is done at once, or recorded where a graph is; nothing that waits may
  *    be called then.
@@ -96,6 +97,18 @@ static inline int atomicMin(int *at, int x)
     const int was = *at;
     *at = min(was, x);
     return was;
+}
+
+/* Counts from 0 to last, and from there to 0 again. */
+static inline unsigned atomicInc(unsigned *at, unsigned last)
+{
+    const unsigned was = *at;
+    *at = was >= last ? 0 : was + 1;
+    return was;
+}
+
+static inline void __threadfence()
+{
 }
 
 static inline int __ffs(int x)
