@@ -65,6 +65,12 @@ static bool cache_write_sizes(const union op_params *p, struct op_sizes *s)
     return qkv_sizes(h, s) && op_size_set(s, 'c', (uint64_t)h->groups * 2 * h->head_dim);
 }
 
+static bool rotary_cache_sizes(const union op_params *p, struct op_sizes *s)
+{
+    const union op_params write = {.cache_write.heads = p->rotary.heads};
+    return rotary_sizes(p, s) && cache_write_sizes(&write, s);
+}
+
 static bool activation_sizes(const union op_params *p, struct op_sizes *s)
 {
     uint64_t parts = p->activation.gated ? 2 : 1;
@@ -391,6 +397,17 @@ enum status op_infer(unsigned op, const union op_params *p, const struct operand
 
 /* ---- cost ---- */
 
+double op_moved(unsigned op, const struct operand *in, const struct operand *o)
+{
+    const struct op_row *row = op_row(op);
+    uint64_t most = UINT64_MAX;
+    if (!o->num_dims) return 0;
+    for (unsigned i = 0; i < row->num_in && (row->flags & OP_FEW_ROWS); i++)
+        if (row->in[i].type == TYPE_INT) most = in[i].shape[0];
+    const double numel = (double)operand_numel(o);
+    return o->shape[0] > most ? numel / (double)o->shape[0] * (double)most : numel;
+}
+
 double op_flops(unsigned op, const union op_params *p, const struct operand *in,
                 const struct operand *out)
 {
@@ -398,6 +415,6 @@ double op_flops(unsigned op, const union op_params *p, const struct operand *in,
     double flops = 0;
     if (row->flops) return row->flops(p, in, out);
     for (unsigned i = 0; i < row->num_out; i++)
-        if (out[i].num_dims) flops += (double)operand_numel(&out[i]);
+        flops += op_moved(op, in, &out[i]);
     return flops;
 }

@@ -352,17 +352,31 @@ void make_attention_merge(struct trial *t)
     make_like(t, &t->out[1], &t->in[1]);
 }
 
+/* A cache, and the rows of it that tokens are written to. */
+static void make_cache_rows(struct trial *t, struct operand *rows, struct operand *cache,
+                            struct head_shape s)
+{
+    const uint64_t num_tokens = t->in[0].shape[0];
+    MAKE(*rows, INT, num_tokens);
+    set_permutation(rows->data, num_tokens);
+    for (size_t i = 0; i < num_tokens; i += 3)
+        ((int32_t *)rows->data)[i] = -1;
+    MAKE(*cache, ELEM, num_tokens + 2, (uint64_t)s.groups * 2 * s.head_dim);
+}
+
 void make_cache_write(struct trial *t)
 {
     const struct head_shape s = some_heads();
     const uint64_t num_tokens = tokens();
     t->params.cache_write.heads = s;
     MAKE(t->in[0], ELEM, num_tokens, columns_of(s));
-    MAKE(t->in[1], INT, num_tokens);
-    set_permutation(t->in[1].data, num_tokens);
-    for (size_t i = 0; i < num_tokens; i += 3)
-        ((int32_t *)t->in[1].data)[i] = -1;
-    MAKE(t->out[0], ELEM, num_tokens + 2, (uint64_t)s.groups * 2 * s.head_dim);
+    make_cache_rows(t, &t->in[1], &t->out[0], s);
+}
+
+void make_rotary_cache(struct trial *t)
+{
+    make_rotary(t);
+    make_cache_rows(t, &t->in[3], &t->out[1], t->params.rotary.heads);
 }
 
 void make_activation(struct trial *t)
