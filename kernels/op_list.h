@@ -30,10 +30,10 @@
 #define OPS(X) \
     /* x: row ids[t] - first_row of the table, times scale; 0 where the table has none */ \
     X(OP_EMBEDDING, embedding, embedding, "ids:int[T] table[R,h] -> x[T,h]", \
-      NULL, NULL, OP_READS_FEW_ROWS, 0.5, PLAIN, PLAIN) \
+      NULL, NULL, OP_FEW_ROWS, 0.5, PLAIN, PLAIN) \
     /* y = x[t] + table[positions[t]] */ \
     X(OP_POSITIONS, positions, none, "x[T,h] table[P,h] positions:int[T] -> y[T,h]=x", \
-      NULL, NULL, 0, 1, PLAIN, PLAIN) \
+      NULL, NULL, OP_FEW_ROWS, 1, PLAIN, PLAIN) \
     /* stats: mean (0 for RMS) and 1 / sqrt(variance + epsilon) */ \
     X(OP_NORM, norm, norm, "x[T,h] weight[h] bias[h]? -> y[T,h] stats:real[T,2]?", \
       NULL, NULL, 0, 2, PLAIN, PLAIN) \
@@ -62,7 +62,7 @@
      * + 1 where interleaved) of each query and key head made (x cos - y sin, y cos + x \
      * sin); the other way round where inverse */ \
     X(OP_ROTARY, rotary, rotary, "qkv[T,w] table:real[P,d] positions:int[T] -> y[T,w]=qkv", \
-      rotary_sizes, NULL, 0, 2, PLAIN, PLAIN) \
+      rotary_sizes, NULL, OP_FEW_ROWS, 2, PLAIN, PLAIN) \
     /* The query heads of group g lie in q from element g * q_stride of a row, its key \
      * head in kv from g * kv_stride + k_at, its value head from g * kv_stride + v_at. A \
      * span (q_begin, q_count, q_position, k_begin, k_count, k_position) says that \
@@ -87,7 +87,11 @@
     /* key and value of token t in row rows[t] of the cache (not where that is \
      * negative); all other rows stay */ \
     X(OP_CACHE_WRITE, cache_write, cache_write, "qkv[T,w] rows:int[T] -> cache[R,c]", \
-      cache_write_sizes, NULL, OP_IS_COPY, 0, PLAIN, PLAIN) \
+      cache_write_sizes, NULL, OP_IS_COPY | OP_FEW_ROWS, 0, PLAIN, PLAIN) \
+    /* y of rotary, and cache_write of it */ \
+    X(OP_ROTARY_CACHE, rotary_cache, rotary, \
+      "qkv[T,w] table:real[P,d] positions:int[T] rows:int[T] -> y[T,w]=qkv cache[R,c]", \
+      rotary_cache_sizes, NULL, OP_FEW_ROWS, 2, PLAIN, PLAIN) \
     /* y = f(x), or f(gate) * up where gated: x is gate, then up. counts: only the first \
      * sum(counts) rows count */ \
     X(OP_ACTIVATION, activation, activation, "x[T,w] counts:int[E]? -> y[T,n]", \
@@ -131,7 +135,7 @@
       NULL, NULL, 0, 2, PLAIN, PLAIN) \
     /* y[i] = x[rows[i]], 0 where rows[i] < 0 */ \
     X(OP_GATHER_ROWS, gather_rows, none, "x[T,h] rows:int[n] -> y[n,h]", \
-      NULL, NULL, OP_IS_COPY | OP_READS_FEW_ROWS, 0, PLAIN, PLAIN) \
+      NULL, NULL, OP_IS_COPY | OP_FEW_ROWS, 0, PLAIN, PLAIN) \
     /* Cross entropy over columns that several ranks hold: a rank has columns \
      * first_column.. first_column + valid of all; columns behind `valid` are padding. \
      * max: of each row */ \

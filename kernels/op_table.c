@@ -65,6 +65,12 @@ static bool cache_write_sizes(const union op_params *p, struct op_sizes *s)
     return qkv_sizes(h, s) && op_size_set(s, 'c', (uint64_t)h->groups * 2 * h->head_dim);
 }
 
+static bool rotary_cache_sizes(const union op_params *p, struct op_sizes *s)
+{
+    const union op_params write = {.cache_write.heads = p->rotary.heads};
+    return rotary_sizes(p, s) && cache_write_sizes(&write, s);
+}
+
 static bool activation_sizes(const union op_params *p, struct op_sizes *s)
 {
     uint64_t parts = p->activation.gated ? 2 : 1;
@@ -405,6 +411,17 @@ enum status op_infer(unsigned op, const union op_params *p, const struct operand
 
 /* ---- cost ---- */
 
+double op_moved(unsigned op, const struct operand *in, const struct operand *o)
+{
+    const struct op_row *row = op_row(op);
+    uint64_t most = UINT64_MAX;
+    if (!o->num_dims) return 0;
+    for (unsigned i = 0; i < row->num_in && (row->flags & OP_FEW_ROWS); i++)
+        if (row->in[i].type == TYPE_INT) most = in[i].shape[0];
+    const double numel = (double)operand_numel(o);
+    return o->shape[0] > most ? numel / (double)o->shape[0] * (double)most : numel;
+}
+
 double op_flops(unsigned op, const union op_params *p, const struct operand *in,
                 const struct operand *out)
 {
@@ -412,7 +429,7 @@ double op_flops(unsigned op, const union op_params *p, const struct operand *in,
     double flops = 0;
     if (row->flops) return row->flops(p, in, out);
     for (unsigned i = 0; i < row->num_out; i++)
-        if (out[i].num_dims) flops += (double)operand_numel(&out[i]);
+        flops += op_moved(op, in, &out[i]);
     return flops;
 }
 
@@ -426,14 +443,6 @@ static double part(double of, double whole)
     return of < whole ? of / whole : 1;
 }
 
-/* A row of the table for each token. */
-static double share_of_positions(const union op_params *p, const struct operand *in, unsigned i,
-                                 bool in_place)
-{
-    (void)p, (void)in_place;
-    return i == 1 ? part((double)in[2].shape[0], (double)in[1].shape[0]) : 1;
-}
-
 /* Values stay where they are. */
 static double share_of_queries_and_keys(const struct head_shape *h)
 {
@@ -444,8 +453,9 @@ static double share_of_rotary(const union op_params *p, const struct operand *in
                               bool in_place)
 {
     const struct head_shape *h = &p->rotary.heads;
-    if (i > 0) return share_of_positions(p, in, i, in_place);
-    return in_place ? share_of_queries_and_keys(h) * p->rotary.rotary_dim / h->head_dim : 1;
+    (void)in;
+    return i == 0 && in_place ? share_of_queries_and_keys(h) * p->rotary.rotary_dim / h->head_dim
+                              : 1;
 }
 
 static double share_of_head_norm(const union op_params *p, const struct operand *in, unsigned i,
@@ -475,9 +485,9 @@ static double share_of_experts(const union op_params *p, const struct operand *i
 }
 
 static share *const shares[NUM_ALL_OPS] = {
-    [OP_POSITIONS] = share_of_positions,    [OP_ROTARY] = share_of_rotary,
-    [OP_HEAD_NORM] = share_of_head_norm,    [OP_ATTENTION] = share_of_attention,
-    [OP_GROUPED_MATMUL] = share_of_experts, [OP_GROUPED_DGRAD] = share_of_experts,
+    [OP_ROTARY] = share_of_rotary,         [OP_HEAD_NORM] = share_of_head_norm,
+    [OP_ATTENTION] = share_of_attention,   [OP_GROUPED_MATMUL] = share_of_experts,
+    [OP_GROUPED_DGRAD] = share_of_experts,
 };
 
 double op_share_read(unsigned op, const union op_params *p, const struct operand *in, unsigned i,

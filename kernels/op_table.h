@@ -9,8 +9,9 @@
 #include "kernels/ops.h"
 
 enum op_flags {
-    OP_READS_FEW_ROWS = 1, /* of a large input: as many bytes as it writes are counted */
-    OP_PARTIAL_ROWS = 2,   /* only the rows that `counts` gives are written, if `counts` is there */
+    OP_FEW_ROWS = 1,     /* of no operand more rows are read or written than its last INT input
+                          * has; with OP_IS_COPY as many bytes are read as are written */
+    OP_PARTIAL_ROWS = 2, /* only the rows that `counts` gives are written, if `counts` is there */
     OP_PARTIAL_OF_PARTIAL = 4, /* unwritten rows of the first input are unwritten in the output */
     OP_WAITS_FOR_HOST = 8,     /* the host needs numbers that the device computes */
     OP_IS_LOCAL = 16,          /* of collectives: no communication */
@@ -73,13 +74,16 @@ MUST_CHECK enum status op_infer(unsigned op, const union op_params *p, const str
                                 unsigned wanted, struct op_sizes *s, struct operand *out,
                                 struct error *err);
 
+/* Numbers of an operand of the call that are read or written. */
+double op_moved(unsigned op, const struct operand *in, const struct operand *o);
+
 /* Floating-point operations. */
 double op_flops(unsigned op, const union op_params *p, const struct operand *in,
                 const struct operand *out);
 
-/* The share of input i that has to be read, 0 to 1: of a table the rows of these tokens, of a cache
- * the keys that a query sees. in_place: the output lies where input 0 does, and so as much of it is
- * written as is read. An input that is another one, too, is to be absent. */
+/* The share of the numbers of op_moved that has to be read of input i, 0 to 1: of a cache the keys
+ * that a query sees. in_place: the output lies where input 0 does, and so as much of it is written
+ * as is read. An input that is another one, too, is to be absent. */
 double op_share_read(unsigned op, const union op_params *p, const struct operand *in, unsigned i,
                      bool in_place);
 

@@ -143,22 +143,33 @@ static bool takes_mma(WORKSPACE_ARGUMENTS)
     return attention_fits_mma(p, in) && fits_width<E>(WIDTH<E>, {in[0].data, in[1].data});
 }
 
+template <typename E> static bool takes_decode(WORKSPACE_ARGUMENTS)
+{
+    return takes_mma<E>(p, in, out) && attention_decodes(p, in);
+}
+
+template <typename E> static enum status run_mma(OP_ARGUMENTS)
+{
+    (void)workspace;
+    return attention_mma(attention_args_of<E>(p, in, out), err);
+}
+
+template <typename E> static enum status run_decode(OP_ARGUMENTS)
+{
+    return attention_decode(attention_args_of<E>(p, in, out), in[1].shape[0], workspace, err);
+}
+
 template <typename E> enum status attention_own(OP_ARGUMENTS)
 {
-    struct attention_args<E> a = attention_args_of<E>(p, in, out);
-    if (!takes_mma<E>(p, in, out)) return attention_plain(a, err);
-    a.splits = attention_splits(p, in);
-    a.part_o = static_cast<float *>(workspace);
-    a.part_lse = a.part_o + (size_t)a.splits * a.num_queries * a.groups * a.queries * a.head_dim;
-    return attention_mma(a, err);
+    if (takes_decode<E>(p, in, out)) return run_decode<E>(p, in, out, workspace, err);
+    if (takes_mma<E>(p, in, out)) return run_mma<E>(p, in, out, workspace, err);
+    return attention_plain(attention_args_of<E>(p, in, out), err);
 }
 
 size_t attention_own_workspace(const union op_params *p, const struct operand *in)
 {
-    const struct head_shape s = p->attention.heads;
-    const size_t splits = attention_splits(p, in);
-    if (splits == 1 || !attention_fits_mma(p, in)) return 0;
-    return splits * in[0].shape[0] * s.groups * s.queries * (s.head_dim + 1) * sizeof(float);
+    if (!attention_fits_mma(p, in) || !attention_decodes(p, in)) return 0;
+    return attention_decode_workspace(p, in);
 }
 
 template <typename E> enum status op_attention(OP_ARGUMENTS)
@@ -188,7 +199,7 @@ WORKSPACE_FOR_ALL_TYPES(op_attention_workspace)
 
 /* ---- by name ---- */
 
-static size_t own_workspace(WORKSPACE_ARGUMENTS)
+static size_t decode_workspace(WORKSPACE_ARGUMENTS)
 {
     (void)out;
     return attention_own_workspace(p, in);
@@ -196,8 +207,10 @@ static size_t own_workspace(WORKSPACE_ARGUMENTS)
 
 // clang-format off
 const struct device_kernel attention_kernels[] = {
-    {"mma", ELEM_BF16, takes_mma<bf16>, {attention_own<bf16>, own_workspace}},
-    {"mma", ELEM_F16, takes_mma<f16>, {attention_own<f16>, own_workspace}},
+    {"mma", ELEM_BF16, takes_mma<bf16>, {run_mma<bf16>, NULL}},
+    {"mma", ELEM_F16, takes_mma<f16>, {run_mma<f16>, NULL}},
+    {"decode", ELEM_BF16, takes_decode<bf16>, {run_decode<bf16>, decode_workspace}},
+    {"decode", ELEM_F16, takes_decode<f16>, {run_decode<f16>, decode_workspace}},
     {"cudnn", ELEM_BF16, attention_cudnn_takes<bf16>, {attention_cudnn<bf16>, attention_cudnn_workspace<bf16>}},
     {"cudnn", ELEM_F16, attention_cudnn_takes<f16>, {attention_cudnn<f16>, attention_cudnn_workspace<f16>}},
     {},

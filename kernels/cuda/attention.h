@@ -1,6 +1,7 @@
 /* attention.h - what the ways to attention share: attention.cu takes everything, a warp a query
- * head of a token; attention_mma.cu bf16 and f16 heads of up to 256 on tensor cores;
- * attention_cudnn.cu whole sequences of these types, where there is cuDNN.
+ * head of a token; attention_mma.cu bf16 and f16 heads of up to 256 on tensor cores, and
+ * attention_decode.cu the same, faster where there are few queries; attention_cudnn.cu whole
+ * sequences of these types, where there is cuDNN.
  *
  * Spans are read on the device, by whole warps: nobody waits for the host. */
 #ifndef FERRY_KERNELS_CUDA_ATTENTION_H
@@ -18,9 +19,7 @@ template <typename E> struct attention_args {
     const struct span *spans;
     E *o;            /* [num_queries, heads, head_dim] */
     real_of<E> *lse; /* [num_queries, heads] or NULL */
-    float *part_o;   /* [splits, num_queries, heads, head_dim], where splits > 1 */
-    float *part_lse; /* [splits, num_queries, heads] */
-    unsigned num_spans, num_queries, groups, queries, head_dim, splits;
+    unsigned num_spans, num_queries, groups, queries, head_dim;
     size_t q_columns, kv_columns;
     unsigned q_stride, kv_stride, k_at, v_at;
     real_of<E> scale, softcap;
@@ -45,7 +44,6 @@ static inline struct attention_args<E> attention_inputs_of(const union op_params
     a.groups = p->attention.heads.groups;
     a.queries = p->attention.heads.queries;
     a.head_dim = p->attention.heads.head_dim;
-    a.splits = 1;
     a.q_columns = in[0].shape[1];
     a.kv_columns = in[1].shape[1];
     a.q_stride = p->attention.q_stride;
@@ -151,11 +149,18 @@ template <typename R> __device__ inline R add_sink(R sink, R *max, R *sum)
     return before;
 }
 
-/* In attention_mma.cu: whether it takes these shapes (of rows aligned to 16 bytes), how it splits
- * keys, and the launch. */
+/* In attention_mma.cu: whether it, and attention_decode.cu, take these shapes (of rows aligned to
+ * 16 bytes); the launch. */
 bool attention_fits_mma(const union op_params *p, const struct operand *in);
-unsigned attention_splits(const union op_params *p, const struct operand *in);
 template <typename E> enum status attention_mma(const attention_args<E> &a, struct error *err);
+
+/* In attention_decode.cu: whether it is for these shapes; bytes of its workspace; the launch. It
+ * computes with any shape that attention_mma takes. num_keys: rows of kv. */
+bool attention_decodes(const union op_params *p, const struct operand *in);
+size_t attention_decode_workspace(const union op_params *p, const struct operand *in);
+template <typename E>
+enum status attention_decode(const attention_args<E> &a, uint64_t num_keys, void *workspace,
+                             struct error *err);
 
 /* In attention.cu, for bf16 and f16: by our own kernels, whichever takes it. */
 template <typename E> enum status attention_own(OP_ARGUMENTS);

@@ -18,6 +18,8 @@ template <typename E, int N>
 __global__ void embed(const int32_t *ids, const E *table, uint64_t first_row, size_t num_rows, E *x,
                       size_t h, real_of<E> scale)
 {
+    let_kernel_behind_start();
+    wait_for_kernel_before();
     const uint64_t row = (uint64_t)(int64_t)ids[blockIdx.x] - first_row; /* wraps: no such row */
     real_of<E> v[N];
     E *to = x + blockIdx.x * h;
@@ -41,9 +43,9 @@ template <typename E> enum status op_embedding(OP_ARGUMENTS)
     E *x = data_of<E>(out[0]);
     const size_t h = out[0].shape[1];
     const bool wide = fits_width<E>(h, {table, x});
-    return launch("embedding", err, BY_WIDTH(embed, E, wide), dim3((unsigned)out[0].shape[0]),
-                  row_threads<E>(h, wide), 0, data_of<int32_t>(in[0]), table,
-                  p->embedding.first_row, in[1].shape[0], x, h, p->embedding.scale);
+    return launch_early("embedding", err, BY_WIDTH(embed, E, wide), dim3((unsigned)out[0].shape[0]),
+                        row_threads<E>(h, wide), 0, data_of<int32_t>(in[0]), table,
+                        p->embedding.first_row, in[1].shape[0], x, h, p->embedding.scale);
 }
 
 /* What of dtable no token adds to: dtable_sum, or 0. */
@@ -150,6 +152,8 @@ template <typename E> enum status op_positions(OP_ARGUMENTS)
 
 template <typename E, int N> __global__ void gather(const E *x, const int32_t *rows, E *y, size_t h)
 {
+    let_kernel_behind_start();
+    wait_for_kernel_before();
     const int32_t row = rows[blockIdx.x];
     if (row < 0)
         clear_row<E, N>(y + blockIdx.x * h, h);
@@ -164,8 +168,9 @@ template <typename E> enum status op_gather_rows(OP_ARGUMENTS)
     E *y = data_of<E>(out[0]);
     const size_t h = out[0].shape[1];
     const bool wide = fits_width<E>(h, {x, y});
-    return launch("gather_rows", err, BY_WIDTH(gather, E, wide), dim3((unsigned)out[0].shape[0]),
-                  row_threads<E>(h, wide), 0, x, data_of<int32_t>(in[1]), y, h);
+    return launch_early("gather_rows", err, BY_WIDTH(gather, E, wide),
+                        dim3((unsigned)out[0].shape[0]), row_threads<E>(h, wide), 0, x,
+                        data_of<int32_t>(in[1]), y, h);
 }
 
 /* A block a slot. */

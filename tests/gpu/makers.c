@@ -349,9 +349,41 @@ void make_attention_inputs(struct trial *t)
         make_range_inputs(t);
 }
 
+/* A step of decoding: the last tokens of some sequences, to the rows of a cache that these have. */
+static void make_cached_inputs(struct trial *t)
+{
+    const struct head_shape s = some_heads();
+    const uint64_t sequences = random_between(1, 16), each = random_between(0, 3) ? 1 : 3;
+    const uint64_t room = random_between(each, (making.small ? 2400 : 20000) / sequences);
+    t->params.attention.heads = s;
+    t->params.attention.q_stride = (s.queries + 2) * s.head_dim;
+    t->params.attention.kv_stride = 2 * s.head_dim;
+    t->params.attention.v_at = s.head_dim;
+    t->params.attention.scale = 1 / sqrt(s.head_dim);
+    t->params.attention.softcap = random_between(0, 3) ? 0 : 3;
+    t->params.attention.window = coin() ? 0 : (uint32_t)random_between(1, room);
+    t->params.attention.causal = true;
+    t->depth = (double)(room + s.head_dim);
+    MAKE(t->in[0], ELEM, sequences * each, columns_of(s));
+    MAKE(t->in[1], ELEM, sequences * room, (uint64_t)s.groups * 2 * s.head_dim);
+    MAKE(t->in[2], INT, sequences + 1, 6);
+    memset(t->in[2].data, 0, operand_numel(&t->in[2]) * 4);
+    for (uint64_t i = 0; i < sequences; i++) {
+        int32_t *span = (int32_t *)t->in[2].data + i * 6;
+        span[0] = (int32_t)(i * each);
+        span[1] = (int32_t)each;
+        span[3] = (int32_t)(i * room);
+        span[4] = (int32_t)random_between(each, room);
+        span[2] = span[4] - (int32_t)each;
+    }
+}
+
 void make_attention(struct trial *t)
 {
-    make_attention_inputs(t);
+    if (random_between(0, 2) == 0)
+        make_cached_inputs(t);
+    else
+        make_attention_inputs(t);
     const struct head_shape s = t->params.attention.heads;
     const uint64_t num_queries = t->in[0].shape[0], heads = (uint64_t)s.groups * s.queries;
     const bool uniform = t->params.attention.uniform_sequences != 0;
@@ -376,17 +408,31 @@ void make_attention_merge(struct trial *t)
     make_like(t, &t->out[1], &t->in[1]);
 }
 
+/* A cache, and the rows of it that tokens are written to. */
+static void make_cache_rows(struct trial *t, struct operand *rows, struct operand *cache,
+                            struct head_shape s)
+{
+    const uint64_t num_tokens = t->in[0].shape[0];
+    MAKE(*rows, INT, num_tokens);
+    set_permutation(rows->data, num_tokens);
+    for (size_t i = 0; i < num_tokens; i += 3)
+        ((int32_t *)rows->data)[i] = -1;
+    MAKE(*cache, ELEM, num_tokens + 2, (uint64_t)s.groups * 2 * s.head_dim);
+}
+
 void make_cache_write(struct trial *t)
 {
     const struct head_shape s = some_heads();
     const uint64_t num_tokens = tokens();
     t->params.cache_write.heads = s;
     MAKE(t->in[0], ELEM, num_tokens, columns_of(s));
-    MAKE(t->in[1], INT, num_tokens);
-    set_permutation(t->in[1].data, num_tokens);
-    for (size_t i = 0; i < num_tokens; i += 3)
-        ((int32_t *)t->in[1].data)[i] = -1;
-    MAKE(t->out[0], ELEM, num_tokens + 2, (uint64_t)s.groups * 2 * s.head_dim);
+    make_cache_rows(t, &t->in[1], &t->out[0], s);
+}
+
+void make_rotary_cache(struct trial *t)
+{
+    make_rotary(t);
+    make_cache_rows(t, &t->in[3], &t->out[1], t->params.rotary.heads);
 }
 
 /* Some of the columns [0, n) of x become what activations may stumble over. */

@@ -125,6 +125,19 @@ static const struct op_kernel *kernel_of(const struct trial *t, const struct dev
     return t->kernel ? t->kernel : &d->ops(t->elem)[t->op];
 }
 
+/* NaN, as what another op may have left there. */
+static enum status make_workspace(struct trial *t, size_t bytes, const struct device *d,
+                                  struct error *err)
+{
+    TRY(d->allocate(&t->device_workspace, bytes, "workspace", err));
+    void *contents = malloc(bytes + 1);
+    if (!contents) return fail(err, ERR_MEMORY, "no memory for a workspace");
+    memset(contents, 0xff, bytes);
+    const enum status st = d->upload(t->device_workspace, contents, bytes, err);
+    free(contents);
+    return st;
+}
+
 enum status trial_upload(struct trial *t, const struct device *d, struct error *err)
 {
     const struct op_kernel *kernel = kernel_of(t, d);
@@ -136,9 +149,14 @@ enum status trial_upload(struct trial *t, const struct device *d, struct error *
         else
             TRY(upload_operand(t, &t->device_out[i], &t->out[i], d, err));
     if (!kernel->workspace) return OK;
-    return d->allocate(&t->device_workspace,
-                       kernel->workspace(&t->params, t->device_in, t->device_out), "workspace",
-                       err);
+    return make_workspace(t, kernel->workspace(&t->params, t->device_in, t->device_out), d, err);
+}
+
+bool trial_can_repeat(const struct trial *t)
+{
+    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
+        if (input_of(t, i) >= 0) return false;
+    return true;
 }
 
 enum status trial_run(const struct trial *t, const struct device *d, struct error *err)

@@ -28,10 +28,13 @@ void random_start(uint64_t seed);
 double operand_get(const struct trial *t, const struct operand *o, size_t i);
 void operand_set(const struct trial *t, struct operand *o, size_t i, double x);
 
-/* Copies of all operands on the device; outputs that are an input on the host are there too. */
+/* Copies of all operands on the device; outputs that are an input on the host are there too. A
+ * workspace is full of NaN. */
 MUST_CHECK enum status trial_upload(struct trial *t, const struct device *d, struct error *err);
 MUST_CHECK enum status trial_run(const struct trial *t, const struct device *d, struct error *err);
 MUST_CHECK enum status trial_run_host(struct trial *t, struct error *err);
+/* Whether it can run again on the same operands: none of them is changed in place. */
+bool trial_can_repeat(const struct trial *t);
 /* What is on the device, to be uploaded again; all of it. */
 void trial_release_device(struct trial *t, const struct device *d);
 void trial_release(struct trial *t, const struct device *d);

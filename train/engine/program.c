@@ -297,18 +297,16 @@ struct op_cost program_cost(const struct program *p, const struct call *c)
     operands_of(p, c->in, MAX_INPUTS, in);
     operands_of(p, c->out, MAX_OUTPUTS, out);
     struct op_cost cost = {.flops = op_flops(c->op, &c->params, in, out)};
-    if (op_row(c->op)->flags & OP_READS_FEW_ROWS) {
-        cost.bytes = 2 * (double)p->values[c->out[0]].bytes;
-        return cost;
-    }
     leave_out_repeated(c, in);
+    const unsigned few_copied = OP_IS_COPY | OP_FEW_ROWS;
+    double read = 0, written = 0;
     for (unsigned i = 0; i < MAX_INPUTS; i++)
-        if (in[i].num_dims)
-            cost.bytes += (double)p->values[c->in[i]].bytes *
-                          op_share_read(c->op, &c->params, in, i, in_place);
+        read += op_moved(c->op, in, &in[i]) * (double)operand_bytes_of(in[i].type, p->elem) *
+                op_share_read(c->op, &c->params, in, i, in_place);
     for (unsigned i = 0; i < MAX_OUTPUTS; i++)
-        if (c->out[i] != NO_VALUE)
-            cost.bytes += (double)p->values[c->out[i]].bytes *
-                          (in_place && i == 0 ? op_share_read(c->op, &c->params, in, 0, true) : 1);
+        written += op_moved(c->op, in, &out[i]) * (double)operand_bytes_of(out[i].type, p->elem) *
+                   (in_place && i == 0 ? op_share_read(c->op, &c->params, in, 0, true) : 1);
+    if ((op_row(c->op)->flags & few_copied) == few_copied) read = written;
+    cost.bytes = read + written;
     return cost;
 }

@@ -244,7 +244,39 @@ static void costs_are_what_is_read_and_written(void **state)
         .op = OP_EMBEDDING, .label = "rows", .in = {ids, w}, .num_in = 2, .out = {&y}};
     assert_ok(program_emit(&p, &e, &err));
     cost = program_cost(&p, &p.calls[1]); /* not the whole table */
-    assert_true(cost.bytes == 2 * 4 * 16 * 2);
+    assert_true(cost.bytes == 4 * 4 + 2 * 4 * 16 * 2);
+    program_release(&p);
+}
+
+/* Two tokens of two groups of two queries, of heads of 8; a cache of 64 rows. */
+static void of_a_cache_the_rows_of_tokens_cost(void **state)
+{
+    struct program p;
+    struct groups g = four();
+    const struct head_shape heads = {2, 2, 8};
+    (void)state;
+    program_init(&p, ELEM_BF16, &g);
+    value_id qkv = add_input(&p, OPERAND_ELEM, 2, 64), table = add_input(&p, OPERAND_REAL, 99, 8);
+    value_id positions = add_input(&p, OPERAND_INT, 2, 0), rows = add_input(&p, OPERAND_INT, 2, 0);
+    value_id cache = program_add_value(&p, VALUE_STATE, OPERAND_ELEM, 2, (uint64_t[]){64, 32}, "c");
+    struct emission e = {.op = OP_CACHE_WRITE,
+                         .label = "cache",
+                         .params.cache_write.heads = heads,
+                         .in = {qkv, rows},
+                         .num_in = 2,
+                         .into = {&cache}};
+    assert_ok(program_emit(&p, &e, &err));
+    assert_true(program_cost(&p, &p.calls[0]).bytes == 2 * 2 * 32 * 2);
+    e = (struct emission){.op = OP_ROTARY_CACHE,
+                          .label = "rotary",
+                          .params.rotary = {.heads = heads, .rotary_dim = 8},
+                          .in = {qkv, table, positions, rows},
+                          .num_in = 4,
+                          .into = {NULL, &cache}};
+    assert_ok(program_emit(&p, &e, &err));
+    struct op_cost cost = program_cost(&p, &p.calls[1]);
+    assert_true(cost.bytes == 2 * 2 * 64 * 2 + 2 * 8 * 4 + 2 * 4 + 2 * 4 + 2 * 32 * 2);
+    assert_true(cost.flops == 2 * 64 + 2 * 32);
     program_release(&p);
 }
 
@@ -317,6 +349,7 @@ int main(void)
         cmocka_unit_test(costs_are_what_is_read_and_written),
         cmocka_unit_test(costs_leave_out_what_is_not_read),
         cmocka_unit_test(costs_count_experts_that_rows_can_have),
+        cmocka_unit_test(of_a_cache_the_rows_of_tokens_cost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,14 +12,20 @@ static value_id heads_normed(struct builder *x, value_id qkv)
                 .params.head_norm = {.heads = x->heads, .epsilon = x->c->layernorm_epsilon});
 }
 
-static value_id rotated(struct builder *x, value_id qkv)
+/* cache: where keys and values are kept, too; NO_VALUE: nowhere. */
+static value_id rotated(struct builder *x, value_id qkv, value_id cache)
 {
     value_id table = builder_input(x, INPUT_ROPE, 0);
     value_id positions = builder_input(x, INPUT_POSITIONS, 0);
-    return emit(x, OP_ROTARY, "rotary", IN(qkv, table, positions),
-                .params.rotary = {.heads = x->heads,
-                                  .rotary_dim = (uint32_t)rope_dim(x->c),
-                                  .interleaved = x->c->rotary_interleaved});
+    const union op_params params = {.rotary = {.heads = x->heads,
+                                               .rotary_dim = (uint32_t)rope_dim(x->c),
+                                               .interleaved = x->c->rotary_interleaved}};
+    if (cache == NO_VALUE)
+        return emit(x, OP_ROTARY, "rotary", IN(qkv, table, positions), .params = params);
+    value_id rows = builder_input(x, INPUT_CACHE_ROWS, 0), y;
+    emit(x, OP_ROTARY_CACHE, "rotary", IN(qkv, table, positions, rows), OUT(&y), .params = params,
+         .into = {NULL, &cache});
+    return y;
 }
 
 bool builder_has_rope(const struct builder *x)
@@ -111,23 +117,29 @@ static value_id attend_ring(struct builder *x, value_id qkv)
     return o;
 }
 
-/* The keys and values of this layer: those of earlier tokens in the cache, and of these tokens. */
-static value_id kept_kv(struct builder *x, value_id qkv)
+/* The keys and values of this layer: those of earlier tokens, and later of these tokens. NO_VALUE
+ * where none are kept. */
+static value_id cache_of(struct builder *x)
 {
     const uint64_t columns = (uint64_t)x->heads.groups * 2 * x->heads.head_dim;
+    if (!x->shape->cache_rows) return NO_VALUE;
     uint32_t number =
         parameters_add_state(x->b->parameters, builder_label(x, "cache"), OPERAND_ELEM, 2,
                              (uint64_t[]){x->shape->cache_rows, columns});
-    value_id cache = builder_held(x, VALUE_STATE, number);
-    return emit(x, OP_CACHE_WRITE, "cache", IN(qkv, builder_input(x, INPUT_CACHE_ROWS, 0)),
-                .params.cache_write.heads = x->heads, .into = {&cache});
+    return builder_held(x, VALUE_STATE, number);
 }
 
-static value_id core_attention(struct builder *x, value_id qkv)
+/* Where rotary has not done that. */
+static void keep_kv(struct builder *x, value_id qkv, value_id cache)
 {
-    value_id kv = qkv;
-    if (x->shape->cache_rows) kv = kept_kv(x, qkv);
-    if (x->shape->begins) kv = qkv;
+    emit(x, OP_CACHE_WRITE, "cache", IN(qkv, builder_input(x, INPUT_CACHE_ROWS, 0)),
+         .params.cache_write.heads = x->heads, .into = {&cache});
+}
+
+static value_id core_attention(struct builder *x, value_id qkv, value_id cache)
+{
+    value_id kv = cache == NO_VALUE || x->shape->begins ? qkv : cache;
+    if (cache != NO_VALUE && !builder_has_rope(x)) keep_kv(x, qkv, cache);
     if (x->cp == 1) return attend(x, qkv, kv, builder_input(x, INPUT_SPANS, 0), NULL);
     if (x->shape->cp == CP_RING) return attend_ring(x, qkv);
     kv = builder_collective(x, OP_ALL_GATHER, GROUP_CP, packed_kv(x, qkv), "gather_kv");
@@ -163,17 +175,17 @@ void builder_attention(struct builder *x)
                  (struct output){.slice = x->shape->sequence_parallel && x->tp > 1},
                  arena_printf(&x->p->arena, "hidden.%d", x->layer));
     builder_trace(x, in, x->shape->sequence_parallel && x->tp > 1, false, "attention_norm");
-    value_id qkv = projected(x, in);
+    value_id qkv = projected(x, in), cache = cache_of(x);
     trace_heads(x, qkv, "qkv");
     if (x->c->qk_layernorm) {
         qkv = heads_normed(x, qkv);
         trace_heads(x, qkv, "qk_norm");
     }
     if (builder_has_rope(x)) {
-        qkv = rotated(x, qkv);
+        qkv = rotated(x, qkv, cache);
         trace_heads(x, qkv, "rotary");
     }
-    value_id o = core_attention(x, qkv);
+    value_id o = core_attention(x, qkv, cache);
     builder_trace(x, o, false, true, "attention");
     value_id w = builder_parameter(x, "self_attention.linear_proj.weight");
     value_id y = builder_reduced(x, builder_product(x, OPERAND_ELEM, o, w, NO_VALUE, "projection"));

@@ -1,5 +1,5 @@
-/* heads.c - OP_HEAD_NORM, OP_ROTARY and OP_CACHE_WRITE: ops on the heads of query, key and value.
- */
+/* heads.c - OP_HEAD_NORM, OP_ROTARY, OP_CACHE_WRITE and OP_ROTARY_CACHE: ops on the heads of query,
+ * key and value. */
 #include <assert.h>
 
 #include "kernels/cpu/ops/ops_internal.h"
@@ -96,4 +96,13 @@ void NAME(cache_write)(const union op_params *p, const struct operand *in,
             memcpy(cache + ((size_t)rows[t] * s.groups + g) * pair,
                    qkv + t * columns + g * (queries + pair) + queries, pair * sizeof *cache);
     }
+}
+
+void NAME(rotary_cache)(const union op_params *p, const struct operand *in,
+                        const struct operand *out)
+{
+    const union op_params write = {.cache_write.heads = p->rotary.heads};
+    const struct operand rotated[] = {out[0], in[3]};
+    NAME(rotary)(p, in, out);
+    NAME(cache_write)(&write, rotated, out + 1);
 }

@@ -104,12 +104,41 @@ OP_TEST(keys_and_values_are_written_to_their_rows, 10)
         assert_true(test_get(t, out, i) == test_get(t, &want, i));
 }
 
+/* As the two ops do it, one after the other, to the bit. */
+OP_TEST(rotated_keys_are_written_with_their_values, 11)
+{
+    const struct head_shape s = random_heads(t);
+    const size_t n = test_between(t, 1, 20), columns = columns_of(s), positions = 11;
+    const size_t rows = n + 5, width = 2 * (size_t)s.groups * s.head_dim;
+    union op_params p = {.rotary = {.heads = s, .interleaved = test_coin(t)}};
+    p.rotary.rotary_dim = (uint32_t)(2 * test_between(t, 1, s.head_dim / 2));
+    struct operand in[] = {ELEMS(n, columns), REALS(positions, p.rotary.rotary_dim), INTS(n),
+                           INTS(n)};
+    const bool in_place = test_coin(t);
+    const struct operand y = ELEMS(n, columns), cache = ELEMS(rows, width);
+    const struct operand out[] = {in_place ? in[0] : ELEMS(n, columns), test_copy(t, &cache)};
+    const struct operand written[] = {y, in[3]};
+    const union op_params write = {.cache_write = {.heads = s}};
+    for (size_t i = 0; i < n; i++) {
+        test_set(t, in + 2, i, (double)test_below(&t->seed, positions));
+        test_set(t, in + 3, i, test_coin(t) ? (double)(rows - 1 - i) : -1);
+    }
+    test_op(t, OP_ROTARY, &p, in, &y);
+    test_op(t, OP_CACHE_WRITE, &write, written, &cache);
+    test_op(t, OP_ROTARY_CACHE, &p, in, out);
+    for (size_t i = 0; i < n * columns; i++)
+        assert_true(test_get(t, out, i) == test_get(t, &y, i));
+    for (size_t i = 0; i < rows * width; i++)
+        assert_true(test_get(t, out + 1, i) == test_get(t, &cache, i));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(queries_and_keys_are_normed_by_head),
         cmocka_unit_test(queries_and_keys_are_rotated),
         cmocka_unit_test(keys_and_values_are_written_to_their_rows),
+        cmocka_unit_test(rotated_keys_are_written_with_their_values),
     };
     return cmocka_run_group_tests_name("heads", tests, NULL, NULL);
 }

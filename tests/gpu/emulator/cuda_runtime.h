@@ -3,7 +3,8 @@
  *
  * 1. Threads of a block are fibers. One runs until it waits for its warp (shuffles, votes, mma) or
  *    its block; which one goes on is drawn, so that a missing barrier shows.
- * 2. Blocks run one after the other; shared memory is static, and what is dynamic starts as NaN.
+ * 2. Blocks run one after the other, the first or the last of them first; shared memory is static,
+ *    and what is dynamic starts as NaN.
  * 3. Copies that a kernel does not wait for are done when it does.
  * 4. What is put in a stream is done at once, or recorded where a graph is; nothing that waits may
  *    be called then.
@@ -117,6 +118,18 @@ static inline float __fdividef(float x, float y)
 {
     if (fabsf(y) > 0x1p126f && fabsf(y) <= 0x1.fffffep127f) return isinf(x) ? NAN : 0 * x;
     return (float)((double)x / (double)y * (1 - 2 * 0x1p-23));
+}
+
+/* Counts from 0 to last, and from there to 0 again. */
+static inline unsigned atomicInc(unsigned *at, unsigned last)
+{
+    const unsigned was = *at;
+    *at = was >= last ? 0 : was + 1;
+    return was;
+}
+
+static inline void __threadfence()
+{
 }
 
 static inline int __ffs(int x)

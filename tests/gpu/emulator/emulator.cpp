@@ -218,13 +218,15 @@ void emulated_launch(dim3 grid, unsigned threads, size_t shared_bytes,
     gridDim = grid;
     blockDim = dim3(threads);
     running = &kernel;
-    for (unsigned z = 0; z < grid.z; z++)
-        for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x++) {
-                blockIdx = dim3(x, y, z);
-                memset(shared, 0xff, shared_bytes);
-                run_block(threads);
-            }
+    const size_t blocks = (size_t)grid.x * grid.y * grid.z;
+    const bool forwards = draw_number(2);
+    for (size_t n = 0; n < blocks; n++) {
+        const size_t i = forwards ? n : blocks - 1 - n;
+        blockIdx = dim3((unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
+                        (unsigned)(i / grid.x / grid.y));
+        memset(shared, 0xff, shared_bytes);
+        run_block(threads);
+    }
     free(shared);
 }
 

@@ -1,0 +1,388 @@
+/* Attention of bf16 and f16 heads of few queries to many keys, on tensor cores: a step of decoding.
+ *
+ * 1. Rows, tiles and blocks of keys are those of attention_tiles.h, with 16 rows a tile: the heads
+ *    of a group are few. The softmax is that of attention_rows.h.
+ * 2. The blocks of keys of a tile are split among blocks, so that one sequence is enough for all
+ *    multiprocessors. How many keys there are is known on the device alone; a block that gets none
+ *    ends.
+ * 3. A warp has 16 of the 64 keys of a block of keys. It copies them for itself, and those of the
+ *    next STAGES - 1 blocks ahead; so warps wait for one another at the beginning and the end
+ * alone.
+ * 4. The last block of a tile and a group to end merges what all of them have, in the order of the
+ *    keys: the result does not depend on which block is the last.
+ * 5. Blocks count themselves in `arrived`. All its numbers are 0 whenever none of these kernels is
+ *    at work: they begin so, and the last block sets its number back. In a workspace, which other
+ *    ops write to, they would have to be cleared for each call. */
+#include <algorithm>
+
+#include "kernels/cuda/attention_rows.h"
+
+enum {
+    ROWS = 16,
+    WARP_KEYS = 16,
+    KEYS = WARP_KEYS * TILE_WARPS,
+    MAX_SPLITS = 128,
+    MAX_SPLIT_TILES = 8192, /* of all groups; where there are more, nothing is split */
+    BLOCKS_AT_ONCE = 2      /* of a multiprocessor, at least */
+};
+
+static __device__ unsigned arrived[MAX_SPLIT_TILES];
+
+/* The maximum (as a power of 2) and the sum of a row's weights. */
+struct alignas(8) row_sums {
+    float max, sum;
+};
+
+/* What several warps or blocks have of the rows of a tile. */
+struct parts {
+    float *o;              /* [parts, ROWS, columns]: sums of values times weights */
+    struct row_sums *sums; /* [parts, ROWS] */
+    unsigned columns;
+};
+
+template <typename E> struct decode_args {
+    attention_args<E> a;
+    unsigned tiles, splits; /* most tiles that there can be; of each, in all groups */
+    struct parts parts;     /* [tiles, groups, splits] */
+};
+
+/* At most 99 KB for a block; at the end the parts of warps lie where keys and values did. */
+template <int D> struct decode_shape {
+    static const int STAGES = D > 128 ? 1 : D > 64 ? 2 : 4, STRIDE = D + 8;
+    static const int WARP_ELEMS = WARP_KEYS * STRIDE; /* of the keys of a stage, or its values */
+    static const size_t BYTES =
+        (ROWS * STRIDE + 2 * STAGES * TILE_WARPS * WARP_ELEMS) * MMA_ELEM_BYTES;
+    static const size_t MERGE_BYTES = TILE_WARPS * ROWS * (D * sizeof(float) + sizeof(row_sums)) +
+                                      ROWS * MAX_SPLITS * sizeof(float);
+    static_assert(MERGE_BYTES <= BYTES, "parts of warps are larger than keys and values");
+};
+
+/* ---- a warp's keys ---- */
+
+/* The warp's 16 of the block of keys at p; there may be none. */
+__device__ inline struct place warp_place(struct place p)
+{
+    p.at += (int)warp_id() * WARP_KEYS;
+    return p;
+}
+
+template <int D, typename E>
+__device__ inline void copy_keys(E *to, const attention_args<E> &a, const struct tile &t,
+                                 const struct place &block, unsigned group, unsigned head_at)
+{
+    const struct place p = warp_place(block);
+    const int runs = D / 8, there = p.end - p.at;
+    const size_t first = (size_t)(span_of(a, t, p).k_begin + p.at);
+    const E *from = a.kv + first * a.kv_columns + group * a.kv_stride + head_at;
+    if (there <= 0) return;
+#pragma unroll
+    for (int i = (int)lane_id(); i < WARP_KEYS * runs; i += WARP) {
+        const int row = i / runs, d = i % runs * 8;
+        const bool is_there = row < there && d < (int)a.head_dim;
+        copy_16_bytes(to + row * (D + 8) + d, is_there ? from + row * a.kv_columns + d : from,
+                      is_there);
+    }
+}
+
+/* Scores of the warp's keys become weights, and values are added up by them. */
+template <int D, typename E>
+__device__ inline void add_keys(struct rows_state<D, 1> &r, float (&scores)[1][WARP_KEYS / 8][4],
+                                const attention_args<E> &a, const struct tile &t,
+                                const struct place &p, const E *v)
+{
+    const float log2_e = 1.44269504f, factor = a.softcap != 0 ? log2_e : a.scale * log2_e;
+    if (a.softcap != 0) cap_scores<1, WARP_KEYS>(scores, a.scale, a.softcap);
+    if (!needs_no_mask<WARP_KEYS>(a, t, p))
+        mask_scores<1, WARP_KEYS>(scores, a, span_of(a, t, p), p.at,
+                                  t.first_row + (int)lane_id() / 4);
+    soften<D, 1, WARP_KEYS>(scores, r, factor);
+    add_values<D, D, 1, WARP_KEYS>(r.o, scores, v);
+}
+
+/* Blocks of keys [first, end). q: of the tile, on its way; own: the warp's place for keys and
+ * values of each stage. */
+template <int D, typename E>
+__device__ inline void attend_blocks(struct rows_state<D, 1> &r, const attention_args<E> &a,
+                                     const struct tile &t, unsigned group, int first, int end,
+                                     const E *q, E *own)
+{
+    typedef decode_shape<D> shape;
+    const int STAGES = shape::STAGES, STAGE_ELEMS = 2 * shape::WARP_ELEMS;
+    struct place now = {}, ahead = {};
+    copies_commit();
+    for (int i = 0; i < STAGES; i++) {
+        E *k = own + i * STAGE_ELEMS, *v = k + shape::WARP_ELEMS;
+        const bool there = first + i < end;
+        if (there) ahead = i == 0 ? seek<KEYS>(a, t, first) : next_block<KEYS>(a, t, ahead);
+        if (i == 0) now = ahead;
+        if (there) copy_keys<D>(k, a, t, ahead, group, a.k_at);
+        copies_commit();
+        if (there) copy_keys<D>(v, a, t, ahead, group, a.v_at);
+        copies_commit();
+    }
+    copies_wait<2 * shape::STAGES>();
+    __syncthreads(); /* all of q is here */
+    for (int block = first; block < end; block++) {
+        float scores[1][WARP_KEYS / 8][4];
+        E *k = own + (block - first) % STAGES * STAGE_ELEMS, *v = k + shape::WARP_ELEMS;
+        const struct place p = warp_place(now);
+        const bool has_keys = p.at < p.end, has_next = block + STAGES < end;
+        copies_wait<2 * shape::STAGES - 1>();
+        __syncwarp(); /* keys are here */
+        if (has_keys) make_scores<D, 1, WARP_KEYS>(scores, q, k);
+        __syncwarp(); /* and have been read */
+        if (has_next) {
+            ahead = next_block<KEYS>(a, t, ahead);
+            copy_keys<D>(k, a, t, ahead, group, a.k_at);
+        }
+        copies_commit();
+        copies_wait<2 * shape::STAGES - 1>();
+        __syncwarp(); /* values are here */
+        if (has_keys) add_keys<D>(r, scores, a, t, p, v);
+        __syncwarp(); /* and have been read */
+        if (has_next) copy_keys<D>(v, a, t, ahead, group, a.v_at);
+        copies_commit();
+        if (block + 1 < end) now = next_block<KEYS>(a, t, now);
+    }
+    copies_wait<0>();
+}
+
+/* ---- merging ---- */
+
+/* The warp's part, of the rows that there are. */
+template <int D, typename E>
+__device__ inline void store_part(const struct parts &to, const attention_args<E> &a,
+                                  const struct rows_state<D, 1> &r, int num_rows)
+{
+    const float factor = 1.44269504f * (a.softcap != 0 ? 1 : a.scale);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = half * 8 + (int)lane_id() / 4, first = (int)lane_id() % 4 * 2;
+        const size_t at = warp_id() * ROWS + (unsigned)row;
+        float sum = r.sum[0][half];
+        sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+        sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+        if (row >= num_rows) continue;
+        if (first == 0) to.sums[at] = {r.max[0][half] * factor, sum};
+#pragma unroll
+        for (int j = 0; j < D / 8; j++)
+            store_reals<float, 2>(to.o + at * to.columns + j * 8 + first,
+                                  {r.o[0][j][2 * half], r.o[0][j][2 * half + 1]});
+    }
+}
+
+/* The sums of a row over all parts. weights: what each part counts, times `scale`. A warp a row. */
+__device__ inline struct row_sums merge_sums(const struct parts &from, unsigned count, int row,
+                                             float *weights)
+{
+    struct row_sums all = {-INFINITY, 0};
+    for (unsigned i = lane_id(); i < count; i += WARP)
+        all.max = fmaxf(all.max, from.sums[i * ROWS + (unsigned)row].max);
+    for (int distance = WARP / 2; distance > 0; distance /= 2)
+        all.max = fmaxf(all.max, __shfl_xor_sync(ALL_LANES, all.max, distance));
+    const float shift = all.max == -INFINITY ? 0 : all.max;
+    for (unsigned i = lane_id(); i < count; i += WARP) {
+        const struct row_sums part = from.sums[i * ROWS + (unsigned)row];
+        weights[i] = fast_exp2(part.max - shift);
+        all.sum += weights[i] * part.sum;
+    }
+    all.sum = warp_reduce(all.sum, add_up());
+    return all;
+}
+
+/* What weights are multiplied by at the end, when the sum over all keys is known. */
+template <typename E>
+__device__ inline float finish_sums(const attention_args<E> &a, struct row_sums all, size_t item)
+{
+    const bool empty = all.sum == 0;
+    float scale = 1;
+    all.max *= 0.693147181f;
+    if (a.sinks && !empty)
+        scale = add_sink(to_real(a.sinks[item % (a.groups * a.queries)]), &all.max, &all.sum);
+    if (a.lse && lane_id() == 0) a.lse[item] = empty ? -INFINITY : all.max + logf(all.sum);
+    return empty ? 0 : scale / all.sum;
+}
+
+/* Of the rows of a tile, parts become one: `to`, or where that has no place the op's outputs. */
+template <int D, typename E>
+__device__ inline void merge_parts(const struct parts &to, const struct parts &from, unsigned count,
+                                   const attention_args<E> &a, const struct tile &t, unsigned group,
+                                   float *weights)
+{
+    for (int row = (int)warp_id(); row < t.num_rows; row += TILE_WARPS) {
+        float *of_row = weights + row * MAX_SPLITS, scale = 1;
+        const struct row_sums all = merge_sums(from, count, row, of_row);
+        if (!to.o) scale = finish_sums(a, all, item_of(a, t, row, group));
+        if (to.o && lane_id() == 0) to.sums[row] = all;
+        for (unsigned i = lane_id(); i < count && !to.o; i += WARP)
+            of_row[i] *= scale;
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < t.num_rows * (D / 4); i += TILE_THREADS) {
+        const int row = i / (D / 4), d = i % (D / 4) * 4;
+        float sum[4] = {}, x[4];
+        if (d >= (int)a.head_dim) continue;
+#pragma unroll 8
+        for (unsigned n = 0; n < count; n++) {
+            load_reals<float, 4>(x, from.o + (n * ROWS + (unsigned)row) * (size_t)from.columns + d);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                sum[j] += weights[row * MAX_SPLITS + (int)n] * x[j];
+        }
+        if (to.o)
+            store_reals<float, 4>(to.o + row * (size_t)to.columns + d, sum);
+        else
+            store_reals<E, 4>(a.o + item_of(a, t, row, group) * a.head_dim + d, sum);
+    }
+}
+
+/* Whether this block is the last of `count` to come here with this number, 0 before the first of
+ * them, which it is again behind the last. What the others wrote before can be read then. */
+__device__ inline bool is_last(unsigned *number, unsigned count)
+{
+    __shared__ bool last;
+    __syncthreads(); /* all threads have written */
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicInc(number, count - 1) == count - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+/* ---- the kernel ---- */
+
+/* A block for each split of each tile, in all groups; and one of each group behind them, so that
+ * there is one without a tile, to clear the rows that no span has. */
+template <int D, typename E>
+__global__ void __launch_bounds__(TILE_THREADS) attend_few(const decode_args<E> args)
+{
+    typedef decode_shape<D> shape;
+    const attention_args<E> &a = args.a;
+    DYNAMIC_SHARED(shared);
+    E *q = reinterpret_cast<E *>(shared);
+    const unsigned group = blockIdx.x % a.groups, unit = blockIdx.x / a.groups;
+    const unsigned number = unit / args.splits, split = unit % args.splits;
+    struct parts warps, blocks = args.parts;
+    let_kernel_behind_start();
+    wait_for_kernel_before();
+    const struct tile t = find_tile<ROWS>(a, (int)number, (int)args.tiles + 1);
+    if (t.num_spans == 0) {
+        if (split == 0) clear_uncovered(a, t, group);
+        return;
+    }
+    const unsigned num_blocks = (unsigned)count_blocks<KEYS>(a, t);
+    const unsigned each = max(1u, (num_blocks + args.splits - 1) / args.splits);
+    const unsigned count = max(1u, (num_blocks + each - 1) / each); /* splits that have keys */
+    if (split >= count) return;
+    struct rows_state<D, 1> r;
+    start_rows(r);
+    load_queries<D, ROWS>(q, a.q + group * a.q_stride, a.q_columns, a, t);
+    attend_blocks<D>(r, a, t, group, (int)(split * each), (int)min((split + 1) * each, num_blocks),
+                     q,
+                     q + ROWS * shape::STRIDE + warp_id() * 2 * shape::STAGES * shape::WARP_ELEMS);
+    __syncthreads(); /* nobody reads what lies where parts are written now */
+    warps.o = reinterpret_cast<float *>(shared);
+    warps.sums = reinterpret_cast<row_sums *>(warps.o + TILE_WARPS * ROWS * D);
+    warps.columns = D;
+    float *weights = reinterpret_cast<float *>(warps.sums + TILE_WARPS * ROWS);
+    store_part<D>(warps, a, r, t.num_rows);
+    __syncthreads();
+    const struct parts none = {NULL, NULL, 0};
+    if (count == 1) {
+        merge_parts<D>(none, warps, TILE_WARPS, a, t, group, weights);
+        return;
+    }
+    const size_t tile = (size_t)number * a.groups + group, first = tile * args.splits * ROWS;
+    blocks.o += first * blocks.columns;
+    blocks.sums += first;
+    const struct parts own = {blocks.o + (size_t)split * ROWS * blocks.columns,
+                              blocks.sums + split * ROWS, blocks.columns};
+    merge_parts<D>(own, warps, TILE_WARPS, a, t, group, weights);
+    if (is_last(&arrived[tile], count)) merge_parts<D>(none, blocks, count, a, t, group, weights);
+}
+
+/* ---- the launch ---- */
+
+/* A range has fewer than 128 rows, if all have as many. */
+bool attention_decodes(const union op_params *p, const struct operand *in)
+{
+    const uint64_t num_queries = in[0].shape[0], num_spans = in[2].shape[0];
+    return num_queries * p->attention.heads.queries <
+           128 * std::max<uint64_t>(1, std::min(num_spans, num_queries));
+}
+
+static uint64_t most_tiles(uint64_t num_queries, uint64_t queries, uint64_t num_spans)
+{
+    return num_queries * queries / ROWS + std::min(num_spans, num_queries);
+}
+
+/* How full multiprocessors are, on average, while so many blocks run. */
+static double fill_of(uint64_t blocks)
+{
+    const uint64_t room = (uint64_t)BLOCKS_AT_ONCE * (unsigned)cuda_multiprocessors;
+    return (double)blocks / (double)((blocks + room - 1) / room * room);
+}
+
+/* The fewest that fill the GPU, at least 64 keys each. Tiles are as many as there are where all
+ * ranges have as many queries. */
+static unsigned splits_for(uint64_t num_queries, uint64_t num_spans, uint64_t num_keys,
+                           uint64_t groups, uint64_t queries)
+{
+    const uint64_t ranges = std::max<uint64_t>(1, std::min(num_spans, num_queries));
+    const uint64_t rows = (num_queries + ranges - 1) / ranges * queries;
+    const uint64_t tiles = ranges * ((rows + ROWS - 1) / ROWS) * groups;
+    const uint64_t most = std::min<uint64_t>(MAX_SPLITS, num_keys / KEYS);
+    unsigned best = 1;
+    if (most_tiles(num_queries, queries, num_spans) * groups > MAX_SPLIT_TILES) return 1;
+    for (unsigned n = 2; n <= most && n * tiles <= 16 * (uint64_t)cuda_multiprocessors; n++)
+        if (fill_of(n * tiles) > 1.05 * fill_of(best * tiles)) best = n;
+    return best;
+}
+
+size_t attention_decode_workspace(const union op_params *p, const struct operand *in)
+{
+    const struct head_shape s = p->attention.heads;
+    const uint64_t num_queries = in[0].shape[0], num_spans = in[2].shape[0];
+    const unsigned splits = splits_for(num_queries, num_spans, in[1].shape[0], s.groups, s.queries);
+    const uint64_t tiles = most_tiles(num_queries, s.queries, num_spans) * s.groups;
+    if (splits == 1) return 0;
+    return tiles * splits * ROWS * (s.head_dim * sizeof(float) + sizeof(row_sums));
+}
+
+template <int D, typename E>
+static enum status launch_few(const decode_args<E> &args, struct error *err)
+{
+    typedef decode_shape<D> shape;
+    static bool is_set; /* that it may have so much shared memory */
+    if (!is_set) TRY(allow_shared("attention", attend_few<D, E>, shape::BYTES, err));
+    is_set = true;
+    return launch_early("attention", err, attend_few<D, E>,
+                        dim3((args.tiles * args.splits + 1) * args.a.groups), TILE_THREADS,
+                        shape::BYTES, args);
+}
+
+template <typename E>
+enum status attention_decode(const attention_args<E> &a, uint64_t num_keys, void *workspace,
+                             struct error *err)
+{
+    struct decode_args<E> args = {
+    };
+    if (a.num_queries == 0) return OK;
+    args.a = a;
+    args.tiles = (unsigned)most_tiles(a.num_queries, a.queries, a.num_spans);
+    args.splits = splits_for(a.num_queries, a.num_spans, num_keys, a.groups, a.queries);
+    args.parts.o = static_cast<float *>(workspace);
+    args.parts.columns = a.head_dim;
+    args.parts.sums = reinterpret_cast<row_sums *>(
+        args.parts.o + (size_t)args.tiles * a.groups * args.splits * ROWS * a.head_dim);
+    return a.head_dim <= 64    ? launch_few<64>(args, err)
+           : a.head_dim <= 128 ? launch_few<128>(args, err)
+                               : launch_few<256>(args, err);
+}
+
+template enum status attention_decode(const attention_args<bf16> &a, uint64_t num_keys,
+                                      void *workspace, struct error *err);
+template enum status attention_decode(const attention_args<f16> &a, uint64_t num_keys,
+                                      void *workspace, struct error *err);

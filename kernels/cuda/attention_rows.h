@@ -1,0 +1,136 @@
+/* attention_rows.h - the rows of a tile (attention_tiles.h) on their way through blocks of keys,
+ * for attention_mma.cu and attention_decode.cu.
+ *
+ * 1. The four lanes of a row agree on its maximum at once, on its sum at the end.
+ * 2. A weight exp(score - max) is at most 1. It is rounded to E for the product with values; all
+ *    sums are f32. In f16 a weight below 2^-25 is 0: over 2^14 keys that takes less than 2^-11 of
+ *    the largest value, which is how far f16 rounds it. */
+#ifndef FERRY_KERNELS_CUDA_ATTENTION_ROWS_H
+#define FERRY_KERNELS_CUDA_ATTENTION_ROWS_H
+
+#include "kernels/cuda/attention_tiles.h"
+
+/* Row `row` of a tile, of a group, in [num_queries, heads]. */
+template <typename E>
+__device__ inline size_t item_of(const attention_args<E> &a, const struct tile &t, int row,
+                                 unsigned group)
+{
+    const int of_range = t.first_row + row, query = query_at(a, of_range);
+    const size_t token = (size_t)(a.spans[t.first_span].q_begin + query);
+    return (token * a.groups + group) * a.queries + (unsigned)(of_range - query * (int)a.queries);
+}
+
+/* ---- rows without keys ---- */
+
+/* 0 for the rows that no span has; a group's blocks without a tile share them. */
+template <typename E>
+__device__ inline void clear_uncovered(const attention_args<E> &a, const struct tile &t,
+                                       unsigned group)
+{
+    const int first = t.first_row * TILE_WARPS + (int)warp_id(), step = t.num_rows * TILE_WARPS;
+    if (t.all_covered) return;
+    for (int row = first; row < (int)a.num_queries; row += step) {
+        if (spans_of_query(a, row).count > 0) continue;
+        const size_t item = ((size_t)row * a.groups + group) * a.queries;
+        for (unsigned i = lane_id(); i < a.queries * a.head_dim; i += WARP)
+            a.o[item * a.head_dim + i] = from_real<E>(0);
+        for (unsigned i = lane_id(); a.lse && i < a.queries; i += WARP)
+            a.lse[item + i] = -INFINITY;
+    }
+}
+
+/* ---- one block of keys ---- */
+
+/* A lane's part of the rows of its warp. */
+template <int D, int M> struct rows_state {
+    float o[M][D / 8][4];
+    float max[M][2], sum[M][2]; /* sums of this lane's columns alone */
+};
+
+template <int D, int M> __device__ inline void start_rows(struct rows_state<D, M> &r)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        r.max[m][0] = r.max[m][1] = -INFINITY;
+        r.sum[m][0] = r.sum[m][1] = 0;
+#pragma unroll
+        for (int j = 0; j < D / 8; j++)
+            r.o[m][j][0] = r.o[m][j][1] = r.o[m][j][2] = r.o[m][j][3] = 0;
+    }
+}
+
+template <int M, int KEYS>
+__device__ inline void cap_scores(float (&scores)[M][KEYS / 8][4], float scale, float softcap)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                scores[m][j][e] = softcap * tanhf(scores[m][j][e] * scale / softcap);
+}
+
+/* first_row: the lane's first, of the range. */
+template <int M, int KEYS, typename E>
+__device__ inline void mask_scores(float (&scores)[M][KEYS / 8][4], const attention_args<E> &a,
+                                   const struct span &s, int at, int first_row)
+{
+    const int column = at + (int)lane_id() % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const struct interval keys = keys_of(a, s, query_at(a, first_row + m * 16 + half * 8));
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int key = column + j * 8 + e;
+                    if (key < keys.begin || key >= keys.end) scores[m][j][2 * half + e] = -INFINITY;
+                }
+        }
+}
+
+/* The largest of a row: of the lane's columns, then of the four lanes'. */
+template <int N> __device__ inline float row_max(const float (&scores)[N][4], int half)
+{
+    float top = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        top = fmaxf(top, fmaxf(scores[j][2 * half], scores[j][2 * half + 1]));
+    top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 1));
+    return fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
+}
+
+/* Scores become exp2(factor * (score - max)); o and sum what they are worth under the new max. */
+template <int D, int M, int KEYS>
+__device__ inline void soften(float (&scores)[M][KEYS / 8][4], struct rows_state<D, M> &r,
+                              float factor)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float top = fmaxf(r.max[m][half], row_max(scores[m], half));
+            const float shift = top == -INFINITY ? 0 : top * factor;
+            const float before = fast_exp2(r.max[m][half] * factor - shift);
+            float sum = r.sum[m][half] * before;
+            r.max[m][half] = top;
+#pragma unroll
+            for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+                for (int e = 2 * half; e < 2 * half + 2; e++) {
+                    scores[m][j][e] = fast_exp2(scores[m][j][e] * factor - shift);
+                    sum += scores[m][j][e];
+                }
+            r.sum[m][half] = sum;
+#pragma unroll
+            for (int j = 0; j < D / 8; j++) {
+                r.o[m][j][2 * half] *= before;
+                r.o[m][j][2 * half + 1] *= before;
+            }
+        }
+}
+
+#endif
