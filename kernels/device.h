@@ -70,9 +70,9 @@ struct device_timers {
 
 /* A buffer of the host's memory that the device reads by itself, while the host does other work. */
 struct device_buffer {
-    void *memory; /* not zeroed */
-    void *read;   /* the device's: the last upload from it */
-    bool is_pinned;
+    void *memory;   /* not zeroed */
+    void *read;     /* the device's: the last upload from it */
+    bool is_pinned; /* the device's */
 };
 
 /* Uploads from such buffers; they are in the queue, as all uploads are. A host without enough

@@ -350,10 +350,7 @@ static bool is_as_given(const struct alone *a)
 static enum status take_room(struct alone *a, void **to, struct error *err)
 {
     const uint64_t bytes = collected_bytes(&a->c);
-    if (a->x->how->room) {
-        TRY(a->x->how->room(a->x->context, bytes, to, err));
-        return OK;
-    }
+    if (a->x->how->room) return a->x->how->room(a->x->context, bytes, to, err);
     if (!a->target.heap) TRY(on_heap(&a->target, bytes, a->c.name, err));
     *to = a->target.heap;
     return OK;
