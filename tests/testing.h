@@ -60,6 +60,12 @@ static inline bool test_takes(size_t i)
     return !test_fewest() || i % 3 == 0;
 }
 
+/* Rounds of a test with random numbers: then a third. */
+static inline int test_rounds(int all)
+{
+    return test_fewest() ? (all + 2) / 3 : all;
+}
+
 /* An emulator of another CPU does not heed such a limit, and says so. */
 static inline int test_can_limit_address_space(void)
 {

@@ -23,6 +23,7 @@ import torch
 import training
 from checks import Report, layout_parser, run_program
 from megatron_files import require, require_equal
+from peers import run_peer
 
 # model, format, and ferry's own options for the layout
 CASES = """
@@ -174,8 +175,7 @@ class Interop:
     # ---- with the peers' programs: a real GPTModel on CPU ranks ----
 
     def peer(self, program, *args):
-        said = run_program(sys.executable, "-W", "ignore", self.peers / program, *args)
-        return said.split(": ", 1)[-1]  # without verdict and path
+        return run_peer(self.peers / program, *args).split(": ", 1)[-1]  # without verdict and path
 
     def loaded_by_peer(self, case):
         load = "megatron_load.py" if case.format == "torch_dist" else "megatron_legacy_load.py"

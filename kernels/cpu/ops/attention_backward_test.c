@@ -116,7 +116,7 @@ static void run_and_check(struct op_test *t, struct call *c)
 }
 
 /* Sequences of one array of queries, keys and values; or of arrays of their own. */
-OP_TEST(sequences_attend_to_themselves, 8)
+OP_TEST(sequences_attend_to_themselves, test_rounds(8))
 {
     struct call c = {0};
     random_shape(t, &c);
@@ -132,7 +132,7 @@ OP_TEST(sequences_attend_to_themselves, 8)
 
 /* Sequences behind a gap; the second one's keys in two pieces, the third without any, the fourth
  * with none that it may attend to. Nobody attends to the last keys. */
-OP_TEST(queries_have_several_ranges_of_keys, 8)
+OP_TEST(queries_have_several_ranges_of_keys, test_rounds(8))
 {
     struct call c = {0};
     random_shape(t, &c);
@@ -154,7 +154,7 @@ OP_TEST(queries_have_several_ranges_of_keys, 8)
 }
 
 /* Two ranges of queries attend to the same keys, the second one to some of them twice. */
-OP_TEST(keys_belong_to_several_spans, 6)
+OP_TEST(keys_belong_to_several_spans, test_rounds(6))
 {
     struct call c = {0};
     random_shape(t, &c);

@@ -29,7 +29,7 @@ static void run_and_check(struct op_test *t, struct call *c)
             check_head(t, c, row, head);
 }
 
-OP_TEST(a_sequence_attends_to_itself, 12)
+OP_TEST(a_sequence_attends_to_itself, test_rounds(12))
 {
     struct call c = {0};
     random_shape(t, &c);
@@ -41,7 +41,7 @@ OP_TEST(a_sequence_attends_to_itself, 12)
 }
 
 /* Three sequences behind a gap, the second one's keys in two pieces, the third without any. */
-OP_TEST(spans_of_a_range_are_one_softmax, 20)
+OP_TEST(spans_of_a_range_are_one_softmax, test_rounds(20))
 {
     struct call c = {0};
     random_shape(t, &c);
