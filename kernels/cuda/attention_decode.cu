@@ -251,6 +251,32 @@ __device__ inline bool is_last(unsigned *number, unsigned count)
     return last;
 }
 
+/* The block's part, and if it is the last of `count` the outputs. `shared` has no other use now. */
+template <int D, typename E>
+__device__ inline void finish_split(const decode_args<E> &args, const struct rows_state<D, 1> &r,
+                                    const struct tile &t, unsigned number, unsigned group,
+                                    unsigned split, unsigned count, char *shared)
+{
+    const struct parts none = {NULL, NULL, 0};
+    struct parts warps = {reinterpret_cast<float *>(shared), NULL, D}, blocks = args.parts;
+    warps.sums = reinterpret_cast<row_sums *>(warps.o + TILE_WARPS * ROWS * D);
+    float *weights = reinterpret_cast<float *>(warps.sums + TILE_WARPS * ROWS);
+    store_part<D>(warps, args.a, r, t.num_rows);
+    __syncthreads();
+    if (count == 1) {
+        merge_parts<D>(none, warps, TILE_WARPS, args.a, t, group, weights);
+        return;
+    }
+    const size_t tile = (size_t)number * args.a.groups + group, first = tile * args.splits * ROWS;
+    blocks.o += first * blocks.columns;
+    blocks.sums += first;
+    const struct parts own = {blocks.o + (size_t)split * ROWS * blocks.columns,
+                              blocks.sums + split * ROWS, blocks.columns};
+    merge_parts<D>(own, warps, TILE_WARPS, args.a, t, group, weights);
+    if (is_last(&arrived[tile], count))
+        merge_parts<D>(none, blocks, count, args.a, t, group, weights);
+}
+
 /* ---- the kernel ---- */
 
 /* A block for each split of each tile, in all groups; and one of each group behind them, so that
@@ -261,12 +287,11 @@ __global__ void __launch_bounds__(TILE_THREADS) attend_few(const decode_args<E> 
     typedef decode_shape<D> shape;
     const attention_args<E> &a = args.a;
     DYNAMIC_SHARED(shared);
-    E *q = reinterpret_cast<E *>(shared);
+    E *q = reinterpret_cast<E *>(shared), *keys = q + ROWS * shape::STRIDE;
     const unsigned group = blockIdx.x % a.groups, unit = blockIdx.x / a.groups;
     const unsigned number = unit / args.splits, split = unit % args.splits;
-    struct parts warps, blocks = args.parts;
-    let_kernel_behind_start();
     wait_for_kernel_before();
+    let_kernel_behind_start();
     const struct tile t = find_tile<ROWS>(a, (int)number, (int)args.tiles + 1);
     if (t.num_spans == 0) {
         if (split == 0) clear_uncovered(a, t, group);
@@ -280,27 +305,9 @@ __global__ void __launch_bounds__(TILE_THREADS) attend_few(const decode_args<E> 
     start_rows(r);
     load_queries<D, ROWS>(q, a.q + group * a.q_stride, a.q_columns, a, t);
     attend_blocks<D>(r, a, t, group, (int)(split * each), (int)min((split + 1) * each, num_blocks),
-                     q,
-                     q + ROWS * shape::STRIDE + warp_id() * 2 * shape::STAGES * shape::WARP_ELEMS);
-    __syncthreads(); /* nobody reads what lies where parts are written now */
-    warps.o = reinterpret_cast<float *>(shared);
-    warps.sums = reinterpret_cast<row_sums *>(warps.o + TILE_WARPS * ROWS * D);
-    warps.columns = D;
-    float *weights = reinterpret_cast<float *>(warps.sums + TILE_WARPS * ROWS);
-    store_part<D>(warps, a, r, t.num_rows);
-    __syncthreads();
-    const struct parts none = {NULL, NULL, 0};
-    if (count == 1) {
-        merge_parts<D>(none, warps, TILE_WARPS, a, t, group, weights);
-        return;
-    }
-    const size_t tile = (size_t)number * a.groups + group, first = tile * args.splits * ROWS;
-    blocks.o += first * blocks.columns;
-    blocks.sums += first;
-    const struct parts own = {blocks.o + (size_t)split * ROWS * blocks.columns,
-                              blocks.sums + split * ROWS, blocks.columns};
-    merge_parts<D>(own, warps, TILE_WARPS, a, t, group, weights);
-    if (is_last(&arrived[tile], count)) merge_parts<D>(none, blocks, count, a, t, group, weights);
+                     q, keys + warp_id() * 2 * shape::STAGES * shape::WARP_ELEMS);
+    __syncthreads(); /* nobody reads queries, keys or values any more */
+    finish_split<D>(args, r, t, number, group, split, count, shared);
 }
 
 /* ---- the launch ---- */
@@ -318,15 +325,14 @@ static uint64_t most_tiles(uint64_t num_queries, uint64_t queries, uint64_t num_
     return num_queries * queries / ROWS + std::min(num_spans, num_queries);
 }
 
-/* How full multiprocessors are, on average, while so many blocks run. */
-static double fill_of(uint64_t blocks)
+/* How full multiprocessors with room for so many blocks are, on average, while these run. */
+static double fill_of(uint64_t blocks, uint64_t room)
 {
-    const uint64_t room = (uint64_t)BLOCKS_AT_ONCE * (unsigned)cuda_multiprocessors;
     return (double)blocks / (double)((blocks + room - 1) / room * room);
 }
 
-/* The fewest that fill the GPU, at least 64 keys each. Tiles are as many as there are where all
- * ranges have as many queries. */
+/* As many as all run at once, of at least 64 keys each; more, where that leaves much of the GPU
+ * without work. Tiles are as many as there are where all ranges have as many queries. */
 static unsigned splits_for(uint64_t num_queries, uint64_t num_spans, uint64_t num_keys,
                            uint64_t groups, uint64_t queries)
 {
@@ -334,11 +340,12 @@ static unsigned splits_for(uint64_t num_queries, uint64_t num_spans, uint64_t nu
     const uint64_t rows = (num_queries + ranges - 1) / ranges * queries;
     const uint64_t tiles = ranges * ((rows + ROWS - 1) / ROWS) * groups;
     const uint64_t most = std::min<uint64_t>(MAX_SPLITS, num_keys / KEYS);
-    unsigned best = 1;
+    const uint64_t room = (uint64_t)BLOCKS_AT_ONCE * (unsigned)cuda_multiprocessors;
+    uint64_t best = std::max<uint64_t>(1, std::min(most, room / tiles));
     if (most_tiles(num_queries, queries, num_spans) * groups > MAX_SPLIT_TILES) return 1;
-    for (unsigned n = 2; n <= most && n * tiles <= 16 * (uint64_t)cuda_multiprocessors; n++)
-        if (fill_of(n * tiles) > 1.05 * fill_of(best * tiles)) best = n;
-    return best;
+    for (uint64_t n = best + 1; n <= most && n * tiles <= 8 * room; n++)
+        if (fill_of(n * tiles, room) > 1.05 * fill_of(best * tiles, room)) best = n;
+    return (unsigned)best;
 }
 
 size_t attention_decode_workspace(const union op_params *p, const struct operand *in)

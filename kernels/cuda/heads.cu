@@ -30,8 +30,8 @@ __global__ void norm_heads(E *y, const E *q_weight, const E *k_weight, const str
     const size_t columns = (size_t)s.groups * (s.queries + 2) * s.head_dim;
     const unsigned first = blockIdx.y * (blockDim.x / WARP) + warp_id();
     real v[N], weight[N];
-    let_kernel_behind_start();
     wait_for_kernel_before();
+    let_kernel_behind_start();
     for (unsigned head = first; head < s.groups * (s.queries + 1);
          head += gridDim.y * (blockDim.x / WARP)) {
         E *x = y + blockIdx.x * columns + head_offset(s, head);
@@ -183,8 +183,8 @@ template <typename E, int N> __global__ void rotate_into_cache(const rotary_args
     const unsigned head = n / runs, i = n % runs * N;
     const size_t at = ((size_t)blockIdx.x * heads + head) * s.head_dim + i;
     real x[N], y[N];
-    let_kernel_behind_start();
     wait_for_kernel_before();
+    let_kernel_behind_start();
     if (head >= heads) return;
     E *cached = cached_head(a, a.rows[blockIdx.x], head);
     if (cached) cached += i;
@@ -224,8 +224,8 @@ template <typename E, int N>
 __global__ void write_cache(const E *qkv, const int32_t *rows, E *cache, const struct head_shape s)
 {
     const unsigned pair = 2 * s.head_dim, queries = s.queries * s.head_dim;
-    let_kernel_behind_start();
     wait_for_kernel_before();
+    let_kernel_behind_start();
     if (rows[blockIdx.x] < 0) return;
     E *to = cache + (size_t)rows[blockIdx.x] * s.groups * pair;
     const E *from = qkv + (size_t)blockIdx.x * s.groups * (queries + pair);

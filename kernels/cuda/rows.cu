@@ -18,8 +18,8 @@ template <typename E, int N>
 __global__ void embed(const int32_t *ids, const E *table, uint64_t first_row, size_t num_rows, E *x,
                       size_t h, real_of<E> scale)
 {
-    let_kernel_behind_start();
     wait_for_kernel_before();
+    let_kernel_behind_start();
     const uint64_t row = (uint64_t)(int64_t)ids[blockIdx.x] - first_row; /* wraps: no such row */
     real_of<E> v[N];
     E *to = x + blockIdx.x * h;
@@ -152,8 +152,8 @@ template <typename E> enum status op_positions(OP_ARGUMENTS)
 
 template <typename E, int N> __global__ void gather(const E *x, const int32_t *rows, E *y, size_t h)
 {
-    let_kernel_behind_start();
     wait_for_kernel_before();
+    let_kernel_behind_start();
     const int32_t row = rows[blockIdx.x];
     if (row < 0)
         clear_row<E, N>(y + blockIdx.x * h, h);

@@ -33,7 +33,7 @@ server.set_forkserver_preload([
 
 def main_of_process(program, args, folder):
     for number, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT), number)
+        os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY), number)
     warnings.simplefilter("ignore")
     import torch.multiprocessing
 
@@ -49,6 +49,9 @@ def run_peer(program, *args):
     """The last line that the program prints."""
     args = [str(x) for x in args]
     with tempfile.TemporaryDirectory(prefix="ferry-peer-") as folder:
+        said = [Path(folder) / name for name in ("stdout", "stderr")]
+        for file in said:
+            file.touch()
         process = server.Process(target=main_of_process, args=(str(program), args, folder))
         with lock:
             process.start()
@@ -57,7 +60,7 @@ def run_peer(program, *args):
             if not ended:
                 process.kill()
             process.join()
-        stdout, stderr = ((Path(folder) / name).read_text() for name in ("stdout", "stderr"))
+        stdout, stderr = (file.read_text() for file in said)
     text = (stdout + stderr).strip()
     require(
         process.exitcode == 0,

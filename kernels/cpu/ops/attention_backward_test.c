@@ -169,7 +169,7 @@ OP_TEST(keys_belong_to_several_spans, test_rounds(6))
 }
 
 /* Of a long sequence in one group, threads add up the same tiles. */
-OP_TEST(threads_take_turns, 3)
+OP_TEST(threads_take_turns, test_rounds(3))
 {
     struct call c = {0};
     random_shape(t, &c);
