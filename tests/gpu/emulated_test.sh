@@ -177,7 +177,7 @@ check "one that traps says so" with_sm90 1 "^few_rows_sm90: .*: matmul: an emula
 check "and no product hides it" says "^FAILED matmul *bf16" cat "$work/products"
 unset EMULATED_SM90
 check "weights, through buffers of the host" weights_test
-EMULATED_PINNED=$((48 << 20 | 4)) # what a device that is opened takes
+EMULATED_PINNED=$(((48 << 20) + (128 << 10))) # what a device that is opened takes
 export EMULATED_PINNED
 check "that cannot be pinned" weights_test
 unset EMULATED_PINNED

@@ -15,7 +15,7 @@ const struct arg engine_args[] = {
     {"--data-parallel-size --dp",      ARG_UINT,   AT(layout.dp), "N", NULL, "data parallel ranks; default: the fewest that --ep needs"},
     {"--sequence-parallel --sp",       ARG_FLAG,   AT(sequence_parallel), NULL, NULL, "split norms and residuals by tokens over the tensor parallel ranks"},
     {"--cp-comm-type",                 ARG_CHOICE, AT(cp_kind), NULL, "all_gather|p2p", "how keys and values are exchanged between context parallel ranks; default all_gather"},
-    {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|fp16|f64", "compute dtype of weights and activations (accumulation in f32, of f64 in f64); default f32. fp16: on CPUs only"},
+    {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|fp16|f64", "compute dtype of weights and activations (accumulation in f32, of f64 in f64); default f32"},
     {"--device", ARG_CHOICE, AT(device), NULL, "cpu|cuda", "compute device; default cpu. Ranks of one host share its GPUs"},
     {"--collectives", ARG_CHOICE, AT(collectives), NULL, "auto|staged|nccl", "how ranks on GPUs communicate: through the host (staged; GPUs may be shared) or with NCCL (one GPU per rank); default auto"},
     {"--threads",                      ARG_UINT,   AT(threads), "N", NULL, "CPU threads of all ranks on this host together, up to 1024; default: number of CPUs"},

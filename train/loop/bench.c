@@ -82,8 +82,6 @@ static bool can_be_alone(const struct program *p, const struct call *c)
     if (c->op >= NUM_OPS) return false;
     for (unsigned i = 0; i < MAX_INPUTS; i++)
         if (is_made_integer(p, c->in[i])) return false;
-    for (unsigned i = 0; i < MAX_OUTPUTS; i++)
-        if (is_made_integer(p, c->out[i])) return false;
     return true;
 }
 
