@@ -83,7 +83,7 @@ double op_flops(unsigned op, const union op_params *p, const struct operand *in,
 
 /* The share of the numbers of op_moved that has to be read of input i, 0 to 1: of a cache the keys
  * that a query sees. in_place: the output lies where input 0 does, and so as much of it is written
- * as is read. An input that is another one, too, is to be absent. */
+ * as is read. Where two inputs are one value, the second is passed as absent. */
 double op_share_read(unsigned op, const union op_params *p, const struct operand *in, unsigned i,
                      bool in_place);
 

@@ -3,16 +3,20 @@
  *
  * 1. Of bf16 and f16, each block makes all rows of a, in shared memory, while its first weights are
  *    on the way, and multiplies its columns as few_rows_mma.cu does. Block 0 stores sum.
- * 2. So all blocks read what a is made from. is_worth() counts that: a third of w is the most. For
+ * 2. Else the two ops run one after the other, by way of the workspace, and the product has the
+ *    plan that matmul has.
+ * 3. FERRY_CUDA_TUNE=1 times both, and the file of matmul.cu keeps which is faster. Without, a rule
+ *    says it: all blocks read what a is made from, and a third of w is the most (is_worth). For
  *    Llama-3.1-8B these are up to 2 rows of qkv, 7 of gate and up, 2 of down. The rule comes from
- *    counting bytes and launches, and no GPU has timed it; FERRY_CUDA_FUSED=0 turns it off.
- * 3. Else the two ops run one after the other, by way of the workspace, and the product has the
- *    plan that matmul has. */
+ *    counting bytes and launches, and no GPU has timed it; FERRY_CUDA_FUSED=0 turns fusion off. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/cold.h"
 #include "kernels/cuda/few_rows_mma.h"
+#include "kernels/cuda/matmul.h"
 #include "kernels/device.h"
 
 using namespace few_rows_mma;
@@ -202,13 +206,116 @@ static bool fits(const struct product &x)
            MOST_ROW_BYTES + PLAIN_SHARED_BYTES / 4 <= cuda_shared_bytes;
 }
 
-/* Whether it should be: `read` elements are read for each element of a, and `once` more for each of
- * its columns. */
+/* Whether it should be, by counting: `read` elements are read for each element of a, and `once`
+ * more for each of its columns. */
 static bool is_worth(const struct product &x, size_t read, size_t once)
 {
-    static const char *const wanted = getenv("FERRY_CUDA_FUSED");
-    if (wanted && strcmp(wanted, "0") == 0) return false;
     return 3 * blocks_of(x.n) * (x.m * read + once) <= x.n;
+}
+
+/* ---- which of the two ---- */
+
+enum maker { NORM = 1, ADD_NORM, ACTIVATION, GATED_ACTIVATION };
+
+/* What is known of products so far. Of more of them, the file and the rule are asked each time. */
+enum { MAX_KNOWN = 256 };
+static struct known {
+    struct plan_key key;
+    bool is_fused;
+} known[MAX_KNOWN];
+static unsigned num_known;
+
+void fused_close(void)
+{
+    num_known = 0;
+}
+
+static struct plan_key key_of(const struct product &x, enum maker maker)
+{
+    struct plan_key k = {};
+    k.m = x.m;
+    k.n = x.n;
+    k.k = x.k;
+    k.elem_type = k.c_type = x.elem == ELEM_F16 ? CUDA_R_16F : CUDA_R_16BF;
+    k.transpose_b = 1;
+    k.has_bias = x.bias != NULL;
+    k.version = cublasLtGetVersion();
+    k.made_by = maker;
+    return k;
+}
+
+/* A call in one of the two ways. */
+struct attempt {
+    enum status (*run)(OP_ARGUMENTS);
+    const union op_params *p;
+    const struct operand *in, *out;
+    void *workspace;
+};
+
+static enum status run_attempt(const void *context, struct error *err)
+{
+    const struct attempt *a = static_cast<const struct attempt *>(context);
+    return a->run(a->p, a->in, a->out, a->workspace, err);
+}
+
+static void say(const struct plan_key &key, double fused, double in_turn)
+{
+    static const char *const names[] = {"", "norm", "add_norm", "activation", "gated activation"};
+    if (!sm90_has_word("say")) return;
+    (void)fprintf(stderr, "%s and product [%llu, %llu, %llu]: fused %.1f us, in turn %.1f us\n",
+                  names[key.made_by], (unsigned long long)key.m, (unsigned long long)key.n,
+                  (unsigned long long)key.k, fused * 1e6, in_turn * 1e6);
+}
+
+/* One that fails takes for ever. */
+static enum status search(const struct plan_key &key, const struct attempt &fused,
+                          const struct attempt &in_turn, bool *is_fused, struct error *err)
+{
+    struct cold_clock clock;
+    struct choice choice = {};
+    double seconds[2];
+    TRY(cold_clock_open(&clock, err));
+    (void)!cold_time(&clock, run_attempt, &in_turn, &seconds[0], NULL);
+    (void)!cold_time(&clock, run_attempt, &fused, &seconds[1], NULL);
+    cold_clock_close(&clock);
+    say(key, seconds[1], seconds[0]);
+    *is_fused = seconds[1] < seconds[0];
+    choice.way = *is_fused ? BY_FUSED : BY_TURNS;
+    if (seconds[0] < INFINITY || seconds[1] < INFINITY) matmul_cache_add(&key, &choice);
+    return OK;
+}
+
+/* rule: what is_worth() says. */
+static enum status choose(const struct plan_key &key, bool rule, const struct attempt &fused,
+                          const struct attempt &in_turn, bool *is_fused, struct error *err)
+{
+    static const char *const wanted = getenv("FERRY_CUDA_FUSED");
+    *is_fused = rule && !(wanted && strcmp(wanted, "0") == 0);
+    if (wanted && strcmp(wanted, "0") == 0) return OK;
+    for (unsigned i = 0; i < num_known; i++)
+        if (memcmp(&known[i].key, &key, sizeof key) == 0) {
+            *is_fused = known[i].is_fused;
+            return OK;
+        }
+    TRY(matmul_start(err));
+    const struct choice *cached = matmul_cache_find(&key);
+    if (cached)
+        *is_fused = cached->way == BY_FUSED;
+    else if (matmul_searches() && cuda_is_capturing())
+        return OK; /* nothing can be timed now */
+    else if (matmul_searches())
+        TRY(search(key, fused, in_turn, is_fused, err));
+    if (num_known < MAX_KNOWN) known[num_known++] = {key, *is_fused};
+    return OK;
+}
+
+/* By the faster of the two. */
+static enum status run_faster(const struct plan_key &key, bool rule, const struct attempt &fused,
+                              const struct attempt &in_turn, struct error *err)
+{
+    bool is_fused;
+    TRY(choose(key, rule, fused, in_turn, &is_fused, err));
+    return run_attempt(is_fused ? &fused : &in_turn, err);
 }
 
 /* ---- one after the other ---- */
@@ -285,9 +392,13 @@ template <typename E> static enum status norm_in_turn(OP_ARGUMENTS)
 template <typename E> enum status op_norm_matmul(OP_ARGUMENTS)
 {
     if constexpr (HAS_MMA<E>)
-        if (norm_fits<E>(p, in, out) &&
-            is_worth(product_of<E>(NULL, in[0].shape[0], in + 5, out), in[1].data ? 2 : 1, 1))
-            return norm_fused<E>(p, in, out, workspace, err);
+        if (norm_fits<E>(p, in, out)) {
+            const struct product x = product_of<E>(NULL, in[0].shape[0], in + 5, out);
+            const bool adds = in[1].data;
+            return run_faster(key_of(x, adds ? ADD_NORM : NORM), is_worth(x, adds ? 2 : 1, 1),
+                              {norm_fused<E>, p, in, out, workspace},
+                              {norm_in_turn<E>, p, in, out, workspace}, err);
+        }
     return norm_in_turn<E>(p, in, out, workspace, err);
 }
 
@@ -327,10 +438,14 @@ template <typename E> static enum status activation_in_turn(OP_ARGUMENTS)
 template <typename E> enum status op_activation_matmul(OP_ARGUMENTS)
 {
     if constexpr (HAS_MMA<E>)
-        if (activation_fits<E>(p, in, out) &&
-            is_worth(product_of<E>(NULL, in[0].shape[0], in + 1, out), p->activation.gated ? 2 : 1,
-                     0))
-            return activation_fused<E>(p, in, out, workspace, err);
+        if (activation_fits<E>(p, in, out)) {
+            const struct product x = product_of<E>(NULL, in[0].shape[0], in + 1, out);
+            const bool gated = p->activation.gated;
+            return run_faster(key_of(x, gated ? GATED_ACTIVATION : ACTIVATION),
+                              is_worth(x, gated ? 2 : 1, 0),
+                              {activation_fused<E>, p, in, out, workspace},
+                              {activation_in_turn<E>, p, in, out, workspace}, err);
+        }
     return activation_in_turn<E>(p, in, out, workspace, err);
 }
 

@@ -20,16 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/cold.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/products.h"
 #include "kernels/device.h"
 
 #define MATMUL_WORKSPACE_BYTES ((size_t)32 << 20)
 enum { BUCKETS = 256, MAX_ALGORITHMS = 16, MAX_CHOICES = MAX_ALGORITHMS + 3 };
-/* Of a choice that is timed: runs between two waits, all of them; seconds that are enough. */
-enum { TIMED_RUNS = 5, MAX_TIMED_RUNS = 200 };
-#define TIMED_SECONDS 2e-3
 
 struct plan {
     struct plan_key key;
@@ -236,65 +233,17 @@ static enum status find_choices(const struct plan *plan, const struct call *c,
 
 /* ---- the fastest of them ---- */
 
-/* Twice as many bytes as the second-level cache has. Where they are written, the operands of a
- * product are no longer in the cache, as in a model, whose other weights came in between. NULL
- * where there is no memory for it. */
-struct cache_filler {
-    void *memory;
-    size_t bytes;
+/* A plan's product, in one of the ways. */
+struct attempt {
+    const struct plan *plan;
+    const struct call *call;
+    const struct choice *choice;
 };
 
-static struct cache_filler make_filler()
+static enum status run_attempt(const void *context, struct error *err)
 {
-    struct cache_filler f = {};
-    int device = 0, bytes = 0;
-    if (cudaGetDevice(&device) || cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device) ||
-        bytes <= 0)
-        return f;
-    f.bytes = 2 * (size_t)bytes;
-    if (cudaMalloc(&f.memory, f.bytes)) f.memory = NULL;
-    (void)cudaGetLastError();
-    return f;
-}
-
-static enum status fill_cache(const struct cache_filler *f, struct error *err)
-{
-    if (!f->memory) return OK;
-    return cuda_status("matmul", cudaMemsetAsync(f->memory, 0, f->bytes, cuda_stream), err);
-}
-
-/* TIMED_RUNS runs: adds what they take to *total, and keeps the fastest. */
-static enum status time_runs(const struct plan *plan, const struct call *c,
-                             const struct choice *choice, const struct cache_filler *filler,
-                             void *timer, double *total, double *fastest, struct error *err)
-{
-    for (int i = 0; i < TIMED_RUNS; i++) {
-        TRY(fill_cache(filler, err));
-        TRY(cuda_timers.mark(timer, 2 * i, err));
-        TRY(multiply(plan, c, choice, err));
-        TRY(cuda_timers.mark(timer, 2 * i + 1, err));
-    }
-    TRY(cuda_status("matmul", cudaStreamSynchronize(cuda_stream), err));
-    for (int i = 0; i < TIMED_RUNS; i++) {
-        double one;
-        TRY(cuda_timers.seconds(timer, 2 * i, 2 * i + 1, &one, err));
-        *total += one;
-        *fastest = std::min(*fastest, one);
-    }
-    return OK;
-}
-
-/* Seconds of the fastest run, of as many as take TIMED_SECONDS together. */
-static enum status time_choice(const struct plan *plan, const struct call *c,
-                               const struct choice *choice, const struct cache_filler *filler,
-                               void *timer, double *seconds, struct error *err)
-{
-    double total = 0;
-    *seconds = INFINITY;
-    TRY(multiply(plan, c, choice, err));
-    for (int runs = 0; runs < MAX_TIMED_RUNS && total < TIMED_SECONDS; runs += TIMED_RUNS)
-        TRY(time_runs(plan, c, choice, filler, timer, &total, seconds, err));
-    return OK;
+    const struct attempt *a = static_cast<const struct attempt *>(context);
+    return multiply(a->plan, a->call, a->choice, err);
 }
 
 /* On stderr, where FERRY_CUDA_SM90 has "say" and there are few rows. */
@@ -316,19 +265,18 @@ static enum status keep_fastest(struct plan *plan, const struct call *c,
                                 const struct choices *choices, struct error *err)
 {
     double best = INFINITY, seconds;
-    void *timer;
-    TRY(cuda_timers.create(&timer, 2 * TIMED_RUNS, err));
-    const struct cache_filler filler = make_filler();
+    struct cold_clock clock;
+    TRY(cold_clock_open(&clock, err));
     for (int i = 0; i < choices->count; i++) {
         const struct choice *choice = &choices->all[i];
-        const enum status st = time_choice(plan, c, choice, &filler, timer, &seconds, NULL);
+        const struct attempt attempt = {plan, c, choice};
+        const enum status st = cold_time(&clock, run_attempt, &attempt, &seconds, NULL);
         say_way(plan, choice, st ? "fails" : "takes", st ? 0 : seconds);
         if (st || seconds >= best) continue;
         best = seconds;
         plan->choice = *choice;
     }
-    (void)cudaFree(filler.memory);
-    cuda_timers.free(timer);
+    cold_clock_close(&clock);
     if (best < INFINITY) matmul_cache_add(&plan->key, &plan->choice);
     return OK;
 }
@@ -393,7 +341,7 @@ static bool take_cached(struct plan *plan, const struct call *c)
 
 /* ---- plans ---- */
 
-static enum status start(struct error *err)
+enum status matmul_start(struct error *err)
 {
     const char *wanted = getenv("FERRY_CUDA_TUNE");
     if (handle) return OK;
@@ -401,6 +349,11 @@ static enum status start(struct error *err)
     tune = wanted && strcmp(wanted, "1") == 0;
     matmul_cache_read();
     return OK;
+}
+
+bool matmul_searches(void)
+{
+    return tune;
 }
 
 static unsigned bucket_of(const struct plan_key *key)
@@ -438,7 +391,7 @@ static enum status make_plan(struct plan **out, const struct plan_key *key, cons
 static enum status find_plan(struct plan **out, const struct plan_key *key, const struct call *c,
                              struct error *err)
 {
-    TRY(start(err));
+    TRY(matmul_start(err));
     for (struct plan *p = plans[bucket_of(key)]; p; p = p->next)
         if (same_key(&p->key, key)) {
             *out = p;
@@ -457,6 +410,7 @@ void matmul_close(void)
     memset(plans, 0, sizeof plans);
     matmul_cache_free();
     few_rows_close();
+    fused_close();
     if (handle) (void)cublasLtDestroy(handle);
     handle = NULL;
 }

@@ -31,6 +31,7 @@ enum status multiply_few_rows_mma(const struct product &x, struct error *err);
 bool few_rows_sm90_takes(const struct product &x);
 bool few_rows_sm90_is_trusted(const struct product &x);
 void few_rows_close(void);
+void fused_close(void);
 
 /* Any product, in plain tiles. */
 template <typename E> enum status multiply_tiles(const struct product &x, struct error *err);

@@ -156,6 +156,9 @@ ln -s "$golden/qwen3" model1
 each_rank 2 generate model0 --prompt-ids 5 --dp 2 --top-pRANK 1
 exits 2
 says "unknown option --top-p0"
+each_rank 2 generate model0 --prompt-ids "'5;6'" --dp 2 --temperature 1 --seed RANK
+exits 2
+says_once "rank 1 has another layout, request or tokens than rank 0"
 each_rank 2 verify model0 modelRANK --forward
 exits 2
 says_once "rank 1 has another command line than rank 0 (here: model0)"

@@ -147,7 +147,7 @@ export EMULATED_SM90
 check "where they are, one that agrees is used" with_sm90 0 "few_rows_sm90: .*: agrees" FERRY_CUDA_SM90=first,say
 check "it is one of those that are timed" with_sm90 0 "^matmul .*: few_rows_sm90 takes" FERRY_CUDA_SM90=say \
     FERRY_CUDA_TUNE=1 FERRY_CUDA_CACHE="$work/timed"
-awk '{ $16 = 1; print }' "$work/timed" >"$work/portable" # after 15 words of a key: few_rows
+awk '{ $17 = 1; print }' "$work/timed" >"$work/portable" # after 16 words of a key: few_rows
 check "a file says what is used" with_sm90 0 "^matmul .*: few_rows is used" FERRY_CUDA_SM90=say \
     FERRY_CUDA_CACHE="$work/portable"
 check "without another" lacks "^matmul .*: few_rows_sm90" "$work/products"
@@ -229,6 +229,16 @@ FERRY_CUDA_TUNE=1 FERRY_CUDA_CACHE=/dev/null EMULATED_SM90=right
 export FERRY_CUDA_TUNE FERRY_CUDA_CACHE EMULATED_SM90
 check "and behind a search" graphs_are 1
 unset FERRY_CUDA_TUNE FERRY_CUDA_CACHE EMULATED_SM90
+fused_are_searched() {
+    "$ferry" bench tests/golden/hf/llama3.2 --device cuda --decode --seq 8 --repeats 2 --dtype bf16 >"$work/bench" 2>&1
+    cat "$work/bench"
+    [ "$(grep -c "^add_norm and product .*: fused .* us, in turn .* us$" "$work/bench")" -eq "$1" ]
+}
+FERRY_CUDA_TUNE=1 FERRY_CUDA_CACHE=$work/fused FERRY_CUDA_SM90=say
+export FERRY_CUDA_TUNE FERRY_CUDA_CACHE FERRY_CUDA_SM90
+check "products with what makes their rows are searched, too" fused_are_searched 2
+check "once" fused_are_searched 0
+unset FERRY_CUDA_TUNE FERRY_CUDA_CACHE FERRY_CUDA_SM90
 check "staged it is many" graphs_are 8 --tp 2 --collectives staged
 EMULATED_NO_GRAPHS=1
 export EMULATED_NO_GRAPHS

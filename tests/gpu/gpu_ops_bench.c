@@ -160,6 +160,9 @@ MATMUL(qkv_1, 1, QKV, HIDDEN, OPERAND_ELEM)
 MATMUL(gate_up_1, 1, 2 * FFN, HIDDEN, OPERAND_ELEM)
 MATMUL(down_1, 1, HIDDEN, FFN, OPERAND_ELEM)
 MATMUL(head_1, 1, VOCAB, HIDDEN, OPERAND_REAL)
+MATMUL(qkv_16, 16, QKV, HIDDEN, OPERAND_ELEM)
+MATMUL(gate_up_16, 16, 2 * FFN, HIDDEN, OPERAND_ELEM)
+MATMUL(down_16, 16, HIDDEN, FFN, OPERAND_ELEM)
 MATMUL(gate_up_64, BATCH, 2 * FFN, HIDDEN, OPERAND_ELEM)
 MATMUL(down_64, BATCH, HIDDEN, FFN, OPERAND_ELEM)
 
@@ -220,6 +223,41 @@ static double make_add_norm_1(struct trial *t)
 static double make_add_norm_16(struct trial *t)
 {
     return add_norm_of(t, 16);
+}
+
+/* A token's sum and norm, and their product. */
+static double norm_matmul_of(struct trial *t, uint64_t n)
+{
+    t->op = OP_NORM_MATMUL;
+    t->params.norm.epsilon = 1e-5;
+    MAKE(t->device_in[0], OPERAND_ELEM, 1, HIDDEN);
+    MAKE(t->device_in[1], OPERAND_ELEM, 1, HIDDEN);
+    MAKE(t->device_in[3], OPERAND_ELEM, HIDDEN);
+    MAKE(t->device_in[5], OPERAND_ELEM, n, HIDDEN);
+    MAKE(t->device_out[0], OPERAND_ELEM, 1, n);
+    MAKE(t->device_out[1], OPERAND_ELEM, 1, HIDDEN);
+    return 2.0 * HIDDEN * (double)n;
+}
+
+static double make_norm_qkv_1(struct trial *t)
+{
+    return norm_matmul_of(t, QKV);
+}
+
+static double make_norm_gate_up_1(struct trial *t)
+{
+    return norm_matmul_of(t, (uint64_t)2 * FFN);
+}
+
+static double make_silu_down_1(struct trial *t)
+{
+    t->op = OP_ACTIVATION_MATMUL;
+    t->params.activation.kind = ACTIVATION_SILU;
+    t->params.activation.gated = true;
+    MAKE(t->device_in[0], OPERAND_ELEM, 1, 2 * FFN);
+    MAKE(t->device_in[1], OPERAND_ELEM, HIDDEN, FFN);
+    MAKE(t->device_out[0], OPERAND_ELEM, 1, HIDDEN);
+    return 2.0 * HIDDEN * FFN;
 }
 
 static struct head_shape llama_heads(void)
@@ -283,6 +321,16 @@ static double make_attention_own(struct trial *t)
 static double make_attention_1(struct trial *t)
 {
     return attention_of(t, 1, 1, CONTEXT);
+}
+
+static double make_attention_1_of_1024(struct trial *t)
+{
+    return attention_of(t, 1, 1, 1024);
+}
+
+static double make_attention_16(struct trial *t)
+{
+    return attention_of(t, 16, 1, CONTEXT);
 }
 
 static double make_attention_64(struct trial *t)
@@ -534,10 +582,18 @@ static const struct row {
     {"decode_1_matmul_down", ELEM_BF16, make_down_1},
     {"decode_1_matmul_head", ELEM_BF16, make_head_1},
     {"decode_1_attention", ELEM_BF16, make_attention_1},
+    {"decode_1_attention_1024", ELEM_BF16, make_attention_1_of_1024},
+    {"decode_1_norm_qkv", ELEM_BF16, make_norm_qkv_1},
+    {"decode_1_norm_gate_up", ELEM_BF16, make_norm_gate_up_1},
+    {"decode_1_silu_down", ELEM_BF16, make_silu_down_1},
     {"decode_1_add_norm", ELEM_BF16, make_add_norm_1},
     {"decode_1_silu", ELEM_BF16, make_silu_1},
     {"decode_1_greedy", ELEM_BF16, make_greedy_1},
     {"decode_1_top_p", ELEM_BF16, make_top_p_1},
+    {"decode_16_matmul_qkv", ELEM_BF16, make_qkv_16},
+    {"decode_16_matmul_gate_up", ELEM_BF16, make_gate_up_16},
+    {"decode_16_matmul_down", ELEM_BF16, make_down_16},
+    {"decode_16_attention", ELEM_BF16, make_attention_16},
     {"decode_16_add_norm", ELEM_BF16, make_add_norm_16},
     {"decode_16_silu", ELEM_BF16, make_silu_16},
     {"decode_64_matmul_gate_up", ELEM_BF16, make_gate_up_64},

@@ -99,7 +99,7 @@ static void print_how(const struct bench_result *r, const struct sum *sums, size
     const char *before = "; between marks of the whole run: ";
     for (size_t i = 0; i < n; i++) {
         if (sums[i].alone) continue;
-        printf("%s%s", before, sums[i].name);
+        printf("%s%s %s", before, sums[i].name, sums[i].op);
         before = ", ";
     }
     putchar('\n');
@@ -268,15 +268,17 @@ const struct command command_bench = {
         "half of attention; of other ops, one per output element. Bytes are those that have to be "
         "read and written: of tables and caches the rows that are used. The roofline is the rate "
         "of "
-        "a large product or that of a large copy, measured first; the larger share of the two is "
-        "shown. What only reads may be faster than a copy.\n\n"
+        "a large product or that of a large copy, measured first: the table shows the larger "
+        "share, "
+        "the first line and --json both. What only reads may be faster than a copy.\n\n"
         "Times of the whole are the host's, from the call to the result. Times of ops are the "
-        "device's, by marks between them in further runs. With --decode on a GPU the whole is one "
-        "graph, in which marks would take longer than short ops do. There each op is a graph of "
-        "its "
-        "own, which has its calls of all layers one behind the other, each with the weights of its "
-        "layer: they come from memory, as in the whole, if those of all layers are more than the "
-        "cache holds.\n\n"
+        "device's, by marks between them in further runs. With --decode on a GPU the whole runs as "
+        "graphs, in which marks would take longer than short ops do. There each op is timed as a "
+        "graph of its own, which has its calls of all layers one behind the other, each with the "
+        "weights of its layer: they come from memory, as in the whole, if those of all layers are "
+        "more than the cache holds. Collectives, and ops that read integers of others, stay "
+        "between "
+        "marks.\n\n"
         "  ferry bench model --seq 512 --dtype bf16\n"
         "  ferry bench model --decode --seq 1024 --batch 16 --dtype bf16 --device cuda --json",
     .groups = bench_groups,

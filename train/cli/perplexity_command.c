@@ -108,7 +108,7 @@ static enum status add_losses(void *context, const struct collected *c, struct e
 {
     struct windows *w = context;
     (void)err;
-    w->sum += c->dtype == DT_F64 ? *(const double *)c->data : (double)*(const float *)c->data;
+    w->sum += *(const double *)c->data;
     return OK;
 }
 

@@ -25,7 +25,7 @@ static void live_at(struct program *p, value_id id, uint32_t call, bool *alive)
 static void find_lives(struct program *p, struct arena *scratch)
 {
     bool *alive = arena_array(scratch, p->num_values + 1, sizeof *alive);
-    for (size_t i = 0; i < p->num_values; i++) /* what is in no call lives never */
+    for (size_t i = 0; i < p->num_values; i++) /* of values in no call it stays so */
         p->values[i].first = 1, p->values[i].last = 0;
     for (uint32_t k = 0; k < p->num_calls; k++) {
         const struct call *c = &p->calls[k];

@@ -68,7 +68,8 @@ struct program_value {
 
     uint64_t bytes,
         offset; /* in the region of its class, by the memory plan; of a view in its base */
-    uint32_t first, last; /* the calls between which it lives, or a view of it */
+    uint32_t first, last; /* the calls between which it lives, or a view of it; of a value in no
+                             call, first > last */
 };
 
 /* Of the ops of COLLECTIVES (kernels/op_list.h). */

@@ -64,11 +64,6 @@ static const char *name_of(const struct call *c)
     return dot ? dot + 1 : c->label;
 }
 
-static bool are_alike(const struct call *a, const struct call *b)
-{
-    return a->op == b->op && strcmp(name_of(a), name_of(b)) == 0;
-}
-
 static bool is_made_integer(const struct program *p, value_id id)
 {
     if (id == NO_VALUE || p->values[id].type != OPERAND_INT) return false;
@@ -85,13 +80,20 @@ static bool can_be_alone(const struct program *p, const struct call *c)
     return true;
 }
 
+/* Whether call k is timed together with call `first`, which can be alone. */
+static bool is_alike(const struct program *p, size_t k, size_t first)
+{
+    const struct call *a = &p->calls[k], *b = &p->calls[first];
+    return a->op == b->op && strcmp(name_of(a), name_of(b)) == 0 && can_be_alone(p, a);
+}
+
 static enum status record_alike(const struct run *r, size_t first, void **graph, struct error *err)
 {
     const struct program *p = r->program;
     TRY(r->device->graphs->begin(err));
     enum status st = OK;
     for (size_t k = first; k < p->num_calls && !st; k++)
-        if (are_alike(&p->calls[k], &p->calls[first])) st = run_queue(r, k, k + 1, err);
+        if (is_alike(p, k, first)) st = run_queue(r, k, k + 1, err);
     if (!st) st = r->device->graphs->end(graph, err);
     if (st) r->device->graphs->cancel();
     return st;
@@ -125,10 +127,10 @@ static enum status time_alike(const struct run *r, size_t first, unsigned repeat
     enum status st = time_replays(r->device, graph, all, repeats, err);
     r->device->graphs->release(graph);
     for (size_t k = first; k < p->num_calls; k++)
-        count += are_alike(&p->calls[k], &p->calls[first]);
+        count += is_alike(p, k, first);
     const double seconds = st ? 0 : median(all, repeats) / count;
     for (size_t k = first; k < p->num_calls; k++)
-        if (are_alike(&p->calls[k], &p->calls[first])) alone[k] = seconds;
+        if (is_alike(p, k, first)) alone[k] = seconds;
     free(all);
     return st;
 }

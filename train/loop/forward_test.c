@@ -530,43 +530,51 @@ static double loss_of_logits(const double *logits, const int32_t *targets, uint6
 }
 
 /* However many logits are made at once, and whichever ranks have the tokens. */
-static void losses_are_those_of_the_logits(void **state)
+static void check_losses(const char *model, const struct case_of_layout *cases, size_t num_cases)
 {
     enum { SEQUENCES = 3, LENGTH = 9, TOKENS = SEQUENCES * LENGTH };
-    static const struct case_of_layout cases[] = {
-        {.tp = 1}, {.tp = 2, .sp = true}, {.cp = 2}, {.dp = 2}, {.tp = 2, .pp = 3}};
     static const uint64_t head_rows[] = {0, 1, 7};
     int32_t ids[TOKENS], targets[TOKENS];
     struct batch b = {.num_sequences = SEQUENCES, .length = LENGTH, .ids = ids, .targets = targets};
     uint64_t r = test_seed();
-    (void)state;
     for (unsigned i = 0; i < TOKENS; i++) {
         ids[i] = (int32_t)test_below(&r, 100);
         targets[i] = i % 5 ? (int32_t)test_below(&r, 100) : -1;
     }
+    char path[64];
+    snprintf(path, sizeof path, "tests/golden/hf/%s", model);
     struct outputs logits = {0}, loss = {0};
     struct model_options alone = {.elem = ELEM_F64};
-    struct forward_request q = request_of("tests/golden/hf/llama3.2", &alone, &b, &logits);
+    struct forward_request q = request_of(path, &alone, &b, &logits);
     q.pass.hidden = false;
     assert_ok(ferry_engine.forward(&q, &err));
     assert_int_equal(logits.count, 1);
     const double expected =
         loss_of_logits(logits.items[0].values, targets, TOKENS, logits.items[0].count / TOKENS);
-    for (size_t i = 0; i < (test_fewest() ? 2 : COUNT(cases)); i++)
+    for (size_t i = 0; i < num_cases; i++)
         for (size_t k = 0; k < COUNT(head_rows); k++) {
             struct model_options o = options_of(&cases[i], ELEM_F64);
-            q = request_of("tests/golden/hf/llama3.2", &o, &b, &loss);
+            q = request_of(path, &o, &b, &loss);
             q.pass =
                 (struct pass_options){.loss = true, .trace_layer = -1, .head_rows = head_rows[k]};
             assert_ok(ferry_engine.forward(&q, &err));
             assert_int_equal(loss.count, 1);
             assert_int_equal(loss.items[0].count, 1);
             if (!(fabs(loss.items[0].values[0] / expected - 1) < 1e-12))
-                fail_msg("%s, %" PRIu64 " rows at once: %.15g, logits say %.15g",
+                fail_msg("%s, %s, %" PRIu64 " rows at once: %.15g, logits say %.15g", model,
                          layout_name(&cases[i]), head_rows[k], loss.items[0].values[0], expected);
             release_outputs(&loss);
         }
     release_outputs(&logits);
+}
+
+static void losses_are_those_of_the_logits(void **state)
+{
+    static const struct case_of_layout cases[] = {
+        {.tp = 1}, {.tp = 2, .sp = true}, {.cp = 2}, {.dp = 2}, {.tp = 2, .pp = 3}};
+    (void)state;
+    check_losses("llama3.2", cases, test_fewest() ? 2 : COUNT(cases));
+    check_losses("gpt2", cases, test_fewest() ? 2 : 4); /* rows of its vocabulary are padded */
 }
 
 /* A row of logits and less; some rows of each; more than there is. */

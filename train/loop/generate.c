@@ -96,7 +96,7 @@ static enum status finish_step(struct generation *g, uint64_t step, bool *more, 
     return tell(g, more, err);
 }
 
-/* A step that runs ahead is for nothing where all texts have ended before it. */
+/* Where all texts end, the step that has been started behind is discarded. */
 static enum status generate_all(struct generation *g, struct error *err)
 {
     const uint64_t all = g->q->max_new_tokens;

@@ -157,6 +157,19 @@ static void every_layout_gives_the_same_tokens(void **state)
     }
 }
 
+/* The head of GPT-2 has rows behind its vocabulary, on the last rank. */
+static void padding_of_the_vocabulary_is_never_chosen(void **state)
+{
+    static const struct sampling any = {.temperature = 100, .top_p = 1, .seed = 3};
+    (void)state;
+    struct texts alone, t;
+    struct model_options o = {.elem = ELEM_F64};
+    generate(&alone, "tests/golden/hf/gpt2", &o, &any, -1);
+    o.layout.tp = 2;
+    generate(&t, "tests/golden/hf/gpt2", &o, &any, -1);
+    assert_memory_equal(&t, &alone, sizeof t);
+}
+
 static void another_seed_gives_other_tokens(void **state)
 {
     (void)state;
@@ -399,6 +412,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_likeliest_tokens_are_those_of_forward_passes),
         cmocka_unit_test(every_layout_gives_the_same_tokens),
+        cmocka_unit_test(padding_of_the_vocabulary_is_never_chosen),
         cmocka_unit_test(another_seed_gives_other_tokens),
         cmocka_unit_test(a_sequence_ends_with_its_end_token),
         cmocka_unit_test(prompts_of_several_lengths_go_on_as_each_alone),

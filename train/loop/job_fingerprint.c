@@ -27,6 +27,14 @@ static void add_pass(struct sha256 *s, const struct pass_options *o)
         o->last_only, o->graphs, o->logits_dtype);
 }
 
+/* Each data parallel rank draws by its own. */
+static void add_sampling(struct sha256 *s, const struct sampling *o)
+{
+    sha256_add(s, &o->temperature, sizeof o->temperature);
+    sha256_add(s, &o->top_p, sizeof o->top_p);
+    ADD(s, o->top_k, o->seed);
+}
+
 static void add_batch(struct sha256 *s, const struct batch *b)
 {
     const uint64_t count = b->num_sequences * b->length;
@@ -51,6 +59,7 @@ void fingerprint_generate(const struct generate_request *q, char text[SHA256_TEX
     struct sha256 *s = sha256_start();
     add_options(s, &q->model);
     add_batch(s, &q->prompts);
+    add_sampling(s, &q->sampling);
     ADD(s, q->max_new_tokens, q->dry_run, q->visit_plan != NULL);
     for (size_t i = 0; i < q->num_end_tokens; i++)
         ADD(s, (uint64_t)q->end_tokens[i]);

@@ -181,7 +181,10 @@ static enum status take_slot(void *context, uint64_t bytes, void **memory, struc
 {
     struct child *c = context;
     if (bytes > c->shared.slot_bytes)
-        return fail(err, ERR_UNSUPPORTED, "a row of results of %" PRIu64 " bytes", bytes);
+        return fail(err, ERR_UNSUPPORTED,
+                    "a row of results of %" PRIu64 " bytes is more than the %" PRIu64
+                    " that can be given at once",
+                    bytes, c->shared.slot_bytes);
     TRY(settle(c, SLOTS - 1, err));
     *memory = slot_of(&c->shared, c->outputs);
     return OK;
@@ -370,7 +373,7 @@ static enum status fork_child(struct caller *out, struct error *err)
     return OK;
 }
 
-/* Outputs are answered first: who does not read an answer looks dead to the caller. */
+/* First reads all answers to outputs: the caller takes a child that has not read one for dead. */
 static enum status settle_all(struct child *c, enum status st, struct error *err)
 {
     while (c->unanswered) {

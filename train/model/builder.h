@@ -35,7 +35,7 @@ struct forward_shape {
     uint64_t cache_rows; /* of each layer's cache of keys and values; 0: none */
     bool begins;         /* the cache is empty before: all keys are of these tokens */
     uint64_t last_rows;  /* logits are wanted of so many rows only (input "last_rows"); 0: of all */
-    bool logits, loss;   /* outputs at the end; loss: the sum over this rank's tokens */
+    bool logits, loss;   /* outputs at the end; loss: sums over this rank's tokens */
     bool logits_are_elem; /* rounded to ELEM; else REAL. Only without loss and sampling */
     uint64_t head_rows;   /* logits for losses are made of so many tokens at once; 0: of all */
     const struct sampling *sampling; /* tokens are chosen by the logits; NULL: none are */
@@ -76,7 +76,7 @@ struct output {
     bool slice;       /* of rows: this rank has its TP part of them */
     bool last;        /* rows are those of last_rows */
     bool shard;       /* of columns: this rank has its TP part of `columns` */
-    bool sum;         /* [1]: those of ranks with other tokens are added up */
+    bool sum;         /* of numbers that are added up, of all ranks with other tokens: in f64 */
     /* The last `copied` columns of a shard are copies: `sharers` TP ranks in turn have the same. 0:
      * no column is. */
     uint64_t copied;

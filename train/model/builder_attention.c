@@ -117,8 +117,7 @@ static value_id attend_ring(struct builder *x, value_id qkv)
     return o;
 }
 
-/* The keys and values of this layer: those of earlier tokens, and later of these tokens. NO_VALUE
- * where none are kept. */
+/* The state with the keys and values of this layer. NO_VALUE: there is no cache. */
 static value_id cache_of(struct builder *x)
 {
     const uint64_t columns = (uint64_t)x->heads.groups * 2 * x->heads.head_dim;
@@ -129,7 +128,7 @@ static value_id cache_of(struct builder *x)
     return builder_held(x, VALUE_STATE, number);
 }
 
-/* Where rotary has not done that. */
+/* For models without rope: with it, the call of rotary writes the cache. */
 static void keep_kv(struct builder *x, value_id qkv, value_id cache)
 {
     emit(x, OP_CACHE_WRITE, "cache", IN(qkv, builder_input(x, INPUT_CACHE_ROWS, 0)),

@@ -85,20 +85,23 @@ static void train_head(struct builder *x, value_id in)
     builder_keep(x, losses, true, (struct output){.columns = 1}, "loss");
 }
 
-/* The sum of the losses of all tokens of this rank. */
+/* The sums of the losses of head_rows tokens each, of this rank. */
 static void loss_head(struct builder *x, value_id in)
 {
-    const uint64_t rows = builder_rows_of(x, in), at_once = rows_at_once(x, rows);
+    const uint64_t rows = builder_rows_of(x, in), at_once = rows_at_once(x, rows),
+                   count = ceil_div_u64(rows, at_once);
     const value_id targets = builder_input(x, INPUT_TARGETS, 0);
-    value_id sum = NO_VALUE;
-    for (uint64_t first = 0; first < rows && !x->st; first += at_once) {
-        const uint64_t count = min_u64(at_once, rows - first);
-        const value_id some = program_add_view(x->p, in, first, count, "head_rows"),
-                       wanted = program_add_view(x->p, targets, first, count, "targets");
+    const value_id sums =
+        program_add_value(x->p, VALUE_SCRATCH, OPERAND_REAL, 1, &count, "loss_sums");
+    for (uint64_t i = 0; i < count && !x->st; i++) {
+        const uint64_t first = i * at_once, n = min_u64(at_once, rows - first);
+        const value_id some = program_add_view(x->p, in, first, n, "head_rows"),
+                       wanted = program_add_view(x->p, targets, first, n, "targets"),
+                       sum = program_add_view(x->p, sums, i, 1, "loss_sum");
         const value_id losses = losses_of(x, logits_of(x, some), wanted, NO_VALUE);
-        sum = emit(x, OP_WEIGHTED_SUM, "loss_sum", IN(losses, NO_VALUE, sum));
+        emit(x, OP_WEIGHTED_SUM, "loss_sum", IN(losses), .into = {&sum});
     }
-    builder_keep(x, sum, true, (struct output){.columns = 1, .sum = true}, "loss");
+    builder_keep(x, sums, true, (struct output){.columns = 1, .sum = true}, "loss");
 }
 
 /* All ranks of a tensor parallel group choose the same. */

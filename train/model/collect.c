@@ -243,12 +243,12 @@ static enum status place_rows(const struct collecting *x, struct whole *w, const
     return OK;
 }
 
-static void add_sum(struct whole *w, const void *data)
+static void add_up(const struct collecting *x, struct whole *w, const struct part *part,
+                   const void *data)
 {
-    if (w->c.dtype == DT_F64)
-        *(double *)w->values += *(const double *)data;
-    else
-        *(float *)w->values += *(const float *)data;
+    const bool wide = dtype_of(x, part) == DT_F64;
+    for (uint64_t i = 0; i < part->rows; i++)
+        *(double *)w->values += wide ? ((const double *)data)[i] : (double)((const float *)data)[i];
 }
 
 static enum status place_part(const struct collecting *x, struct whole *w, const struct part *part,
@@ -257,7 +257,7 @@ static enum status place_part(const struct collecting *x, struct whole *w, const
     const struct group_sizes *sizes = &x->pass->model->groups.sizes;
     struct arena scratch;
     if (part->sum) {
-        add_sum(w, data);
+        add_up(x, w, part, data);
         return OK;
     }
     arena_init(&scratch);
@@ -287,7 +287,9 @@ static void begin_whole(const struct collecting *x, struct whole *w, const struc
         (struct collected){.name = w->part.name,
                            .rows = part->sum ? 1 : b->num_sequences * (part->last ? 1 : b->length),
                            .columns = true_columns(x, part),
-                           .dtype = is_logits(part) ? logits_dtype(x->pass) : real_dtype(x->pass)};
+                           .dtype = part->sum         ? DT_F64
+                                    : is_logits(part) ? logits_dtype(x->pass)
+                                                      : real_dtype(x->pass)};
     w->c.num_rows = w->c.rows;
 }
 
@@ -529,7 +531,7 @@ static uint64_t together_bytes(const struct pass_taking *how, uint64_t whole, ui
     return whole + part + (how->room ? 2 * min_u64(whole, how->piece_bytes) : 0);
 }
 
-/* Of the only rank: pieces as they are given, and before. */
+/* Where one rank has all outputs: of a piece as it is given, and as it was downloaded. */
 static uint64_t alone_bytes(const struct pass_taking *how, uint64_t whole, uint64_t copied,
                             bool on_host)
 {

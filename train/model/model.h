@@ -63,12 +63,12 @@ MUST_CHECK enum status model_load(struct model *m, const struct load_options *o,
 
 /* The outputs of a pass, and how it runs. */
 struct pass_options {
-    bool logits, loss, hidden; /* loss: the sum over all tokens */
+    bool logits, loss, hidden; /* loss: the sum over all tokens, in f64 */
     /* Of the logits as they are given: F32, BF16 or F16; of a program in f64 F64. 0: of the
      * program's sums. */
     enum dtype logits_dtype;
     int trace_layer;     /* the results of its ops are outputs, too; -1: none */
-    uint64_t head_rows;  /* tokens whose logits are made at once for losses; 0: some 100 MB */
+    uint64_t head_rows;  /* tokens whose logits are made at once for losses; 0: 256 MiB of them */
     uint64_t cache_rows; /* positions that a sequence's cache has room for; 0: none */
     bool begins;         /* the cache is empty before: all sequences begin here */
     bool last_only;      /* logits of each sequence's last token only */
@@ -147,8 +147,8 @@ enum { PASS_PIECE_BYTES = 64 << 20 };
 
 /* How a visitor takes outputs. All 0: whole, from memory that is given to it. */
 struct pass_taking {
-    /* Of a piece, at most, where one rank has all of an output and it must be copied; a piece has
-     * at least one row. 0: outputs are whole. */
+    /* The most bytes of a piece, but for a single row. Outputs that one rank has, and that must be
+     * copied, are given in pieces of whole rows. 0: outputs are whole. */
     uint64_t piece_bytes;
     bool keeps;         /* the visitor keeps copies of all outputs */
     bool puts_together; /* it copies the pieces of an output, and keeps them until the last */
