@@ -153,8 +153,8 @@
      * softmax(logits / temperature) of the top_k largest (0: all), of these the fewest \
      * whose probabilities reach top_p (1: all): the first id, in ascending order, up to \
      * which they sum to more than the number in [0, 1) that (seed, counter + i) gives: \
-     * random_uniform() of kernels/cpu/random.h. -1 where a logit is NaN, or the largest of \
-     * them infinite; of all rows where bad is not 0 */ \
+     * random_uniform() of kernels/cpu/random.h. -1 where a logit is NaN, or, for a \
+     * draw, the largest of them infinite; of all rows where bad is not 0 */ \
     X(OP_SAMPLE, sample, sample, "logits:real[n,V] counter:int[1] bad:int[1]? -> ids:int[n]", \
       NULL, NULL, 0, 0, WORKSPACE, WORKSPACE) \
     /* Each of S / n members has c columns of n rows, member by member in x: in y the columns of \

@@ -145,7 +145,8 @@ static bool takes_mma(WORKSPACE_ARGUMENTS)
 
 template <typename E> static bool takes_decode(WORKSPACE_ARGUMENTS)
 {
-    return takes_mma<E>(p, in, out) && attention_decodes(p, in);
+    return takes_mma<E>(p, in, out) && attention_decodes(p, in) &&
+           (uintptr_t)out[0].data % (4 * sizeof(E)) == 0; /* it stores four at a time */
 }
 
 template <typename E> static enum status run_mma(OP_ARGUMENTS)

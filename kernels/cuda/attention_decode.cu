@@ -23,7 +23,7 @@ enum {
     KEYS = WARP_KEYS * TILE_WARPS,
     MAX_SPLITS = 128,
     MAX_SPLIT_TILES = 8192, /* of all groups; where there are more, nothing is split */
-    BLOCKS_AT_ONCE = 2      /* of a multiprocessor, at least */
+    BLOCKS_AT_ONCE = 2      /* of a multiprocessor: three fit that of an H200, one of 100 KB one */
 };
 
 static __device__ unsigned arrived[MAX_SPLIT_TILES];
@@ -338,7 +338,7 @@ static unsigned splits_for(uint64_t num_queries, uint64_t num_spans, uint64_t nu
 {
     const uint64_t ranges = std::max<uint64_t>(1, std::min(num_spans, num_queries));
     const uint64_t rows = (num_queries + ranges - 1) / ranges * queries;
-    const uint64_t tiles = ranges * ((rows + ROWS - 1) / ROWS) * groups;
+    const uint64_t tiles = ranges * std::max<uint64_t>(1, (rows + ROWS - 1) / ROWS) * groups;
     const uint64_t most = std::min<uint64_t>(MAX_SPLITS, num_keys / KEYS);
     const uint64_t room = (uint64_t)BLOCKS_AT_ONCE * (unsigned)cuda_multiprocessors;
     uint64_t best = std::max<uint64_t>(1, std::min(most, room / tiles));

@@ -43,8 +43,10 @@ static enum status buffer_upload(void *to, const struct device_buffer *b, uint64
 {
     TRY(cuda_status(
         "upload", cudaMemcpyAsync(to, b->memory, bytes, cudaMemcpyHostToDevice, cuda_stream), err));
-    return cuda_status("upload", cudaEventRecord(static_cast<cudaEvent_t>(b->read), cuda_stream),
-                       err);
+    const enum status st =
+        cuda_status("upload", cudaEventRecord(static_cast<cudaEvent_t>(b->read), cuda_stream), err);
+    if (st) (void)cudaStreamSynchronize(cuda_stream); /* nothing else tells when it has been read */
+    return st;
 }
 
 static enum status buffer_wait(const struct device_buffer *b, struct error *err)

@@ -247,7 +247,8 @@ enum { PLAIN_SHARED_BYTES = 48 << 10 };
  *
  * wait_for_kernel_before() returns when that kernel has ended and what it wrote can be seen. A
  * kernel started by launch_early() calls it in every thread, before it reads what any kernel may
- * have written, and before it writes anything. In front of it, it reads weights alone.
+ * have written, and before it writes anything. In front of it, it reads weights alone: so it is not
+ * queued directly behind a kernel that writes weights.
  *
  * let_kernel_behind_start() says that the kernel behind may begin, once all blocks have said so or
  * ended. Any kernel may call it. One that was started early calls it behind its own wait: else the

@@ -2,6 +2,7 @@
  * used. */
 #include <stdio.h>
 #include <string.h>
+#include <type_traits>
 
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/trust.h"
@@ -10,19 +11,23 @@
  * packs of each before it needs the first. */
 enum { COLUMNS = 2, AHEAD = 4, WARPS = 8 };
 
-template <typename E, int N> __device__ inline pack<E, N> load_or_zero(const E *from, bool there)
+/* A pack as it is loaded: as elements, it would have to be there before anything else is done. */
+template <typename E, int N>
+using loaded = std::conditional_t<N * sizeof(E) == 16, uint4, pack<E, N>>;
+
+template <typename E, int N> __device__ inline pack<E, N> elements_of(const loaded<E, N> &x)
 {
     pack<E, N> p;
-    if constexpr (N * sizeof(E) == 16) {
-        const uint4 x = load_16_bytes_once(from, there);
-        memcpy(&p, &x, sizeof p);
-        return p;
-    }
-    if (there) return load_pack<E, N>(from);
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        p.at[i] = from_real<E>(0);
+    memcpy(&p, &x, sizeof p);
     return p;
+}
+
+template <typename E, int N> __device__ inline loaded<E, N> load_or_zero(const E *from, bool there)
+{
+    if constexpr (N * sizeof(E) == 16)
+        return load_16_bytes_once(from, there);
+    else
+        return there ? load_pack<E, N>(from) : pack<E, N>();
 }
 
 template <typename E, int N>
@@ -36,8 +41,8 @@ __device__ inline real_of<E> dot(const pack<E, N> &x, const pack<E, N> &y, real_
 
 /* Elements [at, at + N) of AHEAD steps of a warp. */
 template <typename E, int N>
-__device__ inline void load_ahead(pack<E, N> (&ahead)[COLUMNS][AHEAD], const E *const (&w)[COLUMNS],
-                                  size_t at, size_t k)
+__device__ inline void load_ahead(loaded<E, N> (&ahead)[COLUMNS][AHEAD],
+                                  const E *const (&w)[COLUMNS], size_t at, size_t k)
 {
 #pragma unroll
     for (int u = 0; u < AHEAD; u++)
@@ -50,7 +55,8 @@ __device__ inline void load_ahead(pack<E, N> (&ahead)[COLUMNS][AHEAD], const E *
 
 template <typename E, int N, int M>
 __device__ inline void add_products(real_of<E> (&sums)[COLUMNS][M], const E *a,
-                                    const pack<E, N> (&ahead)[COLUMNS][AHEAD], size_t at, size_t k)
+                                    const loaded<E, N> (&ahead)[COLUMNS][AHEAD], size_t at,
+                                    size_t k)
 {
 #pragma unroll
     for (int u = 0; u < AHEAD; u++) {
@@ -61,7 +67,7 @@ __device__ inline void add_products(real_of<E> (&sums)[COLUMNS][M], const E *a,
             const pack<E, N> x = load_pack<E, N>(a + i * k + place);
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++)
-                sums[j][i] = dot<E, N>(x, ahead[j][u], sums[j][i]);
+                sums[j][i] = dot<E, N>(x, elements_of<E, N>(ahead[j][u]), sums[j][i]);
         }
     }
 }
@@ -79,18 +85,18 @@ __global__ void __launch_bounds__(WARPS *WARP) multiply_columns(const few_rows_a
     const size_t first = ((size_t)blockIdx.x * WARPS + warp_id()) * COLUMNS;
     real_of<E> sums[COLUMNS][M] = {};
     const E *w[COLUMNS];
-    pack<E, N> ahead[COLUMNS][AHEAD];
+    loaded<E, N> ahead[COLUMNS][AHEAD];
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
         w[j] = x.w + (first + j < x.n ? first + j : x.n - 1) * x.k;
-    if (first < x.n) load_ahead(ahead, w, lane_id() * N, x.k);
+    if (first < x.n) load_ahead<E, N>(ahead, w, lane_id() * N, x.k);
     wait_for_kernel_before();
     let_kernel_behind_start();
     if (first >= x.n) return;
     for (size_t at = lane_id() * N; at < x.k;) {
         add_products<E, N, M>(sums, x.a, ahead, at, x.k);
         at += (size_t)AHEAD * WARP * N;
-        load_ahead(ahead, w, at, x.k);
+        load_ahead<E, N>(ahead, w, at, x.k);
     }
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
