@@ -104,8 +104,14 @@ enum status model_load(struct model *m, const struct load_options *o, struct err
 
 /* ---- passes ---- */
 
-/* Of logits that are made at once for losses. */
-enum { HEAD_BYTES = 256 << 20 };
+/* Tokens whose logits are made at once for losses: as many as HEAD_BYTES hold, and whole tiles of a
+ * product if they are several. */
+static uint64_t head_rows(uint64_t row_bytes)
+{
+    enum { HEAD_BYTES = 256 << 20, TILE = 128 };
+    const uint64_t most = HEAD_BYTES / row_bytes;
+    return most > TILE ? most / TILE * TILE : max_u64(most, 1);
+}
 
 static struct build build_of(const struct pass *p)
 {
@@ -133,7 +139,7 @@ static struct build build_of(const struct pass *p)
         .logits = o->logits,
         .logits_are_elem = !o->loss && o->logits_dtype == elem_dtype(m->options.elem),
         .loss = o->loss,
-        .head_rows = o->head_rows ? o->head_rows : max_u64(HEAD_BYTES / row_bytes, 1),
+        .head_rows = o->head_rows ? o->head_rows : head_rows(row_bytes),
         .sampling = o->sampling,
         .hidden = o->hidden,
         .trace_layer = o->trace_layer};
