@@ -17,6 +17,7 @@
 #include "kernels/cuda/cold.h"
 #include "kernels/cuda/few_rows_mma.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/norm.h"
 #include "kernels/device.h"
 
 using namespace few_rows_mma;
@@ -60,33 +61,6 @@ __device__ inline void sum_pack(float (&x)[PACK], E *to, const normed<E> &a, uns
     load_reals<E, PACK>(x, to + i);
 }
 
-template <typename E> __device__ inline float square_deviations(const E *x, unsigned h, float mean)
-{
-    float total = 0, v[PACK];
-    for (unsigned i = threadIdx.x * PACK; i < h; i += blockDim.x * PACK) {
-        load_reals<E, PACK>(v, x + i);
-#pragma unroll
-        for (int j = 0; j < PACK; j++)
-            total += (v[j] - mean) * (v[j] - mean);
-    }
-    return total;
-}
-
-template <typename E>
-__device__ inline void scale_row(E *x, const normed<E> &a, unsigned h, float mean, float scale)
-{
-    float v[PACK], weight[PACK], bias[PACK] = {};
-    for (unsigned i = threadIdx.x * PACK; i < h; i += blockDim.x * PACK) {
-        load_reals<E, PACK>(v, x + i);
-        load_reals<E, PACK>(weight, a.weight + i);
-        if (a.bias) load_reals<E, PACK>(bias, a.bias + i);
-#pragma unroll
-        for (int j = 0; j < PACK; j++)
-            v[j] = (v[j] - mean) * scale * (weight[j] + a.shift) + bias[j];
-        store_reals<E, PACK>(x + i, v);
-    }
-}
-
 /* As norm_rows() of norm.cu. A thread reads only what it has written itself. */
 template <typename E>
 __device__ inline void make_row(E *to, const normed<E> &a, unsigned number, unsigned h)
@@ -102,9 +76,10 @@ __device__ inline void make_row(E *to, const normed<E> &a, unsigned number, unsi
     total = block_sum(total);
     if (a.layer_norm) {
         mean = total / (float)h;
-        total = block_sum(square_deviations(to, h, mean));
+        total = block_sum(square_deviations<E, PACK>(to, h, mean));
     }
-    scale_row(to, a, h, mean, 1 / sqrt(total / (float)h + a.epsilon));
+    scale_row<E, PACK>(to, to, a.weight, a.bias, a.shift, h, mean,
+                       1 / sqrt(total / (float)h + a.epsilon));
 }
 
 /* What no kernel writes, in front of wait_for_kernel_before(). */

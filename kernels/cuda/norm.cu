@@ -1,7 +1,7 @@
 /* A row is a block's. One that fits its registers is read once. A longer one, or one that cannot be
  * read 16 bytes at a time, is read again for each pass over it: the second time it is in the cache.
  */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/norm.h"
 
 template <typename E> struct norm_args {
     const E *stream, *branch, *branch_bias; /* branch NULL: the norm of stream itself */
@@ -46,35 +46,6 @@ __device__ inline void first_read(real_of<E> (&x)[N], const norm_args<E> &a, siz
         x[j] = to_real(from_real<E>(x[j]));
 }
 
-template <typename E, int N>
-__device__ inline real_of<E> square_deviations(const E *x, size_t h, real_of<E> mean)
-{
-    real_of<E> total = 0, v[N];
-    for (size_t i = threadIdx.x * N; i < h; i += blockDim.x * N) {
-        load_reals<E, N>(v, x + i);
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            total += (v[j] - mean) * (v[j] - mean);
-    }
-    return total;
-}
-
-template <typename E, int N>
-__device__ inline void write_row(const norm_args<E> &a, const E *x, E *y, real_of<E> mean,
-                                 real_of<E> scale)
-{
-    real_of<E> v[N], weight[N], bias[N] = {};
-    for (size_t i = threadIdx.x * N; i < a.h; i += blockDim.x * N) {
-        load_reals<E, N>(v, x + i);
-        load_reals<E, N>(weight, a.weight + i);
-        if (a.bias) load_reals<E, N>(bias, a.bias + i);
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            v[j] = (v[j] - mean) * scale * (weight[j] + a.shift) + bias[j];
-        store_reals<E, N>(y + i, v);
-    }
-}
-
 template <typename E>
 __device__ inline void write_stats(const norm_args<E> &a, real_of<E> mean, real_of<E> scale)
 {
@@ -103,7 +74,7 @@ template <typename E, int N> __global__ void norm_rows(const norm_args<E> a)
         total = block_sum(square_deviations<E, N>(x, a.h, mean));
     }
     const real scale = 1 / sqrt(total / real(a.h) + a.epsilon);
-    write_row<E, N>(a, x, a.y + row, mean, scale);
+    scale_row<E, N>(a.y + row, x, a.weight, a.bias, a.shift, a.h, mean, scale);
     write_stats(a, mean, scale);
 }
 
