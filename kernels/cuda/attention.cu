@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <stdio.h>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/trust.h"
 #include "kernels/device.h"
 
 /* One warp's, in shared memory. */
@@ -123,21 +125,9 @@ static enum status attention_plain(const attention_args<E> &a, struct error *err
                   warps * bytes, a);
 }
 
-template <typename E>
-static struct attention_args<E>
-attention_args_of(const union op_params *p, const struct operand *in, const struct operand *out) {
-    struct attention_args<E> a = attention_inputs_of<E>(p, in);
-    a.sinks = data_of<E>(in[3]);
-    a.tokens = data_of<int32_t>(in[4]);
-    a.o = data_of<E>(out[0]);
-    a.lse = data_of<real_of<E>>(out[1]);
-    return a;
-}
-
 /* ---- which of them ---- */
 
-template <typename E>
-static bool takes_mma(WORKSPACE_ARGUMENTS)
+template <typename E> static bool takes_mma(WORKSPACE_ARGUMENTS)
 {
     (void)out;
     return attention_fits_mma(p, in) && fits_width<E>(WIDTH<E>, {in[0].data, in[1].data});
@@ -160,6 +150,103 @@ template <typename E> static enum status run_decode(OP_ARGUMENTS)
     return attention_decode(attention_args_of<E>(p, in, out), in[1].shape[0], workspace, err);
 }
 
+/* ---- attention_sm90.cu ---- */
+
+/* Of a small case: a ring of blocks of keys comes round. */
+enum { NUM_SM90_HEADS = 3, SMALL_LENGTH_SM90 = 330 };
+static const unsigned sm90_heads[NUM_SM90_HEADS] = {64, 128, 256};
+
+/* Each of these is a kernel of its own. */
+static enum verdict verdicts[NUM_ELEM_TYPES][NUM_SM90_HEADS];
+
+/* The place of its head_dim in sm90_heads, or NUM_SM90_HEADS. */
+static unsigned sm90_head(const union op_params *p)
+{
+    unsigned i = 0;
+    while (i < NUM_SM90_HEADS && sm90_heads[i] != p->attention.heads.head_dim)
+        i++;
+    return i;
+}
+
+template <typename E> static bool takes_sm90(WORKSPACE_ARGUMENTS)
+{
+    return sm90_kernels.attention && sm90_is_on() && sm90_head(p) < NUM_SM90_HEADS &&
+           in[1].shape[0] > 0 && takes_mma<E>(p, in, out);
+}
+
+template <typename E> static enum status run_sm90(OP_ARGUMENTS)
+{
+    (void)workspace;
+    return sm90_kernels.attention(ELEM_OF<E>, p, in, out, err);
+}
+
+template <typename E>
+static enum status run_small_case(const struct op_call *call, const void *context, void *workspace,
+                                  struct error *err)
+{
+    return (context ? run_sm90<E> : run_mma<E>)(&call->p, call->in, call->out, workspace, err);
+}
+
+struct op_call attention_small_case(const struct op_call *o, uint32_t sequences, uint64_t length)
+{
+    struct op_call s = *o;
+    const uint64_t rows = sequences * length;
+    struct head_shape *const h = &s.p.attention.heads;
+    h->groups = std::min(h->groups, 2u);
+    const uint64_t heads = (uint64_t)h->groups * h->queries;
+    s.p.attention.uniform_sequences = sequences;
+    s.in[0].shape[0] = s.in[1].shape[0] = s.out[0].shape[0] = s.out[1].shape[0] = rows;
+    s.in[2].shape[0] = sequences;
+    s.in[3].shape[0] = heads;
+    s.out[0].shape[1] = heads * h->head_dim;
+    s.out[1].shape[1] = heads;
+    return s;
+}
+
+void attention_small_spans(const struct op_call *small, int32_t *to)
+{
+    const uint32_t sequences = small->p.attention.uniform_sequences;
+    const int length = (int)(small->in[0].shape[0] / sequences);
+    for (int i = 0; i < (int)sequences; i++) {
+        const struct span s = {i * length, length, 0, i * length, length, 0};
+        reinterpret_cast<struct span *>(to)[i] = s;
+    }
+}
+
+template <typename E> static enum verdict try_out(WORKSPACE_ARGUMENTS)
+{
+    const struct contender plain = {"mma", 0, run_small_case<E>, NULL};
+    const struct contender faster = {"attention_sm90", 0, run_small_case<E>, &sm90_kernels};
+    struct op_call o = {};
+    char what[64];
+    o.elem = ELEM_OF<E>;
+    o.p = *p;
+    std::copy(in, in + MAX_INPUTS, o.in);
+    std::copy(out, out + MAX_OUTPUTS, o.out);
+    const struct op_call small = attention_small_case(&o, 2, SMALL_LENGTH_SM90);
+    (void)snprintf(what, sizeof what, "%s, heads of %u", o.elem == ELEM_F16 ? "f16" : "bf16",
+                   p->attention.heads.head_dim);
+    return try_sm90(what, &small, attention_small_spans, &plain, &faster);
+}
+
+/* Until a GPU has timed it: only where it is asked for. */
+template <typename E> static bool is_by_sm90(WORKSPACE_ARGUMENTS)
+{
+    if (!sm90_has_word("first") || !takes_sm90<E>(p, in, out)) return false;
+    enum verdict *const v = &verdicts[ELEM_OF<E>][sm90_head(p)];
+    if (*v == NOT_TRIED) *v = try_out<E>(p, in, out);
+    return *v == TRUSTED;
+}
+
+void attention_close(void)
+{
+    for (enum verdict(&of)[NUM_SM90_HEADS] : verdicts)
+        std::fill(of, of + NUM_SM90_HEADS, NOT_TRIED);
+    attention_cudnn_close();
+}
+
+/* ---- the op ---- */
+
 template <typename E> enum status attention_own(OP_ARGUMENTS)
 {
     if (takes_decode<E>(p, in, out)) return run_decode<E>(p, in, out, workspace, err);
@@ -176,6 +263,8 @@ size_t attention_own_workspace(const union op_params *p, const struct operand *i
 template <typename E> enum status op_attention(OP_ARGUMENTS)
 {
     if constexpr (HAS_MMA<E>) {
+        if (!takes_decode<E>(p, in, out) && is_by_sm90<E>(p, in, out))
+            return run_sm90<E>(p, in, out, workspace, err);
         if (attention_cudnn_takes<E>(p, in, out))
             return attention_cudnn<E>(p, in, out, workspace, err);
         return attention_own<E>(p, in, out, workspace, err);
@@ -210,6 +299,8 @@ static size_t decode_workspace(WORKSPACE_ARGUMENTS)
 const struct device_kernel attention_kernels[] = {
     {"mma", ELEM_BF16, takes_mma<bf16>, {run_mma<bf16>, NULL}},
     {"mma", ELEM_F16, takes_mma<f16>, {run_mma<f16>, NULL}},
+    {"attention_sm90", ELEM_BF16, takes_sm90<bf16>, {run_sm90<bf16>, NULL}},
+    {"attention_sm90", ELEM_F16, takes_sm90<f16>, {run_sm90<f16>, NULL}},
     {"decode", ELEM_BF16, takes_decode<bf16>, {run_decode<bf16>, decode_workspace}},
     {"decode", ELEM_F16, takes_decode<f16>, {run_decode<f16>, decode_workspace}},
     {"cudnn", ELEM_BF16, attention_cudnn_takes<bf16>, {attention_cudnn<bf16>, attention_cudnn_workspace<bf16>}},

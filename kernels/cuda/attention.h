@@ -59,6 +59,17 @@ static inline struct attention_args<E> attention_inputs_of(const union op_params
     return a;
 }
 
+template <typename E>
+static inline struct attention_args<E>
+attention_args_of(const union op_params *p, const struct operand *in, const struct operand *out) {
+    struct attention_args<E> a = attention_inputs_of<E>(p, in);
+    a.sinks = data_of<E>(in[3]);
+    a.tokens = data_of<int32_t>(in[4]);
+    a.o = data_of<E>(out[0]);
+    a.lse = data_of<real_of<E>>(out[1]);
+    return a;
+}
+
 /* What dropout multiplies the weight of a key with: of the query in this row, for this head. */
 template <typename E>
 __device__ inline real_of<E> kept_share(const attention_args<E> &a, size_t row, unsigned head,
@@ -166,10 +177,18 @@ enum status attention_decode(const attention_args<E> &a, uint64_t num_keys, void
 template <typename E> enum status attention_own(OP_ARGUMENTS);
 size_t attention_own_workspace(const union op_params *p, const struct operand *in);
 
+/* In attention.cu, for trust.h: a case of one kind with the op, its strides and masks, of so many
+ * sequences of so many tokens, and at most two groups; its spans. Data of the call are those of the
+ * op: they only say what there is. */
+struct op_call;
+struct op_call attention_small_case(const struct op_call *o, uint32_t sequences, uint64_t length);
+void attention_small_spans(const struct op_call *small, int32_t *to);
+
 /* In attention_cudnn.cu, for bf16 and f16: 0, and false, where it does not take an op. It takes
  * those only whose workspace was asked for. */
 template <typename E> size_t attention_cudnn_workspace(WORKSPACE_ARGUMENTS);
 template <typename E> bool attention_cudnn_takes(WORKSPACE_ARGUMENTS);
+void attention_cudnn_close(void);
 template <typename E> enum status attention_cudnn(OP_ARGUMENTS);
 
 #endif

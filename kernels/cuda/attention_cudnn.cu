@@ -163,34 +163,14 @@ static enum status run_launches(const union op_params *p, const struct operand *
 
 /* ---- beside our own kernels ---- */
 
-/* Of one kind with the op: the same strides and masks, of at most two groups, three sequences and
- * 200 tokens. Its data only says what is there. */
+/* As many sequences as make the op's launches one of a kind. */
 static struct op_call small_case(const struct op_call *o)
 {
-    struct op_call s = *o;
-    const uint64_t length = o->in[0].shape[0] / o->p.attention.uniform_sequences;
-    const struct head_shape h = o->p.attention.heads;
-    const unsigned most = o->p.attention.uniform_sequences <= h.groups ? 2 : 3;
-    s.p.attention.heads.groups = std::min(h.groups, 2u);
-    s.p.attention.uniform_sequences = std::min(o->p.attention.uniform_sequences, most);
-    const uint64_t rows =
-        std::min<uint64_t>(length, SMALL_LENGTH) * s.p.attention.uniform_sequences;
-    const uint64_t heads = (uint64_t)s.p.attention.heads.groups * h.queries;
-    s.in[0].shape[0] = s.in[1].shape[0] = s.out[0].shape[0] = s.out[1].shape[0] = rows;
-    s.in[2].shape[0] = s.p.attention.uniform_sequences;
-    s.out[0].shape[1] = heads * h.head_dim;
-    s.out[1].shape[1] = heads;
-    return s;
-}
-
-static void set_spans(const struct op_call *call, int32_t *to)
-{
-    const uint32_t sequences = call->p.attention.uniform_sequences;
-    const int length = (int)(call->in[0].shape[0] / sequences);
-    for (int i = 0; i < (int)sequences; i++) {
-        const struct span s = {i * length, length, 0, i * length, length, 0};
-        reinterpret_cast<struct span *>(to)[i] = s;
-    }
+    const uint32_t sequences = o->p.attention.uniform_sequences;
+    const uint32_t most = sequences <= o->p.attention.heads.groups ? 2 : 3;
+    const uint64_t length = o->in[0].shape[0] / sequences;
+    return attention_small_case(o, std::min(sequences, most),
+                                std::min<uint64_t>(length, SMALL_LENGTH));
 }
 
 static enum status run_own(const struct op_call *call, const void *context, void *workspace,
@@ -221,7 +201,7 @@ static enum status compare_with_own(const struct op_call *call, const struct pla
     const struct contender own = {"own", attention_own_workspace(&call->p, call->in), run_own,
                                   NULL};
     const struct contender cudnn = {"cuDNN", workspace_bytes(e, l), run_cudnn, &r};
-    return check_agreement(call, set_spans, &own, &cudnn, err);
+    return check_agreement(call, attention_small_spans, &own, &cudnn, err);
 }
 
 /* ---- plans ---- */
@@ -281,7 +261,7 @@ static struct planned *prepare(const struct op_call *o)
     return e;
 }
 
-void attention_close(void)
+void attention_cudnn_close(void)
 {
     while (num_plans > 0)
         cudnn_plan_release(&plans[--num_plans].plan);

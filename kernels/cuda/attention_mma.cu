@@ -5,53 +5,12 @@
  *    attention_rows.h. While a block's scores are made its values arrive; while they are weighed
  *    the next block's keys do.
  * 2. Blocks that are launched without a tile clear the rows that no span has. */
-#include <algorithm>
-
 #include "kernels/cuda/attention_rows.h"
 
 template <int D, int M> struct tile_shape {
     static const int ROWS = 16 * M * TILE_WARPS, KEYS = D > 128 ? 32 : 64, STRIDE = D + 8;
     static const size_t BYTES = (ROWS + 2 * KEYS) * STRIDE * MMA_ELEM_BYTES;
 };
-
-/* ---- the end ---- */
-
-/* One row of the lane: `item` of o. */
-template <int D, int M, typename E>
-__device__ inline void finish_row(const attention_args<E> &a, const struct rows_state<D, M> &r,
-                                  int m, int half, size_t item, unsigned head)
-{
-    const int first = (int)lane_id() % 4 * 2;
-    float sum = r.sum[m][half], max = r.max[m][half] * (a.softcap != 0 ? 1 : a.scale), scale = 1;
-    sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-    sum += __shfl_xor_sync(ALL_LANES, sum, 2);
-    if (head >= a.groups * a.queries) return; /* behind the last row */
-    const bool empty = sum == 0;
-    if (a.sinks && !empty) scale = add_sink(to_real(a.sinks[head]), &max, &sum);
-    scale = empty ? 0 : scale / sum;
-#pragma unroll
-    for (int j = 0; j < D / 8; j++) {
-        const int d = j * 8 + first;
-        const float x = scale * r.o[m][j][2 * half], y = scale * r.o[m][j][2 * half + 1];
-        if (d < (int)a.head_dim) store_reals<E, 2>(a.o + item * a.head_dim + d, {x, y});
-    }
-    if (first == 0 && a.lse) a.lse[item] = empty ? -INFINITY : max + logf(sum);
-}
-
-template <int D, int M, typename E>
-__device__ inline void finish_rows(const attention_args<E> &a, const struct tile &t,
-                                   const struct rows_state<D, M> &r, int warp_row, unsigned group)
-{
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int row = warp_row + m * 16 + half * 8 + (int)lane_id() / 4;
-            const size_t item = item_of(a, t, row, group);
-            const unsigned heads = a.groups * a.queries;
-            finish_row(a, r, m, half, item, row < t.num_rows ? (unsigned)(item % heads) : heads);
-        }
-}
 
 /* ---- the kernel ---- */
 
@@ -121,7 +80,6 @@ bool attention_fits_mma(const union op_params *p, const struct operand *in)
            p->attention.dropout.probability == 0;
 }
 
-/* One block more than there can be tiles of each group, to clear what no span has. */
 template <int D, int M, typename E>
 static enum status launch_tiles(const attention_args<E> &a, struct error *err)
 {
@@ -129,10 +87,8 @@ static enum status launch_tiles(const attention_args<E> &a, struct error *err)
     static bool is_set; /* that it may have so much shared memory */
     if (!is_set) TRY(allow_shared("attention", attend_tiles<D, M, E>, shape::BYTES, err));
     is_set = true;
-    const unsigned tiles = (unsigned)((uint64_t)a.num_queries * a.queries / shape::ROWS) +
-                           std::min(a.num_spans, a.num_queries) + 1;
-    return launch("attention", err, attend_tiles<D, M, E>, dim3(tiles * a.groups), TILE_THREADS,
-                  shape::BYTES, a);
+    return launch("attention", err, attend_tiles<D, M, E>,
+                  dim3(tiles_of<shape::ROWS>(a) * a.groups), TILE_THREADS, shape::BYTES, a);
 }
 
 template <typename E>

@@ -1,5 +1,5 @@
 /* attention_rows.h - the rows of a tile (attention_tiles.h) on their way through blocks of keys,
- * for attention_mma.cu and attention_decode.cu.
+ * for attention_mma.cu, attention_sm90.cu and attention_decode.cu.
  *
  * 1. The four lanes of a row agree on its maximum at once, on its sum at the end.
  * 2. A weight exp(score - max) is at most 1. It is rounded to E for the product with values; all
@@ -103,10 +103,11 @@ template <int N> __device__ inline float row_max(const float (&scores)[N][4], in
     return fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
 }
 
-/* Scores become exp2(factor * (score - max)); o and sum what they are worth under the new max. */
+/* Scores become exp2(factor * (score - max)) with the new max of their rows; r.max and r.sum go
+ * along. before: what o is worth under the new max. */
 template <int D, int M, int KEYS>
-__device__ inline void soften(float (&scores)[M][KEYS / 8][4], struct rows_state<D, M> &r,
-                              float factor)
+__device__ inline void weigh_scores(float (&scores)[M][KEYS / 8][4], struct rows_state<D, M> &r,
+                                    float factor, float (&before)[M][2])
 {
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -114,8 +115,8 @@ __device__ inline void soften(float (&scores)[M][KEYS / 8][4], struct rows_state
         for (int half = 0; half < 2; half++) {
             const float top = fmaxf(r.max[m][half], row_max(scores[m], half));
             const float shift = top == -INFINITY ? 0 : top * factor;
-            const float before = fast_exp2(r.max[m][half] * factor - shift);
-            float sum = r.sum[m][half] * before;
+            before[m][half] = fast_exp2(r.max[m][half] * factor - shift);
+            float sum = r.sum[m][half] * before[m][half];
             r.max[m][half] = top;
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++)
@@ -125,11 +126,68 @@ __device__ inline void soften(float (&scores)[M][KEYS / 8][4], struct rows_state
                     sum += scores[m][j][e];
                 }
             r.sum[m][half] = sum;
+        }
+}
+
+template <int D, int M>
+__device__ inline void rescale_rows(struct rows_state<D, M> &r, const float (&before)[M][2])
+{
 #pragma unroll
-            for (int j = 0; j < D / 8; j++) {
-                r.o[m][j][2 * half] *= before;
-                r.o[m][j][2 * half + 1] *= before;
-            }
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int j = 0; j < D / 8; j++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                r.o[m][j][e] *= before[m][e / 2];
+}
+
+/* Both. */
+template <int D, int M, int KEYS>
+__device__ inline void soften(float (&scores)[M][KEYS / 8][4], struct rows_state<D, M> &r,
+                              float factor)
+{
+    float before[M][2];
+    weigh_scores<D, M, KEYS>(scores, r, factor, before);
+    rescale_rows<D, M>(r, before);
+}
+
+/* ---- the end ---- */
+
+/* One row of the lane: `item` of o. */
+template <int D, int M, typename E>
+__device__ inline void finish_row(const attention_args<E> &a, const struct rows_state<D, M> &r,
+                                  int m, int half, size_t item, unsigned head)
+{
+    const int first = (int)lane_id() % 4 * 2;
+    float sum = r.sum[m][half], max = r.max[m][half] * (a.softcap != 0 ? 1 : a.scale), scale = 1;
+    sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+    sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+    if (head >= a.groups * a.queries) return; /* behind the last row */
+    const bool empty = sum == 0;
+    if (a.sinks && !empty) scale = add_sink(to_real(a.sinks[head]), &max, &sum);
+    scale = empty ? 0 : scale / sum;
+#pragma unroll
+    for (int j = 0; j < D / 8; j++) {
+        const int d = j * 8 + first;
+        const float x = scale * r.o[m][j][2 * half], y = scale * r.o[m][j][2 * half + 1];
+        if (d < (int)a.head_dim) store_reals<E, 2>(a.o + item * a.head_dim + d, {x, y});
+    }
+    if (first == 0 && a.lse) a.lse[item] = empty ? -INFINITY : max + logf(sum);
+}
+
+/* warp_row: the warp's first, of the tile. */
+template <int D, int M, typename E>
+__device__ inline void finish_rows(const attention_args<E> &a, const struct tile &t,
+                                   const struct rows_state<D, M> &r, int warp_row, unsigned group)
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = warp_row + m * 16 + half * 8 + (int)lane_id() / 4;
+            const size_t item = item_of(a, t, row, group);
+            const unsigned heads = a.groups * a.queries;
+            finish_row(a, r, m, half, item, row < t.num_rows ? (unsigned)(item % heads) : heads);
         }
 }
 

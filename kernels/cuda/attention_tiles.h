@@ -1,5 +1,5 @@
-/* attention_tiles.h - tiles of queries and blocks of keys on tensor cores, for attention_mma.cu and
- * attention_backward_mma.cu.
+/* attention_tiles.h - tiles of queries and blocks of keys on tensor cores, for attention_mma.cu,
+ * attention_sm90.cu and attention_backward_mma.cu.
  *
  * 1. The queries of one range of spans and one group are rows, row = query * queries + head: the
  *    heads of a group share keys and values. A block has a tile of them, a warp 16 * M; tiles with
@@ -69,6 +69,13 @@ __device__ inline struct tile find_tile(const attention_args<E> &a, int number, 
     for (unsigned i = t.first_span + 1; i < a.num_spans; i++, t.num_spans++)
         if (a.spans[i].q_count <= 0 || a.spans[i].q_begin != s.q_begin) break;
     return t;
+}
+
+/* Blocks of a group: one more than there can be tiles, to clear what no span has. */
+template <int ROWS, typename E> static inline unsigned tiles_of(const attention_args<E> &a)
+{
+    const unsigned ends = a.num_spans < a.num_queries ? a.num_spans : a.num_queries;
+    return (unsigned)((uint64_t)a.num_queries * a.queries / ROWS) + ends + 1;
 }
 
 /* ---- which keys ---- */

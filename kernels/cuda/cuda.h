@@ -418,11 +418,14 @@ OPS(DECLARE)
 /* ---- kernels for compute capability 9.0 alone ---- */
 
 /* While the library is loaded, *_sm90.cu write what they have into this table; NULL: not there.
- * They are compiled for sm_90a alone and are no part of the emulator, so nothing else needs them. A
- * kernel is trusted after it agreed with the portable one (trust.h). */
+ * They are compiled for sm_90a alone, so nothing else needs them. A kernel is trusted after it
+ * agreed with the portable one (trust.h). */
 struct product;
 struct sm90_kernels {
     enum status (*few_rows)(const struct product &x, struct error *err); /* products.h */
+    enum status (*attention)(enum elem_type elem, const union op_params *p,
+                             const struct operand *in, const struct operand *out,
+                             struct error *err); /* attention.h */
 };
 extern struct sm90_kernels sm90_kernels;
 
@@ -447,7 +450,8 @@ extern const struct device_buffers cuda_buffers;
 extern const struct device_graphs cuda_graphs;
 extern const struct device_collectives *const cuda_collectives; /* NULL: built without NCCL */
 
-/* Handles and plans of cuBLASLt (matmul.cu) and cuDNN (attention_cudnn.cu) go with the device. */
+/* Handles and plans of cuBLASLt (matmul.cu) and cuDNN (attention_cudnn.cu), and verdicts, go with
+ * the device. */
 void matmul_close(void);
 void attention_close(void);
 

@@ -20,12 +20,12 @@ CUDA_FLAGS = -std=c++17 -O3 -lineinfo -I. -I$(CUBLAS)/include -I$(CUDNN)/include
              $(CUDA_CODE)
 CUDA_CODE = $(foreach a, $(CUDA_ARCHS), -gencode arch=compute_$(a),code=sm_$(a)) \
             -gencode arch=compute_90,code=compute_90
-# What only Hopper GPUs can run; the rest does without, and so does the emulator.
+# What only Hopper GPUs can run; the rest does without.
 $(BUILD)/%_sm90.cu.o: CUDA_CODE = -gencode arch=compute_90a,code=sm_90a
 # Where it finds them when it runs.
 CUDA_FOLDERS = $(foreach d, cu13 nccl cudnn, cuda-libs/nvidia/$(d)/lib)
 CUDA_PATHS = $(subst $(empty) ,:,$(strip $(CUDA_FOLDERS:%=$$ORIGIN/%) $(CUDA_FOLDERS:%=$$ORIGIN/../../%) /usr/local/cuda/lib64))
-EMULATED = $(patsubst %.cu, $(BUILD)/emulated/%.o, $(filter-out %_sm90.cu, $(CUDA_SOURCES))) \
+EMULATED = $(CUDA_SOURCES:%.cu=$(BUILD)/emulated/%.o) \
            $(patsubst %, $(BUILD)/emulated/tests/gpu/emulator/%.o, emulator sm90)
 EMULATED_CUDA = $(BUILD)/emulated/libferry_cuda.so
 EMULATED_NCCL = $(BUILD)/emulated/libnccl.so.2

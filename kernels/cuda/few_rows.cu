@@ -148,8 +148,6 @@ template enum status multiply_few_rows<f16>(const struct product &x, struct erro
 
 /* ---- that of compute capability 9.0 ---- */
 
-enum verdict { NOT_TRIED, TRUSTED, REFUSED };
-
 /* Each of these is a kernel of its own, or takes a branch of its own. */
 static enum verdict verdicts[NUM_ELEM_TYPES][MAX_FEW_ROWS][2]
                             [2]; /* of elem, m - 1, c_is_real, whether it has a bias */
@@ -203,27 +201,16 @@ static enum status run_small_case(const struct op_call *call, const void *contex
     return x.elem == ELEM_F16 ? multiply_few_rows<f16>(x, err) : multiply_few_rows<bf16>(x, err);
 }
 
-/* A reason why it cannot be tried, such as too little memory, is not a verdict. */
-static enum verdict verdict_of(enum status st)
-{
-    if (st == ERR_NUMERIC || st == ERR_DEVICE) return REFUSED;
-    return st ? NOT_TRIED : TRUSTED;
-}
-
-/* Errors of CUDA are always returned: they may persist, and then all later calls fail. */
 static enum verdict try_out(const struct product &x)
 {
     const struct op_call call = small_case(x);
     const struct contender plain = {"few_rows", 0, run_small_case, NULL};
     const struct contender faster = {"few_rows_sm90", 0, run_small_case, &sm90_kernels};
-    struct error err;
-    const enum status st = check_agreement(&call, NULL, &plain, &faster, &err);
     const char *elem = x.elem == ELEM_F16 ? "f16" : "bf16";
-    if (st == ERR_DEVICE || sm90_has_word("say"))
-        (void)fprintf(stderr, "few_rows_sm90: %s into %s, %zu rows%s: %s\n", elem,
-                      x.c_is_real ? "f32" : elem, x.m, x.bias ? ", bias" : "",
-                      st ? err.text : "agrees");
-    return verdict_of(st);
+    char what[64];
+    (void)snprintf(what, sizeof what, "%s into %s, %zu rows%s", elem, x.c_is_real ? "f32" : elem,
+                   x.m, x.bias ? ", bias" : "");
+    return try_sm90(what, &call, NULL, &plain, &faster);
 }
 
 bool few_rows_sm90_is_trusted(const struct product &x)

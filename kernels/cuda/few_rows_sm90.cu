@@ -123,7 +123,7 @@ __device__ inline ring<E> start_ring(const stream_args<E, C> &x, E *stages, barr
     ring<E> r = {stages, arrived, 0, 0, first, 0, read_once()};
     if (lane_id() == 0)
         for (int i = 0; i < STAGES; i++)
-            barrier_init(&arrived[i]);
+            barrier_init(&arrived[i], 1);
     fence_copies();
     __syncwarp();
     for (int i = 0; i < STAGES; i++)

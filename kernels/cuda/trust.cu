@@ -1,6 +1,7 @@
 #include "kernels/cuda/trust.h"
 
 #include <algorithm>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -193,4 +194,16 @@ enum status check_agreement(const struct op_call *shapes,
             mirror_release(&m);
     (void)cudaFree(c.workspace);
     return st;
+}
+
+enum verdict try_sm90(const char *what, const struct op_call *shapes,
+                      void (*set_ints)(const struct op_call *shapes, int32_t *to),
+                      const struct contender *plain, const struct contender *faster)
+{
+    struct error err;
+    const enum status st = check_agreement(shapes, set_ints, plain, faster, &err);
+    if (st == ERR_DEVICE || sm90_has_word("say"))
+        (void)fprintf(stderr, "%s: %s: %s\n", faster->name, what, st ? err.text : "agrees");
+    if (st == ERR_NUMERIC || st == ERR_DEVICE) return REFUSED;
+    return st ? NOT_TRIED : TRUSTED;
 }

@@ -32,4 +32,14 @@ MUST_CHECK enum status check_agreement(const struct op_call *shapes,
                                        const struct contender *plain,
                                        const struct contender *faster, struct error *err);
 
+/* What is known of a kernel of compute capability 9.0. */
+enum verdict { NOT_TRIED, TRUSTED, REFUSED };
+
+/* check_agreement() with such a kernel. A reason why it cannot be tried, such as too little memory,
+ * is no verdict. stderr has what came out where FERRY_CUDA_SM90 has the word "say", and any error
+ * of CUDA: it may persist, and then all later calls fail. what: the kind of the small case. */
+enum verdict try_sm90(const char *what, const struct op_call *shapes,
+                      void (*set_ints)(const struct op_call *shapes, int32_t *to),
+                      const struct contender *plain, const struct contender *faster);
+
 #endif

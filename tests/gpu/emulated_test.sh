@@ -73,12 +73,25 @@ lacks() { # TEXT FILE
     ! grep "$1" "$2"
 }
 
-with_sm90() { # CODE TEXT VARIABLE=VALUE...
-    code=$1 text=$2
-    shift 2
-    env "$@" "$build/tests/gpu/ops_check" --small --trials 9 --only matmul >"$work/products" 2>&1
+# What ops_check says of an op where some kernels may be used, in $work/OP.
+op_with_sm90() { # OP CODE TEXT VARIABLE=VALUE...
+    op=$1 code=$2 text=$3
+    shift 3
+    env "$@" "$build/tests/gpu/ops_check" --small --seed 2 --trials 9 --only "$op" >"$work/$op" 2>&1
     got=$?
-    [ "$got" -eq "$code" ] && says "$text" cat "$work/products"
+    [ "$got" -eq "$code" ] && says "$text" cat "$work/$op"
+}
+
+with_sm90() { # CODE TEXT VARIABLE=VALUE...
+    op_with_sm90 matmul "$@"
+}
+
+# All those kernels beside the portable ones, in $work/sm90.
+check_sm90() { # CODE
+    "$build/tests/gpu/ops_check" --sm90 --small --trials 6 >"$work/sm90" 2>&1
+    got=$?
+    cat "$work/sm90"
+    [ "$got" -eq "$1" ]
 }
 
 # A forward pass where the first algorithm of each product cannot be run. $work/searched has who
@@ -123,7 +136,7 @@ compute() { # OPTION...
 check "ops beside the CPU's" "$build/tests/gpu/ops_check" --small --trials 5
 check "but for a list of them" lists_ops
 check "an op that there is not" fails 2 "usage: ops_check" "$build/tests/gpu/ops_check" --only matmull
-check "large attention is for cuDNN" says "^skipped: attention \[1 x 8192, 32/8, 128\] f16: no cuDNN" \
+check "large attention is for cuDNN" says "^skipped: attention \[1 x 8192, 32/8, 128\] f16: no cudnn" \
     "$build/tests/gpu/ops_check" --large
 EMULATED_SHARED=101376
 export EMULATED_SHARED
@@ -150,31 +163,39 @@ check "it is one of those that are timed" with_sm90 0 "^matmul .*: few_rows_sm90
 awk '{ $17 = 1; print }' "$work/timed" >"$work/portable" # after 16 words of a key: few_rows
 check "a file says what is used" with_sm90 0 "^matmul .*: few_rows is used" FERRY_CUDA_SM90=say \
     FERRY_CUDA_CACHE="$work/portable"
-check "without another" lacks "^matmul .*: few_rows_sm90" "$work/products"
+check "without another" lacks "^matmul .*: few_rows_sm90" "$work/matmul"
 check "but for one that is to be the first" with_sm90 0 "^matmul .*: few_rows_sm90 is used" \
     FERRY_CUDA_SM90=first,say FERRY_CUDA_TUNE=1 FERRY_CUDA_CACHE="$work/portable"
 check "and is not used untimed" with_sm90 0 "^ok *matmul/few_rows_sm90" FERRY_CUDA_SM90=say
-check "nor looked at" lacks "^few_rows_sm90:" "$work/products"
-for type in bf16 f16; do
-    check "it computes what the portable one does: $type" says "^ok *few_rows_sm90 $type worst" \
-        "$build/tests/gpu/ops_check" --sm90 --small
+check "nor looked at" lacks "^few_rows_sm90:" "$work/matmul"
+check "attention, too, by one that agrees" op_with_sm90 attention 0 \
+    "attention_sm90: .*, heads of [0-9]*: agrees" FERRY_CUDA_SM90=first,say
+check "each is there, and agrees" check_sm90 0
+for kernel in few_rows_sm90 attention_sm90; do
+    for type in bf16 f16; do
+        check "it computes what the portable one does: $kernel $type" says "^ok *$kernel $type worst" cat "$work/sm90"
+    done
 done
 check "unless they are turned off" \
     says "^skipped: few_rows_sm90" env FERRY_CUDA_SM90=0 "$build/tests/gpu/ops_check" --sm90
 EMULATED_SM90=wrong
+check "attention that does not agree is not used" op_with_sm90 attention 1 \
+    "attention_sm90: .*, heads of [0-9]*: .*output [01] is off by" FERRY_CUDA_SM90=first,say
+check "attention is right without it" says "^ok *attention *bf16" cat "$work/attention"
+check "their own check fails" check_sm90 1
 for type in bf16 f16; do
     check "one that does not agree is not used: $type" with_sm90 1 "few_rows_sm90: $type .*: output 0 is off by" \
         FERRY_CUDA_SM90=first,say
-    check "products are right without it: $type" says "^ok *matmul *$type" cat "$work/products"
-    check "and its own check fails: $type" fails 1 "^FAILED few_rows_sm90 $type worst" \
-        "$build/tests/gpu/ops_check" --sm90 --small
+    check "products are right without it: $type" says "^ok *matmul *$type" cat "$work/matmul"
+    check "for few_rows_sm90 $type" says "^FAILED few_rows_sm90 $type worst" cat "$work/sm90"
+    check "for attention_sm90 $type" says "^FAILED attention_sm90 $type worst" cat "$work/sm90"
 done
 EMULATED_SM90=fails
 check "one that fails says so" with_sm90 1 "^few_rows_sm90: .*: matmul: an emulated error" FERRY_CUDA_SM90=first
-check "and is not used" says "^ok *matmul *bf16" cat "$work/products"
+check "and is not used" says "^ok *matmul *bf16" cat "$work/matmul"
 EMULATED_SM90=traps
 check "one that traps says so" with_sm90 1 "^few_rows_sm90: .*: matmul: an emulated error" FERRY_CUDA_SM90=first
-check "and no product hides it" says "^FAILED matmul *bf16" cat "$work/products"
+check "and no product hides it" says "^FAILED matmul *bf16" cat "$work/matmul"
 unset EMULATED_SM90
 check "weights, through buffers of the host" weights_test
 EMULATED_PINNED=$(((48 << 20) + (128 << 10))) # what a device that is opened takes

@@ -98,6 +98,7 @@ static double row_difference(const struct trial *t, const struct operand *x,
     double largest = 0, off = 0;
     for (size_t i = first; i < first + columns; i++) {
         const double a = operand_get(t, x, i), b = operand_get(t, y, i);
+        if (a == b && isinf(a)) continue; /* the lse of a row without keys */
         largest = fmax(largest, fabs(a));
         off = isfinite(a) && isfinite(b) ? fmax(off, fabs(a - b)) : (double)INFINITY;
         if (isinf(off)) return off;
@@ -238,10 +239,10 @@ static void report_prefill(const struct prefill *p, const struct pair *kernels,
            c->worst);
 }
 
-static bool check_prefill(const struct prefill *p, const struct device *d)
+static bool check_prefill(const struct prefill *p, const char *faster, const struct device *d)
 {
     const struct pair kernels = {find_kernel(d, OP_ATTENTION, p->elem, "mma"),
-                                 find_kernel(d, OP_ATTENTION, p->elem, "cudnn")};
+                                 find_kernel(d, OP_ATTENTION, p->elem, faster)};
     struct trial t = {.op = OP_ATTENTION, .elem = p->elem};
     struct comparison c = {.worst = 0};
     struct error err;
@@ -251,7 +252,7 @@ static bool check_prefill(const struct prefill *p, const struct device *d)
                    p->heads.groups * p->heads.queries, p->heads.groups, p->heads.head_dim,
                    elem_name(p->elem));
     if (!takes_shapes(&t, kernels.plain) || !takes_shapes(&t, kernels.faster)) {
-        printf("skipped: %s: no cuDNN that takes it on %s\n", what, d->describe());
+        printf("skipped: %s: no %s that takes it on %s\n", what, faster, d->describe());
         return true;
     }
     make_operands(&t);
@@ -272,7 +273,8 @@ bool check_large(const struct device *d)
     bool good = true;
     random_start(1);
     for (size_t i = 0; i < COUNT(prefills); i++)
-        good &= check_prefill(&prefills[i], d);
+        good &= check_prefill(&prefills[i], "cudnn", d) &
+                check_prefill(&prefills[i], "attention_sm90", d);
     return good;
 }
 
@@ -310,14 +312,53 @@ static void shape_few_rows(struct trial *t, unsigned number, bool small)
     t->out[0] = SHAPE(random_between(0, 1) ? OPERAND_ELEM : OPERAND_REAL, s.m, n);
 }
 
+/* Heads that there is a kernel for, in turn, with all that an op may say of them. */
+static void shape_attention(struct trial *t, unsigned number, bool small)
+{
+    static const uint32_t head_dims[] = {64, 128, 256};
+    const uint64_t most = small ? 450 : 3000;
+    const struct prefill p = {.sequences = (uint32_t)random_between(1, 3),
+                              .length =
+                                  (uint32_t)random_between(1, random_between(0, 3) ? most : 40),
+                              .heads = {.groups = (uint32_t)random_between(1, 3),
+                                        .queries = (uint32_t)random_between(1, small ? 4 : 9),
+                                        .head_dim = head_dims[number % COUNT(head_dims)]},
+                              .lse = random_between(0, 1) != 0};
+    shape_prefill(t, &p);
+    t->params.attention.causal = random_between(0, 3) != 0;
+    t->params.attention.window =
+        random_between(0, 2) ? 0 : (uint32_t)random_between(1, 2 * (uint64_t)p.length);
+    t->params.attention.softcap = random_between(0, 3) ? 0 : 3;
+    t->params.attention.uniform_sequences = 0;
+    if (random_between(0, 1))
+        t->in[3] = SHAPE(OPERAND_ELEM, (uint64_t)p.heads.groups * p.heads.queries);
+}
+
+/* Not all tokens of a sequence are in its span: the keys and values of the others are NaN. */
+static void fill_spans(struct trial *t)
+{
+    const uint64_t sequences = t->in[2].shape[0], length = t->in[0].shape[0] / sequences;
+    const uint64_t columns = t->in[1].shape[1];
+    for (uint64_t i = 0; i < sequences; i++) {
+        const uint64_t first = i * length, used = random_between((length + 1) / 2, length);
+        const int32_t span[] = {(int32_t)first, (int32_t)used, 0, (int32_t)first, (int32_t)used, 0};
+        memcpy((int32_t *)t->in[2].data + i * 6, span, sizeof span);
+        for (uint64_t at = (first + used) * columns; at < (first + length) * columns; at++)
+            operand_set(t, &t->in[1], at, (double)NAN);
+    }
+}
+
 static const struct sm90_row {
     unsigned op;
     enum elem_type elem;
     const char *plain, *faster;
     void (*shape)(struct trial *t, unsigned number, bool small); /* number: of the trial, from 0 */
+    void (*fill)(struct trial *t); /* what is not just random; NULL: nothing */
 } sm90_rows[] = {
-    {OP_MATMUL, ELEM_BF16, "few_rows", "few_rows_sm90", shape_few_rows},
-    {OP_MATMUL, ELEM_F16, "few_rows", "few_rows_sm90", shape_few_rows},
+    {OP_MATMUL, ELEM_BF16, "few_rows", "few_rows_sm90", shape_few_rows, NULL},
+    {OP_MATMUL, ELEM_F16, "few_rows", "few_rows_sm90", shape_few_rows, NULL},
+    {OP_ATTENTION, ELEM_BF16, "mma", "attention_sm90", shape_attention, fill_spans},
+    {OP_ATTENTION, ELEM_F16, "mma", "attention_sm90", shape_attention, fill_spans},
 };
 
 /* Trials of one kernel. What it leaves to the portable one is none. */
@@ -337,6 +378,7 @@ static bool check_sm90_trial(struct sm90_trials *s, const struct device *d, unsi
     s->row->shape(&t, number, small);
     if (!takes_shapes(&t, s->kernels.plain) || !takes_shapes(&t, s->kernels.faster)) return true;
     make_operands(&t);
+    if (s->row->fill) s->row->fill(&t);
     const enum status st = compare_pair(&t, &s->kernels, d, &c, &err);
     const bool good = !st && c.worst <= 1;
     if (!good)

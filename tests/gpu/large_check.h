@@ -5,8 +5,8 @@
 
 #include "kernels/device.h"
 
-/* Attention of bf16 and f16 at the sizes of a prefill: cuDNN's and ours (mma), compared and timed.
- */
+/* Attention of bf16 and f16 at the sizes of a prefill: cuDNN's and attention_sm90 beside mma,
+ * compared and timed. */
 bool check_large(const struct device *d);
 
 /* Each kernel whose name ends in _sm90 beside the portable one, on random shapes. */

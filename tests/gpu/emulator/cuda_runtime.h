@@ -5,7 +5,7 @@
  *    its block; which one goes on is drawn, so that a missing barrier shows.
  * 2. Blocks run one after the other, the first or the last of them first; shared memory is static,
  *    and what is dynamic starts as NaN.
- * 3. Copies that a kernel does not wait for are done when it does.
+ * 3. Copies and products that a kernel does not wait for are done when it does.
  * 4. What is put in a stream is done at once, or recorded where a graph is; nothing that waits may
  *    be called then.
  * It says nothing of memory models, of speed, or of what a real compiler makes of the kernels. */
@@ -25,6 +25,7 @@
 #define __host__
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define DYNAMIC_SHARED(name) char *const name = emulated_shared
 
 using std::max;
@@ -43,6 +44,7 @@ struct alignas(16) uint4 {
 
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 extern char *emulated_shared;
+extern size_t emulated_shared_bytes;
 
 /* ---- threads ---- */
 
@@ -325,6 +327,13 @@ static inline cudaError_t cudaEventSynchronize(cudaEvent_t)
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
+
+/* A function of the driver, as cuda.h has it. */
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess };
+enum { cudaEnableDefault };
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult *result);
 
 /* Nothing is ever under way, and nothing fails. */
 #define NOTHING(name, ...)                                                                         \

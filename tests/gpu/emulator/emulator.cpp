@@ -10,6 +10,7 @@
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 char *emulated_shared;
+size_t emulated_shared_bytes;
 
 enum { LANES = 32, STACK_BYTES = 64 << 10, MAX_FIBERS = 1024 };
 
@@ -29,6 +30,27 @@ struct warp {
     char given[2][LANES][LANE_BYTES]; /* in turn: others may still read what was given before */
 };
 
+/* What a thread asked for and does not wait for yet. */
+template <typename T> struct pending {
+    std::vector<T> open; /* of the group that is not ended */
+    std::vector<std::vector<T>> groups;
+};
+
+template <typename T> static void end_group(struct pending<T> *p)
+{
+    p->groups.push_back(p->open);
+    p->open.clear();
+}
+
+/* Does all but the last groups. */
+template <typename T, typename F>
+static void wait_for_groups(struct pending<T> *p, size_t but, F carry_out)
+{
+    for (; p->groups.size() > but; p->groups.erase(p->groups.begin()))
+        for (const T &x : p->groups[0])
+            carry_out(x);
+}
+
 /* It is started once, and goes from one block to the next. Jumps are ten times as fast as
  * swapcontext(), which asks the kernel for the signal mask. */
 struct fiber {
@@ -39,13 +61,15 @@ struct fiber {
     const struct barrier *waits_for; /* NULL: can go on */
     unsigned generation;
     unsigned exchanges;
-    std::vector<struct copy> copies;              /* of the group that is open */
-    std::vector<std::vector<struct copy>> groups; /* not waited for */
+    struct pending<struct copy> copies;
+    struct pending<std::function<void()>> products;
 };
 
 static std::vector<struct fiber> fibers(MAX_FIBERS);
 static std::vector<struct warp> warps(MAX_FIBERS / LANES);
 static struct barrier block_barrier;
+enum { NAMED_BARRIERS = 16 };
+static struct barrier named_barriers[NAMED_BARRIERS]; /* bar.sync; the first is the block's */
 static jmp_buf scheduler;
 static unsigned current;
 static const std::function<void()> *running;
@@ -110,32 +134,93 @@ void copy_16_bytes(void *shared, const void *global, bool there)
 {
     emulated_require((uintptr_t)shared % 16 == 0 && (uintptr_t)global % 16 == 0,
                      "a copy of 16 bytes is not aligned");
-    fibers[current].copies.push_back({shared, global, there});
+    fibers[current].copies.open.push_back({shared, global, there});
 }
 
 void copies_commit()
 {
-    struct fiber *f = &fibers[current];
-    f->groups.push_back(f->copies);
-    f->copies.clear();
+    end_group(&fibers[current].copies);
 }
 
 void emulated_copies_wait(size_t pending)
 {
-    struct fiber *f = &fibers[current];
-    for (; f->groups.size() > pending; f->groups.erase(f->groups.begin()))
-        for (const struct copy &c : f->groups[0])
-            if (c.there)
-                memcpy(c.to, c.from, 16);
-            else
-                memset(c.to, 0, 16);
+    wait_for_groups(&fibers[current].copies, pending, [](const struct copy &c) {
+        if (c.there)
+            memcpy(c.to, c.from, 16);
+        else
+            memset(c.to, 0, 16);
+    });
+}
+
+/* ---- what sm90_ptx.h waits for ---- */
+
+struct bulk_copy {
+    const void *barrier;
+    std::function<void()> copy;
+};
+
+static std::vector<struct bulk_copy> bulk_copies;
+
+/* Or at once, so that it shows what is overwritten while it is read. */
+void emulated_copy_later(const void *barrier, const std::function<void()> &copy)
+{
+    if (draw_number(2))
+        copy();
+    else
+        bulk_copies.push_back({barrier, copy});
+}
+
+void emulated_copy_now(const void *barrier)
+{
+    for (size_t i = 0; i < bulk_copies.size();) {
+        const struct bulk_copy c = bulk_copies[i];
+        if (c.barrier != barrier) {
+            i++;
+            continue;
+        }
+        bulk_copies.erase(bulk_copies.begin() + (ptrdiff_t)i);
+        c.copy();
+    }
+}
+
+void emulated_yield()
+{
+    if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1);
+}
+
+void emulated_sync_some(unsigned number, unsigned threads)
+{
+    emulated_require(number > 0 && number < NAMED_BARRIERS, "a barrier has no such number");
+    named_barriers[number].alive = threads;
+    wait_at(&named_barriers[number]);
+}
+
+void emulated_product_later(const std::function<void()> &product)
+{
+    fibers[current].products.open.push_back(product);
+}
+
+/* All lanes of a warp end a group, and wait for one, together. */
+void products_commit()
+{
+    __syncwarp();
+    end_group(&fibers[current].products);
+}
+
+void emulated_products_wait(size_t pending)
+{
+    wait_for_groups(&fibers[current].products, pending,
+                    [](const std::function<void()> &product) { product(); });
+    __syncwarp();
 }
 
 /* ---- blocks ---- */
 
 static void end_thread(struct fiber *f)
 {
-    emulated_require(f->copies.empty(), "copies are not committed");
+    emulated_require(f->copies.open.empty(), "copies are not committed");
+    emulated_require(f->products.open.empty() && f->products.groups.empty(),
+                     "products are not waited for");
     f->done = true;
     warps[current / LANES].barrier.alive--;
     block_barrier.alive--;
@@ -158,7 +243,7 @@ static void ready_fiber(unsigned i)
     f->done = false;
     f->waits_for = NULL;
     f->exchanges = 0;
-    f->groups.clear();
+    f->copies.groups.clear();
 }
 
 static void start_fiber(struct fiber *f)
@@ -205,6 +290,7 @@ static void run_block(unsigned threads)
             }
         emulated_require(ran, "threads wait for one another");
     }
+    emulated_require(bulk_copies.empty(), "a block ends before a copy that it asked for");
 }
 
 void emulated_launch(dim3 grid, unsigned threads, size_t shared_bytes,
@@ -215,6 +301,7 @@ void emulated_launch(dim3 grid, unsigned threads, size_t shared_bytes,
     emulated_require(grid.y <= 65535 && grid.z <= 65535, "a grid is too large");
     char *shared = static_cast<char *>(aligned_alloc(128, shared_bytes / 128 * 128 + 128));
     emulated_shared = shared;
+    emulated_shared_bytes = shared_bytes;
     gridDim = grid;
     blockDim = dim3(threads);
     running = &kernel;
