@@ -442,7 +442,9 @@ static void planner_data_gives_nested_paths(void **state)
     struct value *paths = value_dict(&a), *path[] = {value_text(&a, "a"), value_int(&a, 5)};
     value_dict_set(&a, g.root->object->state, "planner_data", paths);
     value_dict_set(&a, paths, "a.b", value_list(&a, VALUE_TUPLE, 2, path));
-    value_dict_set(&a, paths, "of nothing", value_list(&a, VALUE_TUPLE, 2, path));
+    for (int i = 0; i < 100; i++)
+        value_dict_set(&a, paths, arena_printf(&a, "of nothing %d", i),
+                       value_list(&a, VALUE_TUPLE, 2, path));
     assert_ok(open_graph(&g));
     assert_int_equal(stored_find(&s, "a.b")->dtype, DT_BF16);
     assert_string_equal(stored_find(&s, "a.b")->nested_path, "a\x1f"
