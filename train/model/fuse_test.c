@@ -139,11 +139,79 @@ static void what_others_need_stays(void **state)
     program_release(&x.p);
 }
 
+/* The first two calls stay as they are. */
+static void stays(struct mlp *x)
+{
+    const unsigned op = x->p.calls[0].op;
+    fuse_calls(&x->p);
+    assert_int_equal(x->p.calls[0].op, op);
+    assert_int_equal(x->p.calls[1].op, OP_MATMUL);
+    program_release(&x->p);
+}
+
+static void only_plain_products_and_what_is_before_them_are_joined(void **state)
+{
+    struct mlp x = {0};
+    (void)state;
+    make(&x, 4);
+    x.p.calls[1].params.matmul.alpha = 2;
+    stays(&x);
+    make(&x, 4);
+    x.p.calls[1].params.matmul.transpose_b = false;
+    stays(&x);
+    make(&x, 4);
+    x.p.calls[1].params.matmul.transpose_a = true;
+    stays(&x);
+    make(&x, 4); /* a bias that is no weight */
+    x.p.calls[1].in[2] = x.stream;
+    stays(&x);
+    make(&x, 4); /* adds to something */
+    x.p.calls[1].in[3] = x.stream;
+    stays(&x);
+    make(&x, 4); /* multiplies something else */
+    x.p.calls[1].in[0] = x.branch;
+    (void)add_product(&x, x.normed, x.w1, "later");
+    stays(&x);
+    make(&x, 4); /* an activation of experts' rows, which are counted on the device */
+    x.p.calls[2].in[1] = x.norm_weight;
+    fuse_calls(&x.p);
+    assert_int_equal(x.p.calls[1].op, OP_ACTIVATION);
+    program_release(&x.p);
+}
+
+/* A norm that adds nothing up, and one whose statistics a backward pass needs. */
+static void norms_alone_join_too(void **state)
+{
+    struct mlp x = {0};
+    (void)state;
+    for (int wants_stats = 0; wants_stats < 2; wants_stats++) {
+        make(&x, 4);
+        struct call *const norm = &x.p.calls[0];
+        norm->op = OP_NORM;
+        norm->in[1] = x.norm_weight;
+        norm->in[3] = NO_VALUE;
+        norm->out[0] = x.normed;
+        norm->out[1] = wants_stats ? x.sum : NO_VALUE;
+        norm->out[2] = NO_VALUE;
+        fuse_calls(&x.p);
+        const struct call *const first = &x.p.calls[0];
+        assert_int_equal(first->op, wants_stats ? OP_NORM : OP_NORM_MATMUL);
+        if (!wants_stats) {
+            const value_id in[7] = {x.stream, NO_VALUE, NO_VALUE, x.norm_weight,
+                                    NO_VALUE, x.w1,     NO_VALUE};
+            assert_memory_equal(first->in, in, sizeof in);
+        }
+        program_release(&x.p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_norm_and_an_activation_join_the_product_behind_them),
         cmocka_unit_test(what_others_need_stays),
+        cmocka_unit_test(only_plain_products_and_what_is_before_them_are_joined),
+        cmocka_unit_test(norms_alone_join_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
