@@ -614,6 +614,13 @@ exits 0
 prints '"op": "attention"'
 json 'j["share_of_roofline"] == max(j["share_of_product_ceiling"], j["share_of_copy_ceiling"]) > 0'
 json 'all(op["timed_by"] == "marks" and op["share_of_copy_ceiling"] > 0 for op in j["ops"])'
+json 'all(abs(x["share_of_copy_ceiling"] * x["median_seconds"] * j["peak_bytes_per_second"] / x["bytes"] - 1) < 1e-6
+          for x in j["ops"] + [j])'
+json 'all(abs(x["share_of_product_ceiling"] * x["median_seconds"] * j["peak_flops_per_second"] - x["flops"]) < 1e-6 * x["flops"] + 1e-6
+          for x in j["ops"] + [j])'
+json 'abs(sum(op["bytes"] for op in j["ops"]) / j["bytes"] - 1) < 1e-9'
+run bench "$golden/llama2" --seq 8 --repeats 1 --decode --json # its weights but for the embedding: 374016 bytes of f32
+json '374016 < j["bytes"] < 1.1 * 374016'
 
 it "NaN in a tensor is named"
 cp -r "$golden/llama2" nan
