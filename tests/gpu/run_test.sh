@@ -130,7 +130,7 @@ measures_a_model() {
     done
     kill $!
     wait $!
-    for step in prefill decode decode_4 decode_16 decode_long user_forward user_perplexity user_generate \
+    for step in prefill prefill_own decode decode_4 decode_16 decode_long user_forward user_perplexity user_generate \
         user_generate_4 user_generate_16; do
         has_row "$step" ok || return
     done >"$work/rows"
