@@ -307,11 +307,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     init_barriers(came, read);
     char *const q = shared + (0u - shared_address(shared)) % PANEL_ALIGNMENT;
     char *const k = q + shape::Q_BYTES, *const v = k + STAGES * shape::STAGE_BYTES;
+    const int num_blocks = count_blocks<shape::KEYS>(a, t);
+    const struct ring keys = {k, came[0], read[0]}, values = {v, came[1], read[1]};
     const struct job<E> x = {
-        a, t, group, count_blocks<shape::KEYS>(a, t), q, {k, came[0], read[0]},
-        {
-            v, came[1], read[1]
-        }
+        a, t, group, num_blocks, q, keys, values
     };
     if (warpgroup == READERS) {
         give_registers<COPIER_REGISTERS>();
@@ -331,7 +330,7 @@ static decltype(&cuTensorMapEncodeTiled) map_encoder()
     cudaDriverEntryPointQueryResult result;
     if (!found && cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
                                                    cudaEnableDefault, &result) != cudaSuccess)
-        found = NULL;
+        (void)cudaGetLastError(), found = NULL;
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
 }
 

@@ -1,6 +1,5 @@
-/* sm90_ptx.h - instructions of compute capability 9.0 (PTX ISA: mbarrier, cp.async.bulk, wgmma),
- * for
- * *_sm90.cu alone.
+/* sm90_ptx.h - for *_sm90.cu alone: instructions of compute capability 9.0 (PTX ISA: mbarrier,
+ * cp.async.bulk, wgmma).
  *
  * A bulk copy brings bytes from global into shared memory. One thread asks for it, none carries the
  * bytes, and they count at a barrier in shared memory. A phase of a barrier is over when its
@@ -158,9 +157,7 @@ template <int N> __device__ inline void products_made(float (&c)[N][4])
 }
 
 /* In a warpgroup, warp w has rows 16 w .. 16 w + 15 of a and c, as in mma.h: c[j] columns 8 j ..
- * 8 j + 7. N is 64 or 128.
- *
- * Descriptors are those of sm90.h.
+ * 8 j + 7. N is 64 or 128. Descriptors are those of sm90.h.
  *
  * multiply_rows:    c = a b^T, or c += where it adds, of a [64, 16] and b [N, 16]
  * multiply_weights: c += a b of a [64, 16] in registers, and b [16, N] in N / 64 panels */
