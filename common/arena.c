@@ -8,6 +8,25 @@
 
 #include "common/memory.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+#define WITH_ASAN 1
+#elif defined(__has_feature)
+#define WITH_ASAN __has_feature(address_sanitizer)
+#else
+#define WITH_ASAN 0
+#endif
+
+/* ASan knows blocks, not what they are cut into. So it is told which bytes of a block nobody may
+ * touch: those not given out yet, a gap behind each allocation, the old copy of a grown array. */
+#if WITH_ASAN
+#include <sanitizer/asan_interface.h>
+enum { GAP = 16 };
+#else
+#define ASAN_POISON_MEMORY_REGION(start, bytes) ((void)(start), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(start, bytes) ((void)(start), (void)(bytes))
+enum { GAP = 0 };
+#endif
+
 struct arena_block {
     struct arena_block *older;
     max_align_t data[];
@@ -38,6 +57,7 @@ static char *block_for(struct arena *a, size_t bytes)
     if (size > LARGEST_BLOCK) size = LARGEST_BLOCK;
     bool alone = bytes > size / 4;
     struct arena_block *b = must_malloc(sizeof *b + (alone ? bytes : size));
+    ASAN_POISON_MEMORY_REGION(b->data, alone ? bytes : size);
     if (alone && a->newest) {
         b->older = a->newest->older;
         a->newest->older = b;
@@ -50,18 +70,25 @@ static char *block_for(struct arena *a, size_t bytes)
     return NULL;
 }
 
-void *arena_alloc(struct arena *a, size_t bytes)
+static size_t aligned(size_t bytes)
 {
     const size_t unit = _Alignof(max_align_t);
+    return (bytes + unit - 1) / unit * unit;
+}
+
+void *arena_alloc(struct arena *a, size_t bytes)
+{
     if (bytes > SIZE_MAX / 2) out_of_memory(bytes);
-    bytes = bytes ? (bytes + unit - 1) / unit * unit : unit;
+    const size_t used = bytes;
+    bytes = aligned(bytes ? bytes : 1) + GAP;
     char *p = bytes <= (size_t)(a->end - a->at) ? NULL : block_for(a, bytes);
     if (!p) {
         p = a->at;
         a->at += bytes;
     }
-    a->total_bytes += bytes;
-    return memset(p, 0, bytes);
+    a->total_bytes += bytes - GAP;
+    ASAN_UNPOISON_MEMORY_REGION(p, used);
+    return memset(p, 0, used);
 }
 
 /* Text needs no alignment, so it fills the block from its end. */
@@ -69,9 +96,11 @@ char *arena_text(struct arena *a, const char *text, size_t length)
 {
     if (length > SIZE_MAX / 2) out_of_memory(length);
     size_t bytes = length + 1;
+    if (GAP) bytes = aligned(bytes) + GAP;
     char *p = bytes <= (size_t)(a->end - a->at) ? NULL : block_for(a, bytes);
     if (!p) p = a->end -= bytes;
-    a->total_bytes += bytes;
+    a->total_bytes += length + 1;
+    ASAN_UNPOISON_MEMORY_REGION(p, length + 1);
     if (length) memcpy(p, text, length);
     p[length] = '\0';
     return p;
@@ -120,6 +149,8 @@ void *arena_grow(struct arena *a, void *items, size_t count, size_t *capacity, s
     if (count < *capacity) return items;
     *capacity = *capacity ? *capacity * 2 : 8;
     void *larger = arena_array(a, *capacity, bytes);
-    if (count) memcpy(larger, items, count * bytes);
+    if (!count) return larger;
+    memcpy(larger, items, count * bytes);
+    ASAN_POISON_MEMORY_REGION(items, count * bytes);
     return larger;
 }
