@@ -6,7 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/asan.h"
 #include "common/memory.h"
+
+/* Behind each allocation. What nobody may touch under ASan: this gap, bytes that are not given out
+ * yet, the old copy of a grown array. */
+enum { GAP = WITH_ASAN ? 16 : 0 };
 
 struct arena_block {
     struct arena_block *older;
@@ -38,6 +43,7 @@ static char *block_for(struct arena *a, size_t bytes)
     if (size > LARGEST_BLOCK) size = LARGEST_BLOCK;
     bool alone = bytes > size / 4;
     struct arena_block *b = must_malloc(sizeof *b + (alone ? bytes : size));
+    ASAN_POISON_MEMORY_REGION(b->data, alone ? bytes : size);
     if (alone && a->newest) {
         b->older = a->newest->older;
         a->newest->older = b;
@@ -50,18 +56,25 @@ static char *block_for(struct arena *a, size_t bytes)
     return NULL;
 }
 
-void *arena_alloc(struct arena *a, size_t bytes)
+static size_t aligned(size_t bytes)
 {
     const size_t unit = _Alignof(max_align_t);
+    return (bytes + unit - 1) / unit * unit;
+}
+
+void *arena_alloc(struct arena *a, size_t bytes)
+{
     if (bytes > SIZE_MAX / 2) out_of_memory(bytes);
-    bytes = bytes ? (bytes + unit - 1) / unit * unit : unit;
+    const size_t used = bytes;
+    bytes = aligned(bytes ? bytes : 1) + GAP;
     char *p = bytes <= (size_t)(a->end - a->at) ? NULL : block_for(a, bytes);
     if (!p) {
         p = a->at;
         a->at += bytes;
     }
-    a->total_bytes += bytes;
-    return memset(p, 0, bytes);
+    a->total_bytes += bytes - GAP;
+    ASAN_UNPOISON_MEMORY_REGION(p, used);
+    return memset(p, 0, used);
 }
 
 /* Text needs no alignment, so it fills the block from its end. */
@@ -69,9 +82,11 @@ char *arena_text(struct arena *a, const char *text, size_t length)
 {
     if (length > SIZE_MAX / 2) out_of_memory(length);
     size_t bytes = length + 1;
+    if (GAP) bytes = aligned(bytes) + GAP;
     char *p = bytes <= (size_t)(a->end - a->at) ? NULL : block_for(a, bytes);
     if (!p) p = a->end -= bytes;
-    a->total_bytes += bytes;
+    a->total_bytes += length + 1;
+    ASAN_UNPOISON_MEMORY_REGION(p, length + 1);
     if (length) memcpy(p, text, length);
     p[length] = '\0';
     return p;
@@ -120,6 +135,8 @@ void *arena_grow(struct arena *a, void *items, size_t count, size_t *capacity, s
     if (count < *capacity) return items;
     *capacity = *capacity ? *capacity * 2 : 8;
     void *larger = arena_array(a, *capacity, bytes);
-    if (count) memcpy(larger, items, count * bytes);
+    if (!count) return larger;
+    memcpy(larger, items, count * bytes);
+    ASAN_POISON_MEMORY_REGION(items, count * bytes);
     return larger;
 }

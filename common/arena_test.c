@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "common/asan.h"
+
 static int setup(void **state)
 {
     static struct arena a;
@@ -47,11 +49,11 @@ static void nothing_asked_for_is_no_null_pointer(void **state)
 static void a_block_larger_than_all_others_leaves_the_rest_of_the_newest_usable(void **state)
 {
     struct arena *a = *state;
-    char *before = arena_alloc(a, 16);
+    char *first = arena_alloc(a, 16), *before = arena_alloc(a, 16);
     char *large = arena_alloc(a, 5 << 20);
     memset(large, 1, 5 << 20);
     char *after = arena_alloc(a, 16);
-    assert_ptr_equal(after, before + 16);
+    assert_int_equal(after - before, before - first);
     assert_int_equal(*after, 0);
 }
 
@@ -96,6 +98,28 @@ static void pushed_items_stay_in_order_as_the_array_grows(void **state)
         assert_int_equal(items[i], i * i);
 }
 
+/* Under ASan only; else nothing tells that they are used. */
+static void bytes_that_are_not_in_use_are_known_to_asan(void **state)
+{
+#if WITH_ASAN
+    struct arena *a = *state;
+    char *item = arena_alloc(a, 5), *text = arena_text(a, "weight", 6);
+    uint64_t *items = NULL, *old;
+    size_t count = 0, capacity = 0;
+    assert_false(__asan_address_is_poisoned(item + 4));
+    assert_true(__asan_address_is_poisoned(item + 5));
+    assert_false(__asan_address_is_poisoned(text + 6));
+    assert_true(__asan_address_is_poisoned(text + 7));
+    *ARENA_PUSH(a, items, count, capacity) = 1;
+    for (old = items; items == old;)
+        *ARENA_PUSH(a, items, count, capacity) = 1;
+    assert_true(__asan_address_is_poisoned(old));
+#else
+    (void)state;
+    skip();
+#endif
+}
+
 static void a_released_arena_can_be_used_again(void **state)
 {
     struct arena *a = *state;
@@ -116,6 +140,7 @@ int main(void)
         T(printf_of_any_length_is_whole),
         T(text_is_ended_where_its_length_says),
         T(pushed_items_stay_in_order_as_the_array_grows),
+        T(bytes_that_are_not_in_use_are_known_to_asan),
         T(a_released_arena_can_be_used_again),
     };
     return cmocka_run_group_tests_name("arena", tests, NULL, NULL);

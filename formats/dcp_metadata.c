@@ -343,7 +343,7 @@ static void take_nested_paths(struct dcp_metadata *m, const struct value *dict)
         const struct value *key = dict->items[2 * i], *path = dict->items[2 * i + 1];
         size_t entry;
         if (key->kind != VALUE_TEXT || !is_tuple(path)) continue;
-        const uint32_t name = intern(&m->names, &m->arena, key);
+        const uint32_t name = intern(&m->names, &m->arena, key); /* may move texts */
         if (map_get(&m->entry_of, m->names.texts[name], &entry))
             m->entries[entry].nested_path = join_path(&m->arena, path);
     }
