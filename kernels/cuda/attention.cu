@@ -152,8 +152,8 @@ template <typename E> static enum status run_decode(OP_ARGUMENTS)
 
 /* ---- attention_sm90.cu ---- */
 
-/* Of a small case: a ring of blocks of keys comes round. */
-enum { NUM_SM90_HEADS = 3, SMALL_LENGTH_SM90 = 330 };
+/* Of a small case: every stage of a ring of blocks of keys is used three times. */
+enum { NUM_SM90_HEADS = 3, SMALL_LENGTH_SM90 = 530 };
 static const unsigned sm90_heads[NUM_SM90_HEADS] = {64, 128, 256};
 
 /* Each of these is a kernel of its own. */
@@ -198,6 +198,7 @@ struct op_call attention_small_case(const struct op_call *o, uint32_t sequences,
     s.in[0].shape[0] = s.in[1].shape[0] = s.out[0].shape[0] = s.out[1].shape[0] = rows;
     s.in[2].shape[0] = sequences;
     s.in[3].shape[0] = heads;
+    s.in[4].data = NULL; /* tokens, for dropout: there is none */
     s.out[0].shape[1] = heads * h->head_dim;
     s.out[1].shape[1] = heads;
     return s;

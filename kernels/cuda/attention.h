@@ -1,7 +1,7 @@
 /* attention.h - what the ways to attention share: attention.cu takes everything, a warp a query
  * head of a token; attention_mma.cu bf16 and f16 heads of up to 256 on tensor cores, and
- * attention_decode.cu the same, faster where there are few queries; attention_cudnn.cu whole
- * sequences of these types, where there is cuDNN.
+ * attention_decode.cu the same, faster where there are few queries; attention_sm90.cu some of it on
+ * Hopper GPUs; attention_cudnn.cu whole sequences of these types, where there is cuDNN.
  *
  * Spans are read on the device, by whole warps: nobody waits for the host. */
 #ifndef FERRY_KERNELS_CUDA_ATTENTION_H

@@ -29,7 +29,7 @@ template <int D> struct panel_shape {
 /* Block number i is in stage i % STAGES, in the phase of parity i / STAGES % 2. */
 struct ring {
     char *stages;
-    barrier *came, *read; /* [STAGES] */
+    barrier *full, *empty; /* [STAGES] */
 };
 
 /* What all threads of a block know. */
@@ -62,12 +62,12 @@ __device__ inline void ask_for_block(const struct ring &ring, int block, const C
     typedef panel_shape<D> shape;
     const unsigned stage = stage_of(block);
     char *const to = ring.stages + stage * shape::STAGE_BYTES;
-    if (block >= STAGES) barrier_wait(ring.read + stage, parity_of(block - STAGES));
-    barrier_expect(ring.came + stage, (uint32_t)shape::STAGE_BYTES);
+    if (block >= STAGES) barrier_wait(ring.empty + stage, parity_of(block - STAGES));
+    barrier_expect(ring.full + stage, (uint32_t)shape::STAGE_BYTES);
 #pragma unroll
     for (int i = 0; i < shape::PANELS; i++)
         copy_tile(to + i * shape::KEYS * PANEL_ROW_BYTES, map, column + i * PANEL, row,
-                  ring.came + stage);
+                  ring.full + stage);
 }
 
 /* By one thread. */
@@ -183,10 +183,10 @@ __device__ inline char *stage_bytes(const struct ring &ring, int block, size_t b
     return ring.stages + stage_of(block) * bytes;
 }
 
-/* By all lanes, which have read it. */
-__device__ inline void say_read(const struct ring &ring, int block)
+/* All lanes call it after they have read the block. */
+__device__ inline void release_stage(const struct ring &ring, int block)
 {
-    if (lane_id() == 0) barrier_arrive(ring.read + stage_of(block));
+    if (lane_id() == 0) barrier_arrive(ring.empty + stage_of(block));
 }
 
 /* Waits for a block's values, and clears those behind its keys. */
@@ -195,7 +195,7 @@ __device__ inline void await_values(const struct job<E> &x, const struct place &
                                     unsigned warpgroup)
 {
     typedef panel_shape<D> shape;
-    barrier_wait(x.v.came + stage_of(block), parity_of(block));
+    barrier_wait(x.v.full + stage_of(block), parity_of(block));
     if (p.end - p.at < shape::KEYS)
         clear_values<D>(stage_bytes(x.v, block, shape::STAGE_BYTES), p.end - p.at, warpgroup);
 }
@@ -227,29 +227,29 @@ __device__ inline void attend_blocks(const struct job<E> &x, struct rows_state<D
     float scores[1][KEYS / 8][4] = {}, before[1][2];
     struct packed_weights<KEYS> weights;
     struct place p = seek<KEYS>(x.a, x.t, 0);
-    barrier_wait(x.k.came, 0);
+    barrier_wait(x.k.full, 0);
     products_begin();
     start_scores<D, E>(scores, q, x.k.stages);
     products_wait<0>();
     products_made(scores[0]);
-    say_read(x.k, 0);
+    release_stage(x.k, 0);
     weigh_block<D>(x, p, lane_row, scores, r, before); /* before: of no values yet */
     pack_weights<KEYS, E>(weights, scores);
     for (int block = 1; block < x.num_blocks; block++) {
         const struct place last = p;
         p = next_block<KEYS>(x.a, x.t, last);
-        barrier_wait(x.k.came + stage_of(block), parity_of(block));
+        barrier_wait(x.k.full + stage_of(block), parity_of(block));
         await_values<D>(x, last, block - 1, warpgroup);
         products_begin();
         start_scores<D, E>(scores, q, stage_bytes(x.k, block, shape::STAGE_BYTES));
         start_values<D, E>(r, weights, stage_bytes(x.v, block - 1, shape::STAGE_BYTES));
         products_wait<1>();
         products_made(scores[0]);
-        say_read(x.k, block);
+        release_stage(x.k, block);
         weigh_block<D>(x, p, lane_row, scores, r, before);
         products_wait<0>();
         products_made(r.o[0]);
-        say_read(x.v, block - 1);
+        release_stage(x.v, block - 1);
         rescale_rows<D, 1>(r, before);
         pack_weights<KEYS, E>(weights, scores);
     }
@@ -276,13 +276,13 @@ __device__ inline void attend_own_rows(const struct job<E> &x, unsigned warpgrou
 
 /* ---- the kernel ---- */
 
-__device__ inline void init_barriers(barrier (&came)[2][STAGES], barrier (&read)[2][STAGES])
+__device__ inline void init_barriers(barrier (&full)[2][STAGES], barrier (&empty)[2][STAGES])
 {
     if (threadIdx.x == 0)
         for (int i = 0; i < STAGES; i++)
             for (int of = 0; of < 2; of++) {
-                barrier_init(&came[of][i], 1);
-                barrier_init(&read[of][i], READERS * GROUP_WARPS);
+                barrier_init(&full[of][i], 1);
+                barrier_init(&empty[of][i], READERS * GROUP_WARPS);
             }
     fence_copies();
     __syncthreads();
@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 {
     typedef panel_shape<D> shape;
     DYNAMIC_SHARED(shared);
-    __shared__ barrier came[2][STAGES], read[2][STAGES]; /* of keys and of values */
+    __shared__ barrier full[2][STAGES], empty[2][STAGES]; /* of keys and of values */
     const unsigned group = blockIdx.x % a.groups, warpgroup = threadIdx.x / WARPGROUP;
     const struct tile t =
         find_tile<ROWS>(a, (int)(blockIdx.x / a.groups), (int)(gridDim.x / a.groups));
@@ -304,11 +304,11 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (warp_id() < TILE_WARPS) clear_uncovered(a, t, group);
         return;
     }
-    init_barriers(came, read);
+    init_barriers(full, empty);
     char *const q = shared + (0u - shared_address(shared)) % PANEL_ALIGNMENT;
     char *const k = q + shape::Q_BYTES, *const v = k + STAGES * shape::STAGE_BYTES;
     const int num_blocks = count_blocks<shape::KEYS>(a, t);
-    const struct ring keys = {k, came[0], read[0]}, values = {v, came[1], read[1]};
+    const struct ring keys = {k, full[0], empty[0]}, values = {v, full[1], empty[1]};
     const struct job<E> x = {
         a, t, group, num_blocks, q, keys, values
     };

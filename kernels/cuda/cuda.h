@@ -6,7 +6,7 @@
  * 2. All is launched on cuda_stream by launch(), so in the order of the calls.
  * 3. Blocks are whole warps. Reductions are trees of one shape: the same numbers give the same sum.
  * 4. Only what include files of CUDA's own name is used, and kernels are started by launch() alone:
- *    so tests/gpu/emulator can compile the same files for the host, but for *_sm90.cu. */
+ *    so tests/gpu/emulator can compile the same files for the host. */
 #ifndef FERRY_KERNELS_CUDA_CUDA_H
 #define FERRY_KERNELS_CUDA_CUDA_H
 

@@ -108,7 +108,8 @@ __device__ inline void copy_tile(void *shared, const CUtensorMap *map, int colum
 
 enum { WARPGROUP = 128 }; /* threads */
 
-/* A barrier of the threads of one warpgroup; of several, each has a number from 1 on. */
+/* A barrier of the threads of one warpgroup; of several, each has a number from 1 to 15. Where the
+ * number is not known when it is compiled, a block takes all 16 barriers of a multiprocessor. */
 __device__ inline void sync_warpgroup(unsigned number)
 {
     asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory");

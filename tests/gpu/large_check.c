@@ -312,39 +312,86 @@ static void shape_few_rows(struct trial *t, unsigned number, bool small)
     t->out[0] = SHAPE(random_between(0, 1) ? OPERAND_ELEM : OPERAND_REAL, s.m, n);
 }
 
-/* Heads that there is a kernel for, in turn, with all that an op may say of them. */
+enum { MOST_SPANS = 3 }; /* of a sequence */
+
+/* Heads that there is a kernel for, in turn, with all that an op may say of them. The first have so
+ * many keys that every stage of a ring of blocks is used three times. */
 static void shape_attention(struct trial *t, unsigned number, bool small)
 {
     static const uint32_t head_dims[] = {64, 128, 256};
-    const uint64_t most = small ? 450 : 3000;
-    const struct prefill p = {.sequences = (uint32_t)random_between(1, 3),
-                              .length =
-                                  (uint32_t)random_between(1, random_between(0, 3) ? most : 40),
-                              .heads = {.groups = (uint32_t)random_between(1, 3),
-                                        .queries = (uint32_t)random_between(1, small ? 4 : 9),
-                                        .head_dim = head_dims[number % COUNT(head_dims)]},
-                              .lse = random_between(0, 1) != 0};
+    const bool is_long = number < COUNT(head_dims), is_one = small && is_long;
+    const uint64_t most = small ? 300 : 3000;
+    const struct prefill p = {
+        .sequences = (uint32_t)random_between(1, is_one ? 1 : 2),
+        .length = (uint32_t)(is_long ? random_between(530, 700) : random_between(1, most)),
+        .heads = {.groups = (uint32_t)random_between(1, is_one  ? 1
+                                                        : small ? 2
+                                                                : 4),
+                  .queries = (uint32_t)random_between(1, small ? 2 : 9),
+                  .head_dim = head_dims[number % COUNT(head_dims)]},
+        .lse = random_between(0, 1) != 0};
     shape_prefill(t, &p);
+    t->in[2].shape[0] = MOST_SPANS * (uint64_t)p.sequences;
     t->params.attention.causal = random_between(0, 3) != 0;
     t->params.attention.window =
-        random_between(0, 2) ? 0 : (uint32_t)random_between(1, 2 * (uint64_t)p.length);
+        random_between(0, 2) || is_long ? 0 : (uint32_t)random_between(1, 2 * (uint64_t)p.length);
     t->params.attention.softcap = random_between(0, 3) ? 0 : 3;
     t->params.attention.uniform_sequences = 0;
+    if (random_between(0, 1)) { /* a cache: keys and values alone */
+        t->params.attention.kv_stride = 2 * p.heads.head_dim;
+        t->params.attention.k_at = 0;
+        t->params.attention.v_at = p.heads.head_dim;
+        t->in[1].shape[1] = (uint64_t)p.heads.groups * 2 * p.heads.head_dim;
+    }
     if (random_between(0, 1))
         t->in[3] = SHAPE(OPERAND_ELEM, (uint64_t)p.heads.groups * p.heads.queries);
 }
 
-/* Not all tokens of a sequence are in its span: the keys and values of the others are NaN. */
+struct span {
+    int32_t q_begin, q_count, q_position, k_begin, k_count, k_position;
+};
+
+static void spoil_keys(struct trial *t, uint64_t from, uint64_t to)
+{
+    const uint64_t columns = t->in[1].shape[1];
+    for (uint64_t i = from * columns; i < to * columns; i++)
+        operand_set(t, &t->in[1], i, (double)NAN);
+}
+
+/* Tokens [first, first + used) are queries and keys; a gap of the keys is in no span. */
+static size_t add_spans(struct trial *t, struct span *spans, uint64_t first, uint64_t used)
+{
+    const uint64_t position = random_between(0, 100), gap_at = random_between(0, used);
+    const uint64_t gap = random_between(0, 2) ? 0 : random_between(0, used - gap_at);
+    const struct span whole = {(int32_t)first, (int32_t)used, (int32_t)position,
+                               (int32_t)first, (int32_t)used, (int32_t)position};
+    size_t count = 0;
+    spans[count] = whole;
+    if (gap > 0) {
+        spans[count++].k_count = (int32_t)gap_at;
+        spans[count] = whole;
+        spans[count++].k_count = 0;
+        spans[count] = whole;
+        spans[count].k_begin += (int32_t)(gap_at + gap);
+        spans[count].k_position += (int32_t)(gap_at + gap);
+        spans[count].k_count -= (int32_t)(gap_at + gap);
+        spoil_keys(t, first + gap_at, first + gap_at + gap);
+    }
+    return count + 1;
+}
+
+/* Not all tokens of a sequence are in a span: the keys and values of the others are NaN. */
 static void fill_spans(struct trial *t)
 {
-    const uint64_t sequences = t->in[2].shape[0], length = t->in[0].shape[0] / sequences;
-    const uint64_t columns = t->in[1].shape[1];
+    const uint64_t sequences = t->in[2].shape[0] / MOST_SPANS;
+    const uint64_t length = t->in[0].shape[0] / sequences;
+    struct span *const spans = t->in[2].data;
+    size_t count = 0;
+    memset(spans, 0, operand_numel(&t->in[2]) * sizeof(int32_t));
     for (uint64_t i = 0; i < sequences; i++) {
         const uint64_t first = i * length, used = random_between((length + 1) / 2, length);
-        const int32_t span[] = {(int32_t)first, (int32_t)used, 0, (int32_t)first, (int32_t)used, 0};
-        memcpy((int32_t *)t->in[2].data + i * 6, span, sizeof span);
-        for (uint64_t at = (first + used) * columns; at < (first + length) * columns; at++)
-            operand_set(t, &t->in[1], at, (double)NAN);
+        count += add_spans(t, spans + count, first, used);
+        spoil_keys(t, first + used, first + length);
     }
 }
 
