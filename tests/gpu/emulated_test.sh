@@ -88,7 +88,7 @@ with_sm90() { # CODE TEXT VARIABLE=VALUE...
 
 # All those kernels beside the portable ones, in $work/sm90.
 check_sm90() { # CODE
-    "$build/tests/gpu/ops_check" --sm90 --small --trials 6 >"$work/sm90" 2>&1
+    "$build/tests/gpu/ops_check" --sm90 --small --trials 4 >"$work/sm90" 2>&1
     got=$?
     cat "$work/sm90"
     [ "$got" -eq "$1" ]
