@@ -218,12 +218,8 @@ template <typename E> static enum verdict try_out(WORKSPACE_ARGUMENTS)
 {
     const struct contender plain = {"mma", 0, run_small_case<E>, NULL};
     const struct contender faster = {"attention_sm90", 0, run_small_case<E>, &sm90_kernels};
-    struct op_call o = {};
+    const struct op_call o = op_call_of(ELEM_OF<E>, p, in, out);
     char what[64];
-    o.elem = ELEM_OF<E>;
-    o.p = *p;
-    std::copy(in, in + MAX_INPUTS, o.in);
-    std::copy(out, out + MAX_OUTPUTS, o.out);
     const struct op_call small = attention_small_case(&o, 2, SMALL_LENGTH_SM90);
     (void)snprintf(what, sizeof what, "%s, heads of %u", o.elem == ELEM_F16 ? "f16" : "bf16",
                    p->attention.heads.head_dim);

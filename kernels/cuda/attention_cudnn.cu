@@ -273,11 +273,7 @@ void attention_cudnn_close(void)
 template <typename E> size_t attention_cudnn_workspace(WORKSPACE_ARGUMENTS)
 {
     if (!fits_cudnn(p, in)) return 0;
-    struct op_call o = {};
-    o.elem = ELEM_OF<E>;
-    o.p = *p;
-    std::copy(in, in + MAX_INPUTS, o.in);
-    std::copy(out, out + MAX_OUTPUTS, o.out);
+    const struct op_call o = op_call_of(ELEM_OF<E>, p, in, out);
     const struct launches l = arrange(ELEM_OF<E>, p, in, out);
     const struct planned *e = prepare(&o);
     return e && e->usable ? workspace_bytes(e, &l) : 0;

@@ -7,6 +7,16 @@
 
 #include "common/half.h"
 
+struct op_call op_call_of(enum elem_type elem, WORKSPACE_ARGUMENTS)
+{
+    struct op_call c = {};
+    c.elem = elem;
+    c.p = *p;
+    std::copy(in, in + MAX_INPUTS, c.in);
+    std::copy(out, out + MAX_OUTPUTS, c.out);
+    return c;
+}
+
 /* Memory of the GPU and what the host has of it. */
 struct mirror {
     void *host, *device;

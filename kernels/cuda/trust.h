@@ -14,6 +14,8 @@ struct op_call {
     struct operand in[MAX_INPUTS], out[MAX_OUTPUTS];
 };
 
+struct op_call op_call_of(enum elem_type elem, WORKSPACE_ARGUMENTS);
+
 /* One of the two kernels. */
 struct contender {
     const char *name;
