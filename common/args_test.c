@@ -670,6 +670,18 @@ static void wrong_command_lines_end_with_2(void **state)
     }
 }
 
+/* Again where it took so long that it might have waited: a busy machine is slow by chance, a wait
+ * is always there. */
+static bool waits(const char *const *words)
+{
+    for (int tries = 0; tries < 2; tries++) {
+        double start = seconds_now();
+        run_main(words);
+        if (seconds_now() - start < 1.5) return false;
+    }
+    return true;
+}
+
 /* Of processes that one launcher started: rank 0 has said it long before. */
 static void of_several_processes_rank_0_says_first_what_is_wrong(void **state)
 {
@@ -679,30 +691,23 @@ static void of_several_processes_rank_0_says_first_what_is_wrong(void **state)
         const char *const words[4];
         int code;
         const char *out;
-        double least, most; /* seconds */
+        bool waits;
     } cases[] = {
-        {"0", {"convrt"}, ERR_USAGE, "", 0, 1},
-        {"1", {"convrt"}, ERR_USAGE, "", 1.5, 10},
-        {"1", {"verify", "--tpp"}, ERR_USAGE, "", 1.5, 10},
-        {"1", {NULL}, ERR_USAGE, "", 1.5, 10},
-        {"1", {"verify", "x"}, OK, "1\n", 0, 1},
+        {"0", {"convrt"}, ERR_USAGE, "", false},         {"1", {"convrt"}, ERR_USAGE, "", true},
+        {"1", {"verify", "--tpp"}, ERR_USAGE, "", true}, {"1", {NULL}, ERR_USAGE, "", true},
+        {"1", {"verify", "x"}, OK, "1\n", false},
     };
     assert_int_equal(setenv("OMPI_COMM_WORLD_SIZE", "2", 1), 0);
     for (size_t i = 0; i < COUNT(cases); i++) {
         assert_int_equal(setenv("OMPI_COMM_WORLD_RANK", cases[i].rank, 1), 0);
-        const double start = seconds_now();
-        run_main(cases[i].words);
-        const double seconds = seconds_now() - start;
+        assert_int_equal(waits(cases[i].words), cases[i].waits);
         assert_int_equal(ran.code, cases[i].code);
         assert_string_equal(ran.out, cases[i].out);
         assert_true((*ran.err != '\0') == (cases[i].code != OK));
-        assert_true(seconds >= cases[i].least && seconds < cases[i].most);
     }
     /* By hand each may have a terminal of its own. */
     assert_int_equal(setenv("RANK", "1", 1) | setenv("WORLD_SIZE", "2", 1), 0);
-    const double start = seconds_now();
-    run_main(WORDS("convrt"));
-    assert_true(seconds_now() - start < 1.5);
+    assert_false(waits(WORDS("convrt")));
     static const char *const names[] = {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
                                         "OMPI_COMM_WORLD_SIZE"};
     for (size_t i = 0; i < COUNT(names); i++)

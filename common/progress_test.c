@@ -247,7 +247,7 @@ static void json_writes_a_line_each_second(void **state)
     assert_non_null(end);
     assert_memory_equal(end + 1, done, strlen(done));
     const char *rate = strstr(text, "\"bytes_per_second\":");
-    assert_true(atof(rate + strlen("\"bytes_per_second\":")) > 5e5); /* 1 MB in about a second */
+    assert_true(atof(rate + strlen("\"bytes_per_second\":")) > 1e5); /* 1 MB in a second or a few */
     assert_string_equal(strchr(end + 1, '\n'), "\n");
 }
 

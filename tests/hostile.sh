@@ -14,8 +14,8 @@ tab=$(printf '\t')
 tail -n +2 "$folder/cases.tsv" | cut -f1-3 >"$work/rows"
 while IFS="$tab" read -r file expected reason; do
     case $file in
-    hf/*) timeout 20 "$ferry" convert --dry-run "$folder/$file" "$work/out" >"$work/said" 2>&1 ;;
-    *) timeout 20 "$ferry" inspect "$folder/$file" >"$work/said" 2>&1 ;;
+    hf/*) timeout 120 "$ferry" convert --dry-run "$folder/$file" "$work/out" >"$work/said" 2>&1 ;;
+    *) timeout 120 "$ferry" inspect "$folder/$file" >"$work/said" 2>&1 ;;
     esac
     code=$?
     case $expected:$code in

@@ -395,7 +395,7 @@ else
     synth_model little --layers 4 --hidden 512 --heads 8 --ffn-hidden-size 2048 --vocab-size 32000 --sparse
     for limit in 100000 400000 800000 1000000 1400000 2000000 4000000; do
         # shellcheck disable=SC2016,SC3045 # for the inner shell
-        run_program sh -c 'ulimit -v "$1"; shift; exec timeout 60 "$@"' - $limit "$ferry" bench little --seq 512 --repeats 1
+        run_program sh -c 'ulimit -v "$1"; shift; exec timeout 300 "$@"' - $limit "$ferry" bench little --seq 512 --repeats 1
         case $code in
         0 | 6) ;;
         *) is_wrong "with $limit KB: exit code $code: $(tail -n 1 "$stderr")" ;;
@@ -408,7 +408,7 @@ else
     limit=$((1250000 + ($(nproc) - 2) * 131072))
     for options in "--threads 1" "--tp 2 --threads 2"; do
         # shellcheck disable=SC2016,SC3045,SC2086 # for the inner shell; words
-        run_program sh -c 'ulimit -v "$1"; shift; exec timeout 60 "$@"' - $limit \
+        run_program sh -c 'ulimit -v "$1"; shift; exec timeout 300 "$@"' - $limit \
             "$ferry" bench mid --seq 16 --repeats 1 $options
         if [ "$options" = "--threads 1" ]; then
             exits 6

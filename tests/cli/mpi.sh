@@ -19,5 +19,5 @@ fi
 run_ranks() {
     ranks_run=$1
     shift
-    run_program timeout 60 mpirun -np "$ranks_run" "$ferry" "$@"
+    run_program timeout 300 mpirun -np "$ranks_run" "$ferry" "$@"
 }

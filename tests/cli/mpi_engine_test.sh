@@ -148,7 +148,7 @@ each_rank() {
     count=$1
     shift
     # shellcheck disable=SC2016 # for the inner shell
-    run_program timeout 60 mpirun -np "$count" sh -c 'eval exec "$(echo "$@" | sed "s/RANK/$OMPI_COMM_WORLD_RANK/g")"' \
+    run_program timeout 300 mpirun -np "$count" sh -c 'eval exec "$(echo "$@" | sed "s/RANK/$OMPI_COMM_WORLD_RANK/g")"' \
         - "$ferry" "$@"
 }
 ln -s "$model" model0
@@ -205,12 +205,12 @@ nothing_partial_in .
 
 it "a rank that cannot read the model is told of by rank 0, with its number"
 # shellcheck disable=SC2016 # for the inner shell
-run_program timeout 60 mpirun -np 3 sh -c '[ "$OMPI_COMM_WORLD_RANK" -lt 2 ] || cd /
+run_program timeout 300 mpirun -np 3 sh -c '[ "$OMPI_COMM_WORLD_RANK" -lt 2 ] || cd /
     exec "$0" "$@"' "$ferry" bench odd --dp 3 --seq 4
 exits 4
 cp -r "$golden/llama2" odd
 # shellcheck disable=SC2016
-run_program timeout 60 mpirun -np 3 sh -c '[ "$OMPI_COMM_WORLD_RANK" -lt 2 ] || cd /
+run_program timeout 300 mpirun -np 3 sh -c '[ "$OMPI_COMM_WORLD_RANK" -lt 2 ] || cd /
     exec "$0" "$@"' "$ferry" bench odd --dp 3 --seq 4
 exits 4
 says_once "rank 2: odd"

@@ -129,7 +129,7 @@ size=$(wc -c <"$work/nan/model.safetensors") # f16; what lies at the end is a pr
 printf '\000\176' | dd of="$work/nan/model.safetensors" bs=1 seek=$((size - 2)) conv=notrunc 2>/dev/null
 
 compute() { # OPTION...
-    timeout 60 "$ferry" forward "$work/nan" --input-ids "$golden/logits.safetensors" --out "$work/out.safetensors" \
+    timeout 300 "$ferry" forward "$work/nan" --input-ids "$golden/logits.safetensors" --out "$work/out.safetensors" \
         --device cuda --tp 2 "$@"
 }
 

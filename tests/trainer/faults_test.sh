@@ -346,7 +346,7 @@ is_not_there out log.jsonl cache
 # limited KILOBYTES OPTION... - in so much address space
 limited() {
     # shellcheck disable=SC2016,SC2086,SC3045 # for the inner shell; words; dash knows it
-    run_program sh -c 'ulimit -v "$1"; shift; exec timeout 120 "$@"' - "$1" "$ferry" train --threads 1 --load deep \
+    run_program sh -c 'ulimit -v "$1"; shift; exec timeout 300 "$@"' - "$1" "$ferry" train --threads 1 --load deep \
         --mock-data --seq-length 256 --micro-batch-size 4 --train-iters 1 --lr 1e-3 --save deep-out $fitting
 }
 

@@ -417,7 +417,7 @@ loses_a_rank() {
     exits 9
     says "has died: signal 9"
     [ "$(grep -c "^ferry" "$stderr")" -eq 1 ] || is_wrong "$ran: not one message: $(cat "$stderr")"
-    [ "$took" -lt 10000 ] || is_wrong "$ran: it ended after $took ms"
+    [ "$took" -lt 30000 ] || is_wrong "$ran: it ended after $took ms"
     for process in $others; do
         ! kill -0 "$process" 2>/dev/null || is_wrong "$ran: ranks are left"
     done
@@ -540,7 +540,7 @@ if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     real=$ferry
     # As many ranks as $ranks of mpirun: they take the place of ferry.
     # shellcheck disable=SC2016 # for that script
-    printf '#!/bin/sh\nexec timeout 120 mpirun -np "$ranks" "%s" "$@"\n' "$real" >mpi-ferry
+    printf '#!/bin/sh\nexec timeout 300 mpirun -np "$ranks" "%s" "$@"\n' "$real" >mpi-ferry
     chmod +x mpi-ferry
     it "ranks of mpirun are data parallel, as far as the layout leaves them"
     alone llama3.2
@@ -569,7 +569,7 @@ if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     # differ OPTIONS OPTIONS: of two ranks
     differ() {
         # shellcheck disable=SC2086 # words
-        run_program timeout 60 mpirun -np 1 "$real" $small $1 : -np 1 "$real" $small $2
+        run_program timeout 300 mpirun -np 1 "$real" $small $1 : -np 1 "$real" $small $2
         exits 2
         prints_nothing
         is_not_there some
@@ -590,7 +590,7 @@ if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     echo 'lr: 1e-3' >recipe0
     echo 'lr: 2e-3' >recipe1
     # shellcheck disable=SC2016,SC2086 # for the inner shell; words
-    run_program timeout 60 mpirun -np 2 sh -c 'exec "$@" 3<recipe$OMPI_COMM_WORLD_RANK' - "$real" $small \
+    run_program timeout 300 mpirun -np 2 sh -c 'exec "$@" 3<recipe$OMPI_COMM_WORLD_RANK' - "$real" $small \
         --config /proc/self/fd/3
     exits 2
     says "ferry train: rank 1 has another --config /proc/self/fd/3 than rank 0 (here: --lr=1e-3)"
@@ -602,7 +602,7 @@ if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     chmod -R u+w model1
     sed -i 's/"rope_theta": [0-9.]*/"rope_theta": 123.0/' model1/config.json
     # shellcheck disable=SC2016 # for the inner shell
-    run_program timeout 60 mpirun -np 2 sh -c 'exec "$@" 3<model$OMPI_COMM_WORLD_RANK' - "$real" train \
+    run_program timeout 300 mpirun -np 2 sh -c 'exec "$@" 3<model$OMPI_COMM_WORLD_RANK' - "$real" train \
         --load /proc/self/fd/3 --mock-data --seq-length 16 --micro-batch-size 1 --train-iters 3 --lr 1e-3 --threads 1 \
         --save some
     exits 2

@@ -768,7 +768,7 @@ static void all_end_when_rank_0_dies(void **state)
     close(all_ended[1]);
     char byte;
     assert_int_equal(read(all_ended[0], &byte, 1), 0);
-    assert_true(seconds_now() - begun < 3);
+    assert_true(seconds_now() - begun < 20);
     close(all_ended[0]);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
