@@ -14,6 +14,7 @@
 #include "ckpt/testing_output.h"
 #include "common/checked.h"
 #include "common/threads.h"
+#include "tests/temporary.h"
 
 /* ---- random targets ---- */
 
@@ -617,7 +618,7 @@ struct many_files {
     struct arena arena;
     struct catalog catalog;
     struct plan plan;
-    char folder[128], out[160];
+    char folder[TEMPORARY_PATH], out[TEMPORARY_PATH + 8];
 };
 
 enum { MANY = 150, MANY_TENSORS = 3, MANY_RUN = 8, MANY_NUMEL = MANY * MANY_RUN };
@@ -645,10 +646,8 @@ static void many_init(struct many_files *m)
     const uint64_t numel = MANY_NUMEL;
     struct tensor *t;
     struct error err;
-    const char *where = getenv("TMPDIR");
     *m = (struct many_files){.folder = ""};
-    snprintf(m->folder, sizeof m->folder, "%s/ferry-many-XXXXXX", where ? where : "/tmp");
-    assert_non_null(mkdtemp(m->folder));
+    assert_true(temporary_folder(m->folder));
     snprintf(m->out, sizeof m->out, "%s/out", m->folder);
     arena_init(&m->arena);
     catalog_init(&m->catalog, &m->arena);
@@ -1060,7 +1059,7 @@ static int run_and_be_terminated(struct source *s)
     struct error err = {0};
     struct executor_result r;
     pthread_t killer;
-    char path[256];
+    char path[TEMPORARY_PATH + 64];
     output_init(&o, s, 0);
     (void)add_whole(&o, &s->catalog.tensors[1], DT_F32);
     if (plan_finish(&o.plan, &err)) return 2;

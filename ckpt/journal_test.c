@@ -5,10 +5,11 @@
 #include <unistd.h>
 
 #include "common/file.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 static const char mine[] = "0123456789abcdef rank 0 of 1", other[] = "0123456789abcdef rank 0 of 2";
-static char path[] = "/tmp/ferry-journal-test-XXXXXX";
+static char path[TEMPORARY_PATH];
 
 enum { TASKS = 5 };
 
@@ -166,7 +167,7 @@ static void a_summary_adds_up_what_whole_records_wrote(void **state)
 static int make_name(void **state)
 {
     (void)state;
-    int fd = mkstemp(path);
+    int fd = temporary_file(path);
     return fd < 0 ? -1 : close(fd);
 }
 

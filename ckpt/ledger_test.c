@@ -3,12 +3,13 @@
 #include <unistd.h>
 
 #include "common/file.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 enum { TASKS = 6 };
 
-static char folder[] = "/tmp/ferry-ledger-test-XXXXXX";
-static char paths[2][64]; /* of two ranks' journals */
+static char folder[TEMPORARY_PATH];
+static char paths[2][TEMPORARY_PATH + 16]; /* of two ranks' journals */
 
 static unsigned times_durable;
 static enum status disk; /* the status of writes to the disk */
@@ -163,7 +164,7 @@ static void ranks_count_every_task_once(void **state)
 static int make_folder(void **state)
 {
     (void)state;
-    if (!mkdtemp(folder)) return -1;
+    if (!temporary_folder(folder)) return -1;
     for (unsigned r = 0; r < 2; r++)
         snprintf(paths[r], sizeof paths[r], "%s/journal-%u", folder, r);
     return 0;

@@ -10,19 +10,19 @@
 
 #include "common/arena.h"
 #include "common/file.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 static struct arena a;
 static struct error err;
-static char folder[64];
+static char folder[TEMPORARY_PATH];
 static const char *path;
 
 static int setup(void **state)
 {
     (void)state;
     arena_init(&a);
-    strcpy(folder, "/tmp/ferry-lock-test-XXXXXX");
-    if (!mkdtemp(folder)) return -1;
+    if (!temporary_folder(folder)) return -1;
     path = path_join(&a, folder, "lock");
     return 0;
 }

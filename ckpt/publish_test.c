@@ -7,18 +7,18 @@
 #include "ckpt/journal.h"
 #include "common/count.h"
 #include "common/file.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 static struct arena a;
 static struct error err;
-static char folder[64];
+static char folder[TEMPORARY_PATH];
 
 static int setup(void **state)
 {
     (void)state;
     arena_init(&a);
-    strcpy(folder, "/tmp/ferry-publish-test-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
+    return temporary_folder(folder) ? 0 : -1;
 }
 
 static int teardown(void **state)

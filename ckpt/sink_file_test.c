@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include "common/file.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 /* A flat segment that runs of many tensors fill, with a hole before each: run i is RUN elements of
@@ -16,7 +17,7 @@ struct fixture {
     struct catalog catalog;
     struct plan plan;
     struct sink_file sink;
-    char folder[128], out[160];
+    char folder[TEMPORARY_PATH], out[TEMPORARY_PATH + 8];
     unsigned char image[NUMEL];
     uint32_t crc; /* that finish() saw */
 };
@@ -62,9 +63,7 @@ static int setup(void **state)
 {
     (void)state;
     memset(&x, 0, sizeof x);
-    const char *where = getenv("TMPDIR");
-    snprintf(x.folder, sizeof x.folder, "%s/ferry-sink-XXXXXX", where ? where : "/tmp");
-    assert_non_null(mkdtemp(x.folder));
+    assert_true(temporary_folder(x.folder));
     snprintf(x.out, sizeof x.out, "%s/out", x.folder);
     arena_init(&x.arena);
     catalog_init(&x.catalog, &x.arena);

@@ -25,7 +25,7 @@ struct fill {
 struct output {
     struct source *source;
     struct plan plan;
-    char folder[160];
+    char folder[TEMPORARY_PATH + 32];
     unsigned char *images[OUTPUT_FILES]; /* the expected contents of the files */
     bool finishes[OUTPUT_FILES];         /* the bytes between segments are written, as PATTERN */
     _Atomic unsigned finished[OUTPUT_FILES], wrong_crcs;
@@ -292,7 +292,7 @@ static inline void check_file(const struct output *o, size_t file)
 {
     struct error err;
     struct strbuf bytes = {0};
-    char path[256];
+    char path[TEMPORARY_PATH + 64];
     snprintf(path, sizeof path, "%s/%s", o->folder, o->plan.files[file].path);
     assert_ok(file_read_all(path, UINT64_MAX, &bytes, &err));
     assert_int_equal(bytes.length, o->plan.files[file].size_bytes);

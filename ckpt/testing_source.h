@@ -16,13 +16,14 @@
 #include "common/file.h"
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/random.h"
+#include "tests/temporary.h"
 
 enum { SOURCE_FILES = 3, SOURCE_TENSORS = 64, SOURCE_DIMS = 4 };
 
 struct source {
     struct arena arena;
     struct catalog catalog;
-    char folder[128];
+    char folder[TEMPORARY_PATH];
     uint64_t *seed;
     unsigned in_memory,
         num_holders; /* number of pieces in memory, of 8; number of ranks that hold them */
@@ -103,10 +104,8 @@ static inline uint64_t box_random_strides(struct box *x, uint64_t *seed, bool ga
 
 static inline void source_init(struct source *s, uint64_t *seed)
 {
-    const char *where = getenv("TMPDIR");
     *s = (struct source){.seed = seed, .in_memory = 1, .num_holders = 1};
-    snprintf(s->folder, sizeof s->folder, "%s/ferry-ckpt-test-XXXXXX", where ? where : "/tmp");
-    assert_non_null(mkdtemp(s->folder));
+    assert_true(temporary_folder(s->folder));
     arena_init(&s->arena);
     catalog_init(&s->catalog, &s->arena);
 }

@@ -1,5 +1,6 @@
 #include "common/args.h"
 #include "common/count.h"
+#include "tests/temporary.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -133,7 +134,7 @@ static void named_options_are_kept_as_they_were_typed(void **state)
 
 /* ---- a file ---- */
 
-static char path[] = "/tmp/args_config_XXXXXX";
+static char path[TEMPORARY_PATH];
 
 static enum status parse_file(struct parsed *p, const char *yaml, const char *const *words)
 {
@@ -204,7 +205,7 @@ static void mistakes_name_the_file(void **state)
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct parsed p;
-        char message[256];
+        char message[TEMPORARY_PATH + 256];
         snprintf(message, sizeof message, "%s: %s", path, cases[i].message);
         assert_int_equal(parse_file(&p, cases[i].yaml, WORDS("--shuffle")), ERR_USAGE);
         assert_string_equal(p.err.text, message);
@@ -228,7 +229,7 @@ static void a_file_that_cannot_be_read_is_an_error(void **state)
 static int make_file(void **state)
 {
     (void)state;
-    const int fd = mkstemp(path);
+    const int fd = temporary_file(path);
     return fd < 0 || close(fd);
 }
 

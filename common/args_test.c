@@ -6,6 +6,7 @@
 #include "common/progress.h"
 #include "common/result.h"
 #include "common/version.h"
+#include "tests/temporary.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -865,8 +866,8 @@ static void a_result_that_could_not_be_written_is_a_failure(void **state)
 /* Runs a shell command with text in the file $F; its exit code, what it printed in ran.out. */
 static int shell(const struct strbuf *text, const char *command)
 {
-    char path[] = "/tmp/ferry-args-test-XXXXXX", line[1024];
-    int fd = mkstemp(path);
+    char path[TEMPORARY_PATH], line[1024];
+    int fd = temporary_file(path);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, text->data, text->length), text->length);
     close(fd);

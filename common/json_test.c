@@ -1,6 +1,7 @@
 #include "common/count.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "tests/temporary.h"
 
 #include <float.h>
 #include <math.h>
@@ -472,10 +473,10 @@ static void text_that_is_no_utf8_is_printed_with_replacement_characters(void **s
 static void a_file_is_read_and_named_in_what_is_wrong_with_it(void **state)
 {
     (void)state;
-    char path[] = "/tmp/ferry-json-test-XXXXXX", message[128];
+    char path[TEMPORARY_PATH], message[TEMPORARY_PATH + 128];
     struct error err = {0};
     cJSON *tree;
-    int fd = mkstemp(path);
+    int fd = temporary_file(path);
     assert_true(fd >= 0);
     assert_int_equal(file_write(fd, path, "{\"a\": 1}\n", 9, 0, &err), OK);
     assert_int_equal(json_read_file(path, 9, JSON_STRICT, &tree, &err), OK);

@@ -2,6 +2,7 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "common/yaml.h"
+#include "tests/temporary.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,12 +15,12 @@
 
 #include <cmocka.h>
 
-static char path[] = "/tmp/ferry-yaml-test-XXXXXX";
+static char path[TEMPORARY_PATH];
 
 static int make_file(void **state)
 {
     (void)state;
-    int fd = mkstemp(path);
+    int fd = temporary_file(path);
     return fd < 0 ? -1 : close(fd);
 }
 
@@ -54,7 +55,7 @@ static const char *read_as_json(const char *text)
 static void assert_refused(const char *text, const char *message)
 {
     struct error err = {0};
-    char expected[256];
+    char expected[TEMPORARY_PATH + 256];
     cJSON *tree = NULL;
     assert_int_equal(read_bytes(text, strlen(text), &tree, &err), ERR_CORRUPT);
     assert_null(tree);

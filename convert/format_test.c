@@ -2,6 +2,7 @@
 
 #include "common/count.h"
 #include "common/file.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 static struct error err;
@@ -44,9 +45,9 @@ static void a_folder_is_recognised_by_what_lies_in_it(void **state)
         {"mp_rank_00/model_optim_rng.pt", FORMAT_ARGS | FORMAT_ITERATIONS},
     };
     struct arena a;
-    char folder[] = "/tmp/ferry-format-test-XXXXXX";
+    char folder[TEMPORARY_PATH];
     arena_init(&a);
-    assert_non_null(mkdtemp(folder));
+    assert_true(temporary_folder(folder));
     for (size_t i = 0; i < COUNT(entries); i++) {
         const char *path = path_join(&a, folder, entries[i].name);
         assert_ok(folder_create(path_parent(&a, path), &err));

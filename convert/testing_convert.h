@@ -12,20 +12,18 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "convert/cli/convert_commands.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 static struct error err;
 static struct arena scratch; /* of one test */
-static char scratch_folder[128];
+static char scratch_folder[TEMPORARY_PATH];
 
 static inline int scratch_begin(void **state)
 {
-    const char *where = getenv("TMPDIR");
     (void)state;
     arena_init(&scratch);
-    snprintf(scratch_folder, sizeof scratch_folder, "%s/ferry-convert-test-XXXXXX",
-             where ? where : "/tmp");
-    return mkdtemp(scratch_folder) ? 0 : -1;
+    return temporary_folder(scratch_folder) ? 0 : -1;
 }
 
 static inline int scratch_end(void **state)

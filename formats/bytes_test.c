@@ -7,6 +7,7 @@
 #include "common/checked.h"
 #include "common/count.h"
 #include "common/threads.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 /* CONTENTS lie plainly, and deflated, behind BEFORE other bytes of a file each. */
@@ -14,7 +15,7 @@ enum { CONTENTS = 300000, BEFORE = 11 };
 
 static struct arena a;
 static struct error err;
-static char folder[64];
+static char folder[TEMPORARY_PATH];
 static const char *plain_path, *packed_path;
 static unsigned char contents[CONTENTS];
 static uint64_t packed_bytes;
@@ -31,8 +32,7 @@ static int setup(void **state)
     (void)state;
     uint64_t random = test_seed();
     arena_init(&a);
-    strcpy(folder, "/tmp/ferry-bytes-test-XXXXXX");
-    if (!mkdtemp(folder)) return -1;
+    if (!temporary_folder(folder)) return -1;
     unsigned char *behind = arena_alloc(&a, BEFORE + CONTENTS);
     for (size_t i = 0; i < CONTENTS; i++)
         contents[i] = (unsigned char)(test_random(&random) % 5 + i / 7000);

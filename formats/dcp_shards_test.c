@@ -2,20 +2,20 @@
 #include <unistd.h>
 
 #include "formats/dcp.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 static struct arena a;
 static struct stored s;
 static struct error err;
-static char folder[64];
+static char folder[TEMPORARY_PATH];
 
 static int setup(void **state)
 {
     (void)state;
     arena_init(&a);
     stored_init(&s);
-    strcpy(folder, "/tmp/ferry-shards-test-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
+    return temporary_folder(folder) ? 0 : -1;
 }
 
 static int teardown(void **state)

@@ -5,10 +5,11 @@
 
 #include "common/count.h"
 #include "formats/safetensors.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 static struct error err;
-static char root[] = "/tmp/ferry-hf-folder-XXXXXX";
+static char root[TEMPORARY_PATH];
 static char folder[sizeof root + 8];
 
 static const char *in_folder(const char *name)
@@ -296,7 +297,7 @@ static void shards_are_cut_as_hugging_face_cuts_them(void **state)
 static int set_up(void **state)
 {
     (void)state;
-    return mkdtemp(root) ? 0 : -1;
+    return temporary_folder(root) ? 0 : -1;
 }
 
 static int tear_down(void **state)

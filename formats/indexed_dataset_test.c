@@ -5,12 +5,14 @@
 
 #include "common/count.h"
 #include "common/file.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 enum { MAX_SEQUENCES = 3000, MAX_TOKENS = 4096 };
 
-static char folder[] = "/tmp/ferry-indexed-dataset-test-XXXXXX";
-static char prefix[64], index_path[64], data_path[64];
+static char folder[TEMPORARY_PATH];
+static char prefix[TEMPORARY_PATH + 8], index_path[TEMPORARY_PATH + 8],
+    data_path[TEMPORARY_PATH + 8];
 static struct error err;
 
 /* ---- datasets made up ---- */
@@ -511,7 +513,7 @@ static void megatrons_own_datasets_are_read(void **state)
 static int make_folder(void **state)
 {
     (void)state;
-    if (!mkdtemp(folder)) return -1;
+    if (!temporary_folder(folder)) return -1;
     snprintf(prefix, sizeof prefix, "%s/d", folder);
     snprintf(index_path, sizeof index_path, "%s/d.idx", folder);
     snprintf(data_path, sizeof data_path, "%s/d.bin", folder);

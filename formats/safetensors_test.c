@@ -3,10 +3,11 @@
 #include <unistd.h>
 
 #include "common/count.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 static struct error err;
-static char folder[] = "/tmp/ferry-safetensors-XXXXXX";
+static char folder[TEMPORARY_PATH];
 static char path[sizeof folder + 32];
 
 static void put_u64(unsigned char *to, uint64_t n)
@@ -216,7 +217,7 @@ static void dtypes_without_a_name_are_not_written(void **state)
 static int set_up(void **state)
 {
     (void)state;
-    if (!mkdtemp(folder)) return -1;
+    if (!temporary_folder(folder)) return -1;
     snprintf(path, sizeof path, "%s/x.safetensors", folder);
     return 0;
 }

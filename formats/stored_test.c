@@ -5,18 +5,18 @@
 
 #include "common/count.h"
 #include "common/threads.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 static struct stored s;
 static struct error err;
-static char folder[64];
+static char folder[TEMPORARY_PATH];
 
 static int setup(void **state)
 {
     (void)state;
     stored_init(&s);
-    strcpy(folder, "/tmp/ferry-stored-test-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
+    return temporary_folder(folder) ? 0 : -1;
 }
 
 static int teardown(void **state)

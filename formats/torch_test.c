@@ -6,13 +6,14 @@
 #include "common/count.h"
 #include "formats/pickle.h"
 #include "formats/zip_internal.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 static struct arena a;
 static struct stored s;
 static struct error err;
 static struct strbuf file;
-static char folder[64];
+static char folder[TEMPORARY_PATH];
 static const char *path;
 
 static int setup(void **state)
@@ -20,8 +21,7 @@ static int setup(void **state)
     (void)state;
     arena_init(&a);
     stored_init(&s);
-    strcpy(folder, "/tmp/ferry-torch-test-XXXXXX");
-    if (!mkdtemp(folder)) return -1;
+    if (!temporary_folder(folder)) return -1;
     path = path_join(&a, folder, "x.pt");
     return 0;
 }

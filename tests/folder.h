@@ -4,6 +4,7 @@
 #define FERRY_TESTS_FOLDER_H
 
 #include "common/file.h"
+#include "tests/temporary.h"
 #include "tests/testing.h"
 
 static struct arena arena;
@@ -13,10 +14,11 @@ static char *folder; /* its path */
 static int folder_set_up(void **state)
 {
     (void)state;
-    char name[] = "/tmp/ferry-test-XXXXXX";
+    char path[TEMPORARY_PATH];
     arena_init(&arena);
-    folder = arena_copy_text(&arena, name);
-    return mkdtemp(folder) ? 0 : -1;
+    if (!temporary_folder(path)) return -1;
+    folder = arena_copy_text(&arena, path);
+    return 0;
 }
 
 static int folder_tear_down(void **state)

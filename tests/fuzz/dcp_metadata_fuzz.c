@@ -7,10 +7,11 @@
 #include <unistd.h>
 
 #include "formats/dcp.h"
+#include "tests/temporary.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char folder[256];
+static char folder[TEMPORARY_PATH];
 
 static void remove_folder(void)
 {
@@ -28,9 +29,7 @@ static int create(const char *name)
 
 static void make_folder(void)
 {
-    const char *where = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/ferry-dcp-fuzz-XXXXXX", where ? where : "/tmp");
-    if (!mkdtemp(folder)) abort();
+    if (!temporary_folder(folder)) abort();
     atexit(remove_folder);
     for (const char *const *name = (const char *const[]){"__0_0.distcp", "__1_0.distcp", NULL};
          *name; name++) {

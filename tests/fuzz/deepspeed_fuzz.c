@@ -17,6 +17,7 @@
 #include "convert/format.h"
 #include "convert/source.h"
 #include "convert/target.h"
+#include "tests/temporary.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -50,7 +51,7 @@ static const struct kind {
       "mp_rank_00_model_states.pt", OPTIM(0), OPTIM(1)}},
 };
 
-static char folder[256], config_folder[300];
+static char folder[TEMPORARY_PATH], config_folder[300];
 static struct model_maps maps;
 
 static void remove_folder(void)
@@ -80,10 +81,8 @@ static void make_folder(const char *name, const char *sub_folder)
 
 static void make_folders(void)
 {
-    const char *where = getenv("TMPDIR");
     struct error err;
-    snprintf(folder, sizeof folder, "%s/ferry-deepspeed-fuzz-XXXXXX", where ? where : "/tmp");
-    if (!mkdtemp(folder) || model_maps_load(&maps, NULL, &err)) abort();
+    if (!temporary_folder(folder) || model_maps_load(&maps, NULL, &err)) abort();
     atexit(remove_folder);
     for (size_t i = 0; i < COUNT(kinds); i++)
         make_folder(kinds[i].folder, kinds[i].sub_folder);

@@ -13,6 +13,7 @@
 #include "convert/format.h"
 #include "convert/source.h"
 #include "convert/target.h"
+#include "tests/temporary.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -35,7 +36,7 @@ static const char config[] =
     " \"max_position_embeddings\": 64, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\","
     " \"tie_word_embeddings\": false}";
 
-static char folder[256];
+static char folder[TEMPORARY_PATH];
 static struct model_maps maps;
 
 static void remove_folder(void)
@@ -52,11 +53,9 @@ static void write_bytes(const char *path, const void *data, size_t size)
 
 static void make_folders(void)
 {
-    const char *where = getenv("TMPDIR");
     char path[400];
     struct error err;
-    snprintf(folder, sizeof folder, "%s/ferry-fsdp-fuzz-XXXXXX", where ? where : "/tmp");
-    if (!mkdtemp(folder) || model_maps_load(&maps, NULL, &err)) abort();
+    if (!temporary_folder(folder) || model_maps_load(&maps, NULL, &err)) abort();
     atexit(remove_folder);
     for (size_t i = 0; i < COUNT(kinds); i++) {
         snprintf(path, sizeof path, "%s/%s", folder, kinds[i].folder);

@@ -12,12 +12,13 @@
 #include "common/checked.h"
 #include "common/file.h"
 #include "formats/indexed_dataset.h"
+#include "tests/temporary.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX_TOKENS = 1 << 16 }; /* that are read: sequences may overlap */
 
-static char folder[256];
+static char folder[TEMPORARY_PATH];
 
 static void remove_folder(void)
 {
@@ -26,9 +27,7 @@ static void remove_folder(void)
 
 static void make_folder(void)
 {
-    const char *where = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/ferry-dataset-fuzz-XXXXXX", where ? where : "/tmp");
-    if (!mkdtemp(folder)) abort();
+    if (!temporary_folder(folder)) abort();
     atexit(remove_folder);
 }
 

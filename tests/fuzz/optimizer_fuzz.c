@@ -17,6 +17,7 @@
 #include "convert/format.h"
 #include "convert/source.h"
 #include "convert/target.h"
+#include "tests/temporary.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -61,7 +62,7 @@ static const struct kind {
       "shard-00002-model-00001-of-00001.safetensors"}},
 };
 
-static char folder[256];
+static char folder[TEMPORARY_PATH];
 static struct model_maps maps;
 
 static void remove_folder(void)
@@ -82,10 +83,8 @@ static void write_file(const struct kind *k, const char *name, const void *bytes
 
 static void make_folders(void)
 {
-    const char *where = getenv("TMPDIR");
     struct error err;
-    snprintf(folder, sizeof folder, "%s/ferry-optimizer-fuzz-XXXXXX", where ? where : "/tmp");
-    if (!mkdtemp(folder) || model_maps_load(&maps, NULL, &err)) abort();
+    if (!temporary_folder(folder) || model_maps_load(&maps, NULL, &err)) abort();
     atexit(remove_folder);
     for (size_t i = 0; i < COUNT(kinds); i++) {
         const struct kind *k = &kinds[i];

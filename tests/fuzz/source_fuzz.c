@@ -11,10 +11,11 @@
 #include "convert/format.h"
 #include "convert/source.h"
 #include "convert/target.h"
+#include "tests/temporary.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char folder[256];
+static char folder[TEMPORARY_PATH];
 static struct model_maps maps;
 
 static void remove_folder(void)
@@ -25,11 +26,9 @@ static void remove_folder(void)
 /* FOLDER/mp_rank_00/model_optim_rng.pt */
 static void make_folder(void)
 {
-    const char *where = getenv("TMPDIR");
     char ranks[300];
     struct error err;
-    snprintf(folder, sizeof folder, "%s/ferry-source-fuzz-XXXXXX", where ? where : "/tmp");
-    if (!mkdtemp(folder) || model_maps_load(&maps, NULL, &err)) abort();
+    if (!temporary_folder(folder) || model_maps_load(&maps, NULL, &err)) abort();
     atexit(remove_folder);
     snprintf(ranks, sizeof ranks, "%s/mp_rank_00", folder);
     if (folder_create(ranks, &err)) abort();

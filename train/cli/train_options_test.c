@@ -1,3 +1,4 @@
+#include "tests/temporary.h"
 #include "train/cli/testing_train_line.h"
 
 #include <unistd.h>
@@ -366,8 +367,8 @@ static void what_cannot_be_done_is_refused_with_its_reason(void **state)
 
 static struct line *recipe_line(const char *yaml, const char *words)
 {
-    char path[] = "/tmp/train_options_XXXXXX";
-    const int fd = mkstemp(path);
+    char path[TEMPORARY_PATH];
+    const int fd = temporary_file(path);
     struct strbuf text = {0};
     assert_true(fd >= 0 && write(fd, yaml, strlen(yaml)) == (ssize_t)strlen(yaml));
     close(fd);
