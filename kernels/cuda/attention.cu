@@ -156,8 +156,25 @@ template <typename E> static enum status run_decode(OP_ARGUMENTS)
 enum { NUM_SM90_HEADS = 3, SMALL_LENGTH_SM90 = 530 };
 static const unsigned sm90_heads[NUM_SM90_HEADS] = {64, 128, 256};
 
-/* Each of these is a kernel of its own. */
-static enum verdict verdicts[NUM_ELEM_TYPES][NUM_SM90_HEADS];
+/* What an op may have. */
+enum {
+    HAS_CAUSAL = 1,
+    HAS_WINDOW = 2,
+    HAS_SOFTCAP = 4,
+    HAS_SINKS = 8,
+    HAS_LSE = 16,
+    NUM_FEATURE_SETS = 32
+};
+
+/* Ops of one head_dim are one kernel, which takes other ways for other features. */
+static enum verdict verdicts[NUM_ELEM_TYPES][NUM_SM90_HEADS][NUM_FEATURE_SETS];
+
+static unsigned features_of(WORKSPACE_ARGUMENTS)
+{
+    return (p->attention.causal ? HAS_CAUSAL : 0u) | (p->attention.window ? HAS_WINDOW : 0u) |
+           (p->attention.softcap != 0 ? HAS_SOFTCAP : 0u) | (in[3].data ? HAS_SINKS : 0u) |
+           (out[1].data ? HAS_LSE : 0u);
+}
 
 /* The place of its head_dim in sm90_heads, or NUM_SM90_HEADS. */
 static unsigned sm90_head(const union op_params *p)
@@ -214,15 +231,21 @@ void attention_small_spans(const struct op_call *small, int32_t *to)
     }
 }
 
+/* A window has an end within the small case. */
 template <typename E> static enum verdict try_out(WORKSPACE_ARGUMENTS)
 {
     const struct contender plain = {"mma", 0, run_small_case<E>, NULL};
     const struct contender faster = {"attention_sm90", 0, run_small_case<E>, &sm90_kernels};
     const struct op_call o = op_call_of(ELEM_OF<E>, p, in, out);
-    char what[64];
-    const struct op_call small = attention_small_case(&o, 2, SMALL_LENGTH_SM90);
-    (void)snprintf(what, sizeof what, "%s, heads of %u", o.elem == ELEM_F16 ? "f16" : "bf16",
-                   p->attention.heads.head_dim);
+    const unsigned has = features_of(p, in, out);
+    char what[128];
+    struct op_call small = attention_small_case(&o, 2, SMALL_LENGTH_SM90);
+    small.p.attention.window = std::min(p->attention.window, SMALL_LENGTH_SM90 / 3u);
+    (void)snprintf(what, sizeof what, "%s, heads of %u%s%s%s%s%s",
+                   o.elem == ELEM_F16 ? "f16" : "bf16", p->attention.heads.head_dim,
+                   has & HAS_CAUSAL ? ", causal" : "", has & HAS_WINDOW ? ", window" : "",
+                   has & HAS_SOFTCAP ? ", softcap" : "", has & HAS_SINKS ? ", sinks" : "",
+                   has & HAS_LSE ? ", lse" : "");
     return try_sm90(what, &small, attention_small_spans, &plain, &faster);
 }
 
@@ -230,15 +253,14 @@ template <typename E> static enum verdict try_out(WORKSPACE_ARGUMENTS)
 template <typename E> static bool is_by_sm90(WORKSPACE_ARGUMENTS)
 {
     if (!sm90_has_word("first") || !takes_sm90<E>(p, in, out)) return false;
-    enum verdict *const v = &verdicts[ELEM_OF<E>][sm90_head(p)];
+    enum verdict *const v = &verdicts[ELEM_OF<E>][sm90_head(p)][features_of(p, in, out)];
     if (*v == NOT_TRIED) *v = try_out<E>(p, in, out);
     return *v == TRUSTED;
 }
 
 void attention_close(void)
 {
-    for (enum verdict(&of)[NUM_SM90_HEADS] : verdicts)
-        std::fill(of, of + NUM_SM90_HEADS, NOT_TRIED);
+    std::fill_n(&verdicts[0][0][0], sizeof verdicts / sizeof(enum verdict), NOT_TRIED);
     attention_cudnn_close();
 }
 

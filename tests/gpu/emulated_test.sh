@@ -169,7 +169,7 @@ check "but for one that is to be the first" with_sm90 0 "^matmul .*: few_rows_sm
 check "and is not used untimed" with_sm90 0 "^ok *matmul/few_rows_sm90" FERRY_CUDA_SM90=say
 check "nor looked at" lacks "^few_rows_sm90:" "$work/matmul"
 check "attention, too, by one that agrees" op_with_sm90 attention 0 \
-    "attention_sm90: .*, heads of [0-9]*: agrees" FERRY_CUDA_SM90=first,say
+    "attention_sm90: .*, heads of [0-9]*, causal, .*: agrees" FERRY_CUDA_SM90=first,say
 check "each is there, and agrees" check_sm90 0
 for kernel in few_rows_sm90 attention_sm90; do
     for type in bf16 f16; do
@@ -180,7 +180,7 @@ check "unless they are turned off" \
     says "^skipped: few_rows_sm90" env FERRY_CUDA_SM90=0 "$build/tests/gpu/ops_check" --sm90
 EMULATED_SM90=wrong
 check "attention that does not agree is not used" op_with_sm90 attention 1 \
-    "attention_sm90: .*, heads of [0-9]*: .*output [01] is off by" FERRY_CUDA_SM90=first,say
+    "attention_sm90: .*, heads of [0-9]*.*: output [01] is off by" FERRY_CUDA_SM90=first,say
 check "attention is right without it" says "^ok *attention *bf16" cat "$work/attention"
 check "their own check fails" check_sm90 1
 for type in bf16 f16; do
