@@ -1,176 +1,12 @@
-#include "common/args.h"
-#include "common/clock.h"
-#include "common/count.h"
-#include "common/json.h"
-#include "common/numbers.h"
-#include "common/progress.h"
-#include "common/result.h"
-#include "common/version.h"
-#include "tests/temporary.h"
+#include "common/testing_args.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <cmocka.h> /* (fail) is ours, fail its macro */
-
-/* ---- two commands to test with ---- */
-
-struct layout {
-    uint64_t tp, pp;
-};
-
-struct convert {
-    bool overwrite;
-    uint64_t max_memory, seed;
-    double lr;
-    const char *dtype, *progress;
-    struct arg_list allow, noted;
-    struct layout layout;
-};
-
-static const struct arg layout_args[] = {
-    {"--tensor-model-parallel-size --tp", ARG_UINT, offsetof(struct layout, tp), "N", NULL,
-     "the source's own"},
-    {"--pipeline-model-parallel-size --pp", ARG_UINT, offsetof(struct layout, pp), "N", NULL,
-     "the source's own"},
-};
-
-static const struct arg convert_args[] = {
-    {"--overwrite -f", ARG_FLAG, offsetof(struct convert, overwrite), NULL, NULL,
-     "replace what is there"},
-    {"--max-memory", ARG_SIZE, offsetof(struct convert, max_memory), "SIZE", NULL,
-     "buffers; 2GiB. A phrase that is long enough to need more than one line, so that it is broken "
-     "between words and goes on below"},
-    {"--seed", ARG_UINT_OR_0, offsetof(struct convert, seed), "N", NULL, "default 0"},
-    {"--lr", ARG_FLOAT, offsetof(struct convert, lr), "X", NULL, "learning rate"},
-    {"--torch-dtype", ARG_TEXT, offsetof(struct convert, dtype), "DTYPE", NULL, "as stored"},
-    {"--progress --progress-style", ARG_CHOICE, offsetof(struct convert, progress), NULL,
-     "auto|bar|torch_dist", "auto"},
-    {"--allow-missing", ARG_LIST, offsetof(struct convert, allow), "GLOB_OF_THE_NAMES", NULL,
-     "tensors that may be missing"},
-    {"--load --load-dir", ARG_POSITIONAL, 0, "SOURCE", NULL, NULL},
-    {"--source", ARG_POSITIONAL, 0, "SOURCE", NULL, NULL},
-    {"--save", ARG_POSITIONAL, 1, "DESTINATION", NULL, NULL},
-    {"--bf16", ARG_NOTED, offsetof(struct convert, noted), NULL, NULL, NULL},
-    {"--context-size --cp", ARG_NOTED, offsetof(struct convert, noted), "N", NULL, NULL},
-    {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
-    {"--distributed-backend", ARG_IGNORED, 0, "NAME", NULL, NULL},
-};
-
-static const struct arg_group convert_groups[] = {
-    {"Layout", layout_args, COUNT(layout_args), offsetof(struct convert, layout)},
-    {"Other", convert_args, COUNT(convert_args), 0},
-};
-
-static const struct arg_spelling spellings[] = {{"--progress", "mcore", "torch_dist"}};
-
-static void convert_defaults(void *options)
-{
-    struct convert *o = options;
-    o->max_memory = 2ull << 30;
-    o->progress = "auto";
-}
-
-/* What the command does when it is run by args_main. */
-static enum status outcome;
-static const char *outcome_text;
-
-static enum status convert_run(void *options, const char *const *positional, size_t num_positional,
-                               struct error *err)
-{
-    const struct convert *o = options;
-    printf("%zu %s %s tp %llu\n", num_positional, positional[0], positional[1],
-           (unsigned long long)o->layout.tp);
-    if (outcome && outcome_text) return (fail)(err, outcome, "%s", outcome_text);
-    return outcome;
-}
-
-static const struct command convert = {
-    .name = "convert",
-    .summary = "carry a checkpoint to another format or layout",
-    .positional = "SOURCE DESTINATION",
-    .text = "The first paragraph, whose\nlines are joined.\n\n  ferry convert a b --tp 2\n"
-            "  ferry convert 'c' \"d\" \\\n\n.A second one - with ~ and ^.\n",
-    .groups = convert_groups,
-    .num_groups = COUNT(convert_groups),
-    .spellings = spellings,
-    .num_spellings = COUNT(spellings),
-    .options_bytes = sizeof(struct convert),
-    .defaults = convert_defaults,
-    .run = convert_run,
-};
-
-static enum status verify_run(void *options, const char *const *positional, size_t num_positional,
-                              struct error *err)
-{
-    (void)options, (void)positional;
-    cJSON *fields = cJSON_CreateObject();
-    json_add_u64(fields, "words", num_positional);
-    result_set(fields);
-    if (!result_is_wanted()) printf("%zu\n", num_positional);
-    if (outcome && outcome_text) return (fail)(err, outcome, "%s", outcome_text);
-    return outcome;
-}
-
-static const struct arg verify_args[] = {
-    {"--json", ARG_FLAG, 0, NULL, NULL, "as JSON"},
-};
-static const struct arg_group verify_groups[] = {{"Output", verify_args, 1, 0}};
-
-static const struct command verify = {
-    .name = "verify",
-    .summary = "compare two checkpoints",
-    .positional = "A [B...]",
-    .groups = verify_groups,
-    .num_groups = 1,
-    .options_bytes = sizeof(bool),
-    .run = verify_run,
-};
-
-static const struct command *const commands[] = {&convert, &verify};
-static const struct arg_hint hints[] = {
-    {"doctor", "ferry verify does that"},
-    {"--from --into", "SOURCE and DESTINATION are words without an option"},
-};
-static const struct arg_alias aliases[] = {
-    {"import", "convert", NULL, NULL},
-    {"export", "convert", "--tp 7 --pp=2", "--path --source --out-path --save"},
-    {"diff", "verify", NULL, NULL},
-};
-static const struct arg_section sections[] = {
-    {"EXIT STATUS", "0 done; 1 different.", "Exit codes"},
-    {"FILES", "ferry.json\n\n  an example", NULL},
-};
-
-static void add_values(struct strbuf *out, const char *value)
-{
-    if (strcmp(value, "DTYPE") == 0) strbuf_add_text(out, "f32 bf16");
-}
-
-static const struct arg_program ferry = {
-    .name = "ferry",
-    .version = "1.2",
-    .about = "carries checkpoints between formats\n\nIt needs no GPU.",
-    .commands = commands,
-    .num_commands = COUNT(commands),
-    .hints = hints,
-    .num_hints = COUNT(hints),
-    .aliases = aliases,
-    .num_aliases = COUNT(aliases),
-    .sections = sections,
-    .num_sections = COUNT(sections),
-    .add_values = add_values,
-};
+#include "common/clock.h"
+#include "common/numbers.h"
+#include "common/version.h"
 
 /* ---- parsing ---- */
 
@@ -192,8 +28,6 @@ static enum status parse(const struct command *c, struct parsed *p, const char *
     p->err.text[0] = '\0';
     return args_parse(c, argc, argv, &p->options, p->positional, &p->num_positional, &p->err);
 }
-
-#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static void defaults_hold_where_nothing_is_given(void **state)
 {
@@ -489,48 +323,6 @@ static void whole_numbers_are_digits_that_fit(void **state)
 
 /* ---- the program ---- */
 
-static struct {
-    int code;
-    char out[4096], err[4096];
-} ran;
-
-/* Leads fd into an unnamed file; returns what it was. */
-static int capture(int fd, int *file)
-{
-    int old = dup(fd);
-    *file = memfd_create("captured", 0);
-    assert_true(old >= 0 && *file >= 0 && dup2(*file, fd) >= 0);
-    return old;
-}
-
-static void restore(int fd, int old, int file, char *text, size_t size)
-{
-    ssize_t n = pread(file, text, size - 1, 0);
-    assert_true(n >= 0 && dup2(old, fd) >= 0);
-    text[n] = '\0';
-    close(old);
-    close(file);
-}
-
-static int call_main(const char *const *words)
-{
-    char program[] = "ferry", *argv[16] = {program};
-    int argc = 1;
-    for (; words[argc - 1]; argc++)
-        argv[argc] = (char *)(uintptr_t)words[argc - 1];
-    return args_main(&ferry, argc, argv);
-}
-
-static void run_main(const char *const *words)
-{
-    int out, err;
-    fflush(stdout);
-    int old_out = capture(STDOUT_FILENO, &out), old_err = capture(STDERR_FILENO, &err);
-    ran.code = call_main(words);
-    restore(STDOUT_FILENO, old_out, out, ran.out, sizeof ran.out);
-    restore(STDERR_FILENO, old_err, err, ran.err, sizeof ran.err);
-}
-
 static void a_command_is_run_and_its_status_is_the_exit_code(void **state)
 {
     (void)state;
@@ -715,107 +507,6 @@ static void of_several_processes_rank_0_says_first_what_is_wrong(void **state)
         assert_int_equal(unsetenv(names[i]), 0);
 }
 
-static const char program_help_text[] = "usage: ferry COMMAND [OPTION]... [ARGUMENT]...\n"
-                                        "\n"
-                                        "carries checkpoints between formats\n"
-                                        "\n"
-                                        "It needs no GPU.\n"
-                                        "\n"
-                                        "Commands\n"
-                                        "  convert  carry a checkpoint to another format or "
-                                        "layout; also: import, export (--tp 7 --pp=2)\n"
-                                        "  verify   compare two checkpoints; also: diff\n"
-                                        "\n"
-                                        "Exit codes\n"
-                                        "0 done; 1 different.\n"
-                                        "\n"
-                                        "ferry COMMAND --help lists the options of a command.\n";
-
-static void help_goes_to_stdout_where_asked_for_and_else_to_stderr(void **state)
-{
-    (void)state;
-    const char *const *asked[] = {WORDS("--help"), WORDS("-h"), WORDS("help")};
-    for (size_t i = 0; i < COUNT(asked); i++) {
-        run_main(asked[i]);
-        assert_int_equal(ran.code, OK);
-        assert_string_equal(ran.out, program_help_text);
-        assert_string_equal(ran.err, "");
-    }
-    run_main(WORDS(NULL));
-    assert_int_equal(ran.code, ERR_USAGE);
-    assert_string_equal(ran.out, "");
-    assert_string_equal(ran.err, program_help_text);
-}
-
-// clang-format off
-static const char convert_help_text[] =
-    "usage: ferry convert [OPTION]... SOURCE DESTINATION\n"
-    "\n"
-    "carry a checkpoint to another format or layout\n"
-    "\n"
-    "  ferry convert a b --tp 2\n"
-    "  ferry convert 'c' \"d\" \\\n"
-    "\n"
-    "Layout\n"
-    "  --tensor-model-parallel-size N    the source's own; also --tp\n"
-    "  --pipeline-model-parallel-size N  the source's own; also --pp\n"
-    "\n"
-    "Other\n"
-    "  --overwrite                       replace what is there; also -f\n"
-    "  --max-memory SIZE                 buffers; 2GiB. A phrase that is long enough to need more than\n"
-    "                                    one line, so that it is broken between words and goes on below\n"
-    "  --seed N                          default 0\n"
-    "  --lr X                            learning rate\n"
-    "  --torch-dtype DTYPE               as stored\n"
-    "  --progress auto|bar|torch_dist    auto; also --progress-style\n"
-    "  --allow-missing GLOB_OF_THE_NAMES\n"
-    "                                    tensors that may be missing; may be given several times\n"
-    "\n"
-    "SIZE is a number of bytes, with or without a unit: kB, MB, GB, TB and PB are powers of 1000; K, M,\n"
-    "G, T, P and KiB, MiB, GiB, TiB, PiB are powers of 1024.\n"
-    "\n"
-    "The first paragraph, whose lines are joined.\n"
-    "\n"
-    ".A second one - with ~ and ^.\n";
-// clang-format on
-
-static void a_command_tells_its_options_aligned_and_wrapped(void **state)
-{
-    (void)state;
-    const char *const *asked[] = {WORDS("convert", "--help"), WORDS("convert", "a", "-x", "-h"),
-                                  WORDS("help", "convert")};
-    for (size_t i = 0; i < COUNT(asked); i++) {
-        run_main(asked[i]);
-        assert_int_equal(ran.code, OK);
-        assert_string_equal(ran.out, convert_help_text);
-    }
-    run_main(WORDS("convert", "--", "--help", "b")); /* a word like others */
-    assert_string_equal(ran.out, "2 --help b tp 0\n");
-}
-
-static void no_line_of_help_is_longer_than_100_columns(void **state)
-{
-    (void)state;
-    struct strbuf text = {0};
-    static const struct arg one = {"--a",
-                                   ARG_FLAG,
-                                   0,
-                                   NULL,
-                                   NULL,
-                                   "aaaaaaaaa \xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3"
-                                   "\xA4\xC3\xA4\xC3\xA4 aaaaaaaaa aaaaaaaaa aaaaaaaaa aaaaaaaaa "
-                                   "aaaa bb"};
-    const struct arg_group group = {"G", &one, 1, 0};
-    struct command c = {.name = "c", .summary = "s", .groups = &group, .num_groups = 1};
-    args_help(&text, "p", &c);
-    const char *line = strstr(text.data, "  --a");
-    assert_non_null(line);
-    /* 36 columns, 6 words of 9 and one of 4 letters, 6 blanks: exactly 100, umlauts as one each. */
-    assert_int_equal(strcspn(line, "\n"), 100 + 9);
-    assert_string_equal(strchr(line, '\n'), "\n                                    bb\n");
-    strbuf_release(&text);
-}
-
 static void the_version_is_told(void **state)
 {
     (void)state;
@@ -861,119 +552,6 @@ static void a_result_that_could_not_be_written_is_a_failure(void **state)
     signal(SIGPIPE, old);
 }
 
-/* ---- what other programs read ---- */
-
-/* Runs a shell command with text in the file $F; its exit code, what it printed in ran.out. */
-static int shell(const struct strbuf *text, const char *command)
-{
-    char path[TEMPORARY_PATH], line[1024];
-    int fd = temporary_file(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text->data, text->length), text->length);
-    close(fd);
-    snprintf(line, sizeof line, "F=%s; exec 2>&1; %s", path, command);
-    FILE *p = popen(line, "r");
-    assert_non_null(p);
-    ran.out[fread(ran.out, 1, sizeof ran.out - 1, p)] = '\0';
-    int status = pclose(p);
-    unlink(path);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static void the_man_page_is_roff_without_warnings(void **state)
-{
-    (void)state;
-    struct strbuf page = {0};
-    args_man_page(&page, &ferry);
-    assert_non_null(strstr(page.data, ".SH NAME\nferry \\- carries checkpoints between formats\n"));
-    assert_non_null(strstr(page.data, ".TP\n\\fB\\-\\-max\\-memory\\fR \\fISIZE\\fR\n"));
-    assert_non_null(strstr(page.data, ".PP\nSIZE is a number of bytes, "));
-    assert_non_null(strstr(page.data, ".EX\n  ferry convert a b \\-\\-tp 2\n"));
-    assert_non_null(strstr(page.data, ".PP\n\\&.A second one \\- with \\(ti and \\(ha.\n"));
-    assert_null(strstr(page.data, "auto\\-detect"));
-    assert_non_null(strstr(page.data, ".PP\nAlso: import, export (\\-\\-tp 7 \\-\\-pp=2).\n"));
-    assert_non_null(strstr(page.data, ".SH \"EXIT STATUS\"\n.PP\n0 done; 1 different.\n"));
-    assert_non_null(strstr(page.data, ".SH \"FILES\"\n.PP\nferry.json\n.PP\n.EX\n  an example\n"));
-    if (shell(&page, "command -v groff") == 0) {
-        assert_int_equal(shell(&page, "groff -man -ww -z -rCHECKSTYLE=3 $F"), 0);
-        assert_string_equal(ran.out, "");
-        assert_int_equal(shell(&page, "groff -man -Tascii -P-cbou $F"), 0);
-        assert_non_null(strstr(ran.out, "ferry convert [OPTION]... SOURCE DESTINATION\n"));
-        assert_non_null(strstr(ran.out, "ferry convert 'c' \"d\" \\\n"));
-        assert_non_null(strstr(ran.out, ".A second one - with ~ and ^.\n"));
-    }
-    strbuf_release(&page);
-}
-
-/* What bash offers after these words, the last of which is being typed. */
-static void assert_completes(const struct strbuf *script, const char *words, const char *offered)
-{
-    char command[512];
-    snprintf(command, sizeof command,
-             "bash -u -c '. $0; COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _ferry; "
-             "echo \"${COMPREPLY[*]-}\"' $F",
-             words);
-    assert_int_equal(shell(script, command), 0);
-    ran.out[strcspn(ran.out, "\n")] = '\0';
-    assert_string_equal(ran.out, offered);
-}
-
-static void bash_completes_commands_options_and_choices(void **state)
-{
-    (void)state;
-    struct strbuf script = {0};
-    if (shell(&script, "command -v bash") != 0) skip();
-    args_bash_completion(&script, &ferry);
-    static const struct {
-        const char *words, *offered;
-    } cases[] = {
-        {"ferry \"\"", "convert verify import export diff help --help --version"},
-        {"ferry c", "convert"},
-        {"ferry help v", "verify"},
-        {"ferry convert --t", "--tensor-model-parallel-size --tp --torch-dtype"},
-        {"ferry convert --auto", ""},
-        {"ferry verify -", "--json --help"},
-        {"ferry convert --progress \"\"", "auto bar torch_dist"},
-        {"ferry convert --progress_style b", "bar"},
-        {"ferry convert a --progress =", "auto bar torch_dist"},
-        {"ferry convert a --progress = t", "torch_dist"},
-        {"ferry convert a", ""}, /* nothing: bash goes on with file names */
-        {"ferry convert --torch-dtype \"\"", "f32 bf16"},
-        {"ferry import --torch-dtype b", "bf16"},
-        {"ferry export --t", "--tensor-model-parallel-size --tp --torch-dtype"},
-        {"ferry convert --allow-missing \"\"", ""},
-    };
-    for (size_t i = 0; i < COUNT(cases); i++)
-        assert_completes(&script, cases[i].words, cases[i].offered);
-    strbuf_release(&script);
-}
-
-static void zsh_completes_the_same(void **state)
-{
-    (void)state;
-    struct strbuf script = {0};
-    args_zsh_completion(&script, &ferry);
-    assert_non_null(strstr(script.data, "    convert|import|export)\n"));
-    assert_non_null(strstr(script.data, "'--tp[the source'\\''s own]:N: ' \\\n"));
-    assert_non_null(strstr(script.data, "'--progress[auto]:value:(auto bar torch_dist)' \\\n"));
-    assert_non_null(strstr(script.data, "'--torch-dtype[as stored]:DTYPE:(f32 bf16)' \\\n"));
-    if (shell(&script, "command -v zsh") != 0) {
-        strbuf_release(&script);
-        skip();
-    }
-    assert_int_equal(shell(&script, "zsh -n $F"), 0);
-    assert_string_equal(ran.out, "");
-    /* What _arguments and _describe are given. */
-    assert_int_equal(shell(&script,
-                           "zsh -fc 'compdef() { :; }; . $0; _describe() { print $#commands; };"
-                           " _arguments() { print $# $words[1] $CURRENT; };"
-                           " words=(ferry c); CURRENT=2; _ferry;"
-                           " words=(ferry export a --tp 2); CURRENT=5; _ferry' $F"),
-                     0);
-    assert_string_equal(ran.out, "6\n16 export 4\n");
-    strbuf_release(&script);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -996,14 +574,8 @@ int main(void)
         cmocka_unit_test(a_command_has_other_names_with_options_of_their_own),
         cmocka_unit_test(wrong_command_lines_end_with_2),
         cmocka_unit_test(of_several_processes_rank_0_says_first_what_is_wrong),
-        cmocka_unit_test(help_goes_to_stdout_where_asked_for_and_else_to_stderr),
-        cmocka_unit_test(a_command_tells_its_options_aligned_and_wrapped),
-        cmocka_unit_test(no_line_of_help_is_longer_than_100_columns),
         cmocka_unit_test(the_version_is_told),
         cmocka_unit_test(a_result_that_could_not_be_written_is_a_failure),
-        cmocka_unit_test(the_man_page_is_roff_without_warnings),
-        cmocka_unit_test(bash_completes_commands_options_and_choices),
-        cmocka_unit_test(zsh_completes_the_same),
     };
     return cmocka_run_group_tests_name("args", tests, NULL, NULL);
 }
