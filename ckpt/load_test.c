@@ -181,28 +181,6 @@ static void ranks_get_their_rows_columns_and_sections(void **state)
 
 static uint64_t test_state;
 
-/* A source with one contiguous tensor of random bytes more. */
-static struct tensor *add_run(struct source *s, enum dtype dtype, uint64_t numel)
-{
-    struct tensor *t = source_new_tensor(s, dtype, 1, &numel);
-    struct piece piece = {.dtype = dtype};
-    const struct pair pair = pair_whole(0, 0, numel);
-    piece.offset_bytes = source_reserve(s, 0, numel * dtype_bytes(dtype));
-    tensor_add_piece(&s->arena, t, &piece, &pair);
-    memcpy(s->values[t - s->catalog.tensors], s->files[0].bytes + piece.offset_bytes,
-           numel * dtype_bytes(dtype));
-    return t;
-}
-
-static struct tensor *one_tensor(struct source *s, enum dtype dtype, uint64_t numel)
-{
-    test_state = test_seed();
-    source_init(s, &test_state);
-    struct tensor *t = add_run(s, dtype, numel);
-    source_write(s);
-    return t;
-}
-
 static const struct load_options two_threads = {.threads = 2, .progress = PROGRESS_NONE};
 
 static void a_tensor_is_read_once_for_all_that_want_it(void **state)
@@ -215,8 +193,8 @@ static void a_tensor_is_read_once_for_all_that_want_it(void **state)
     struct load_result r;
     test_state = test_seed();
     source_init(&s, &test_state);
-    (void)add_run(&s, DT_F32, 1500000);
-    (void)add_run(&s, DT_F32, 1000);
+    (void)source_add_run(&s, DT_F32, 1500000);
+    (void)source_add_run(&s, DT_F32, 1000);
     source_write(&s);
     for (size_t i = 0; i < 2 * COUNT(dtypes); i++) {
         const struct tensor *t = &s.catalog.tensors[i % 2];
@@ -241,8 +219,8 @@ static void what_nobody_wants_is_not_read(void **state)
     struct load_result r;
     test_state = test_seed();
     source_init(&s, &test_state);
-    const size_t t = (size_t)(add_run(&s, DT_U8, 8 * PANEL) - s.catalog.tensors);
-    (void)add_run(&s, DT_F64, 100000); /* not at all */
+    const size_t t = (size_t)(source_add_run(&s, DT_U8, 8 * PANEL) - s.catalog.tensors);
+    (void)source_add_run(&s, DT_F64, 100000); /* not at all */
     source_write(&s);
     struct box x = box_of_tensor(&s.catalog.tensors[t]);
     x.start[0] = 3 * PANEL + 7, x.extent[0] = PANEL; /* of two panels */
@@ -362,7 +340,7 @@ static void parts_that_cannot_be_are_refused(void **state)
     struct error err = {0};
     struct load_result r;
     float memory[16];
-    const struct tensor *t = one_tensor(&s, DT_F32, 10);
+    const struct tensor *t = source_of_one(&s, DT_F32, 10);
     struct load_target target = {t, pair_whole(0, 0, 10), DT_I64, memory};
     struct load_options o = two_threads;
     assert_fails(load_run(&s.catalog, &target, 1, &o, &r, &err), ERR_UNSUPPORTED,
@@ -389,7 +367,7 @@ static void elements_that_are_stored_nowhere_are_named(void **state)
     struct error err = {0};
     struct load_result r;
     float memory[16];
-    (void)one_tensor(&s, DT_F32, 10);
+    (void)source_of_one(&s, DT_F32, 10);
     const uint64_t shape[] = {3, 4};
     struct tensor *t = source_new_tensor(&s, DT_F32, 2, shape);
     struct piece piece = s.catalog.tensors[0].pieces[0];
@@ -408,7 +386,7 @@ static void a_source_that_changed_is_named(void **state)
     struct error err = {0};
     struct load_result r;
     float memory[16];
-    const struct tensor *t = one_tensor(&s, DT_F32, 10);
+    const struct tensor *t = source_of_one(&s, DT_F32, 10);
     const struct load_target target = {t, pair_whole(0, 0, 10), DT_F32, memory};
     assert_ok(path_remove(source_path(&s, 0), &err));
     assert_ok(file_write_all(source_path(&s, 0), "short", 5, false, &err));

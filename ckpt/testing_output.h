@@ -318,4 +318,36 @@ static inline void check_output(const struct output *o, const struct executor_re
     assert_int_equal(r->written_bytes, written); /* each byte once */
 }
 
+/* One more output file that holds all of t, without finish. */
+static inline uint32_t add_whole(struct output *o, const struct tensor *t, enum dtype dtype)
+{
+    char path[32];
+    snprintf(path, sizeof path, "whole-%zu", o->plan.num_files);
+    uint32_t file = plan_add_file(&o->plan, path);
+    struct box x = box_of_tensor(t);
+    row_major(&x, 1);
+    add_fill(o, t, plan_add_segment(&o->plan, file, dtype, t->numel, true), &x, 0);
+    o->plan.files[file].size_bytes = t->numel * dtype_bytes(dtype);
+    return file;
+}
+
+/* ---- the executor ---- */
+
+static const struct executor_options one_thread = {.threads = 1, .progress = PROGRESS_NONE},
+                                     two_threads = {.threads = 2, .progress = PROGRESS_NONE};
+
+/* The least --max-memory, as the refusal says it. */
+static inline uint64_t least_memory(const struct plan *p, const struct executor_options *options)
+{
+    struct executor_options o = *options;
+    struct error err = {0};
+    uint64_t peak;
+    o.max_memory = 1;
+    assert_fails(executor_memory(p, &o, &peak, &err), ERR_MEMORY,
+                 "--max-memory 1 bytes is not enough for this plan: the least that works with ");
+    const char *is = strstr(err.text, "threads is ");
+    assert_non_null(is);
+    return strtoull(is + strlen("threads is "), NULL, 10) << 20;
+}
+
 #endif

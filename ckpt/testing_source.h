@@ -322,4 +322,28 @@ static inline struct tensor *source_add_zeros(struct source *s, uint64_t numel)
     return t;
 }
 
+/* Adds one contiguous tensor of random bytes, in file 0. */
+static inline struct tensor *source_add_run(struct source *s, enum dtype dtype, uint64_t numel)
+{
+    struct tensor *t = source_new_tensor(s, dtype, 1, &numel);
+    struct piece piece = {.dtype = dtype};
+    const struct pair pair = pair_whole(0, 0, numel);
+    piece.offset_bytes = source_reserve(s, 0, numel * dtype_bytes(dtype));
+    tensor_add_piece(&s->arena, t, &piece, &pair);
+    memcpy(s->values[t - s->catalog.tensors], s->files[0].bytes + piece.offset_bytes,
+           numel * dtype_bytes(dtype));
+    return t;
+}
+
+/* A source, written, of one such tensor. */
+static inline struct tensor *source_of_one(struct source *s, enum dtype dtype, uint64_t numel)
+{
+    static uint64_t random; /* of the last one */
+    random = test_seed();
+    source_init(s, &random);
+    struct tensor *t = source_add_run(s, dtype, numel);
+    source_write(s);
+    return t;
+}
+
 #endif
