@@ -46,8 +46,8 @@ reporter=$!
 printf '%s\n' "$@" | CMOCKA_MESSAGE_OUTPUT=TAP xargs -P "$jobs" -I '{}' sh -c '
     said=$work/$(echo "$1" | tr / _) start=$(date +%s)
     case $1 in
-    *.sh) timeout 900 sh "$1" "$ferry" ;;
-    *) timeout 900 $FERRY_EMULATOR "$1" ;;
+    *.sh) timeout 1800 sh "$1" "$ferry" ;;
+    *) timeout 1800 $FERRY_EMULATOR "$1" ;;
     esac >"$said" 2>&1 </dev/null
     echo $? >"$said.code"
     times >"$said.times"

@@ -10,41 +10,41 @@ run_test() {
 
 it "calls of ranks over MPI do what they say, of any size and in any group"
 for size in 1 2 3 4; do
-    run_test $size calls 120
+    run_test $size calls 300
     exits 0
     prints "all is well"
 done
 
 it "messages over MPI come in order"
-run_test 3 messages 60
+run_test 3 messages 300
 exits 0
 
 it "messages over MPI that are too large to be sent ahead cross one another"
 for size in 2 3; do
-    run_test $size large 60
+    run_test $size large 300
     exits 0
     prints "all is well"
 done
 
 it "a rank that fails ends the job over MPI, with its message and exit code"
-run_test 4 failure 20
+run_test 4 failure 120
 exits 10
 prints "rank 1: loss is NaN"
 
 it "ranks over MPI that call different things are told which"
-run_test 3 disagreement 20
+run_test 3 disagreement 120
 exits 9
 prints "all_reduce of 12 bytes of f32 among 3 ranks"
-run_test 2 exchange 20
+run_test 2 exchange 120
 exits 9
 prints "has 5 bytes for rank"
 
 it "a rank that is killed ends the job over MPI"
-run_test 3 death 20
+run_test 3 death 120
 case $code in 0 | 124) is_wrong "exit code $code" ;; esac
 
 it "a rank that is interrupted ends the job over MPI"
-run_test 3 interrupt 20
+run_test 3 interrupt 120
 exits 130
 prints "interrupted"
 

@@ -39,6 +39,7 @@ enum {
     SMALL_BYTES = 4096,        /* up to which every member adds up everything */
     MESSAGE_BYTES = 256 << 20, /* of a message that are sent at once */
     PATIENCE = 2,              /* seconds in which a failure reaches the others */
+    LAST_WORDS = 30,           /* seconds that rank 0, if on this host, has to say it and end */
 };
 
 struct failure {
@@ -118,12 +119,19 @@ static bool has_ended(const struct peer_process *peer_process)
     return poll(&p, 1, 0) > 0;
 }
 
+/* NULL where it is not of this host. */
+static const struct peer_process *process_of(const struct mpi *m, unsigned rank)
+{
+    for (unsigned i = 0; i < m->num_peers; i++)
+        if (m->peers[i].rank == rank) return &m->peers[i];
+    return NULL;
+}
+
 /* A message to a dead rank never arrives. */
 static bool is_dead(const struct mpi *m, unsigned rank)
 {
-    for (unsigned i = 0; i < m->num_peers; i++)
-        if (m->peers[i].rank == rank) return has_ended(&m->peers[i]);
-    return false;
+    const struct peer_process *p = process_of(m, rank);
+    return p && has_ended(p);
 }
 
 /* As far as that is done in time. */
@@ -644,7 +652,7 @@ static enum status meet_at_end(struct comm *c, struct error *err)
 
 /* mpirun ends the whole job once one process has ended with a failure, so rank 0, which says why,
  * is waited for: until it knows of the failure, and then until it has ended, so that what it prints
- * is not lost. Whether it knows of the failure. */
+ * is not lost on a busy host. Whether it knows of the failure. */
 static bool wait_for_rank_0(struct mpi *m)
 {
     double until = seconds_now() + PATIENCE;
@@ -652,6 +660,7 @@ static bool wait_for_rank_0(struct mpi *m)
     if (m->rank == 0) send_to_all(m, NULL, 0, TAG_BYE);
     while (!there && seconds_now() < until)
         MPI_Iprobe(0, TAG_BYE, m->world, &there, MPI_STATUS_IGNORE);
+    if (process_of(m, 0)) until += LAST_WORDS;
     while (there && m->rank && !is_dead(m, 0) && seconds_now() < until)
         (void)poll(NULL, 0, 1);
     return there;

@@ -875,10 +875,10 @@ static int run_under_mpi(const char *name)
         if (strcmp(mpi_bodies[i].name, name) == 0) body = mpi_bodies[i].body;
     if (!body || map_seen(NULL)) return ERR_USAGE;
     enum status st = comm_mpi_open(&c, &err);
-    bool speaks = st || c.rank == 0;
     if (!st) st = body(&c, &err);
     if (c.backend) st = comm_close(&c, st, &err);
-    if (speaks) puts(st ? err.text : "all is well");
+    if (!st && c.rank == 0) puts("all is well");
+    if (st && *err.text) puts(err.text); /* else rank 0 says it */
     return (int)st;
 }
 
