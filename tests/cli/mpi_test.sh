@@ -31,6 +31,11 @@ run_test 4 failure 120
 exits 10
 prints "rank 1: loss is NaN"
 
+it "its message is not lost where rank 0, which says it, is slow"
+run_test 3 late 120
+exits 10
+prints "rank 1: loss is NaN"
+
 it "ranks over MPI that call different things are told which"
 run_test 3 disagreement 120
 exits 9
