@@ -187,15 +187,6 @@ static void a_limit_that_cannot_do_is_named_by_the_plan(void **state)
 
 /* ---- memory ---- */
 
-/* Sanitizers have memory of their own. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#elif defined(__has_feature)
-enum { SANITIZED = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 static uint64_t most_resident(void)
 {
     struct rusage usage;
@@ -219,6 +210,7 @@ static int run_with_least_memory(const struct source *s, unsigned threads)
     options.max_memory = least_memory(&o.plan, &options);
     if (executor_memory(&o.plan, &options, &peak, &err) || peak > options.max_memory) return 2;
     if (executor_run(&o.plan, o.folder, &options, &r, &err)) return 3;
+    /* Sanitizers have memory of their own. */
     if (!SANITIZED && most_resident() > options.max_memory) return 4;
     options.max_memory -= 3 << 20; /* rounding is at most 1 MiB, and 1 to 2 are spare */
     if (executor_memory(&o.plan, &options, &peak, &err) != ERR_MEMORY) return 5;

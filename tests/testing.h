@@ -66,6 +66,15 @@ static inline int test_rounds(int all)
     return test_fewest() ? (all + 2) / 3 : all;
 }
 
+/* Whether sanitizers, which take memory of their own, are built in. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#elif defined(__has_feature)
+enum { SANITIZED = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 /* An emulator of another CPU does not heed such a limit, and says so. */
 static inline int test_can_limit_address_space(void)
 {
