@@ -24,9 +24,9 @@ children() {
     pgrep -P "$(cat pid)"
 }
 
-# when_busy SECONDS COMMAND SIGNAL ARGUMENT...: does COMMAND SIGNAL so long after ferry has begun, and
+# once SECONDS COMMAND SIGNAL ARGUMENT...: does COMMAND SIGNAL so long after ferry has begun, and
 # started its ranks if it has --dp or --tp. $took: the milliseconds that ferry went on from there.
-when_busy() {
+once() {
     pause=$1 act=$2 signal=$3
     shift 3
     rm -f pid marked
@@ -42,6 +42,15 @@ when_busy() {
     end=$(now_ms)
     wait
     took=$((end - $(cat marked)))
+}
+
+# The same, and again where ferry went on for long: a busy machine is slow by chance. Without what is
+# tested here ferry goes on each time.
+when_busy() {
+    for _ in 1 2 3; do
+        once "$@"
+        [ "$took" -gt 4000 ] || break
+    done
 }
 
 kill_a_child() {
