@@ -38,70 +38,71 @@ static const struct arg_alias aliases[] = {
 
 static const struct arg_section sections[] = {
     {"EXIT STATUS",
-     "0 done; 1 compared and different; 2 usage; 3 unsupported, or tensors missing or "
-     "unexpected; 4 input/output or space; 5 source corrupt; 6 not enough memory; 7 destination "
-     "exists or is busy; 8 GPU error; 9 another process of the same job was lost, failed or "
-     "disagrees; 10 NaN or infinity; 70 internal error; 130 interrupted.",
+     "0 success; 1 the comparison found a difference; 2 usage error; 3 unsupported, or tensors "
+     "missing or unexpected; 4 input/output error or no space; 5 corrupt source; 6 not enough "
+     "memory; 7 destination exists or is locked; 8 GPU error; 9 another process of the same job "
+     "was lost, failed or disagrees; 10 NaN or infinity; 70 internal error; 130 interrupted.",
      "Exit codes"},
     {"ENVIRONMENT",
      "RANK and WORLD_SIZE (torchrun, or by hand), OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), "
      "MV2_COMM_WORLD_RANK and _SIZE (MVAPICH), PMI_RANK and PMI_SIZE (MPICH), SLURM_PROCID and "
-     "SLURM_STEP_NUM_TASKS (srun) say which process of several this is.\n\n"
-     "FERRY_CPU limits the instructions that are used: v1, v3, v4 or amx. "
-     "FERRY_CUDA_LIBRARY names the libferry_cuda.so to load. OMP_WAIT_POLICY is left as it is; "
-     "where it is not set, threads spin briefly only.",
+     "SLURM_STEP_NUM_TASKS (srun) give the rank of this process and the number of processes.\n\n"
+     "FERRY_CPU limits the CPU instructions: v1, v3, v4 or amx. "
+     "FERRY_CUDA_LIBRARY names the libferry_cuda.so to load. OMP_WAIT_POLICY is respected; "
+     "if it is not set, idle threads spin only briefly.",
      NULL},
     {"FILES",
-     "ferry.json, in each checkpoint that is written: the source, the command, the files, and a "
+     "ferry.json, in each written checkpoint: the source, the command, the files, and a "
      "digest of each tensor.\n\n"
      "ferry-hf/, in a Megatron checkpoint from a Hugging Face folder: its config, tokenizer and "
-     "other small files, for the way back.\n\n"
-     ".NAME.ferry-partial, beside the destination NAME: what is written so far, with a journal "
-     "(.ferry-journal) from which --resume continues, and a lock (.ferry-lock). It becomes the "
-     "destination when it is complete.",
+     "other small files, for the conversion back.\n\n"
+     ".NAME.ferry-partial, beside the destination NAME: the data written so far, a journal "
+     "(.ferry-journal) from which the same command continues, and a lock (.ferry-lock). It "
+     "becomes the destination when it is complete.",
      NULL},
     {"EXAMPLES",
      "Hugging Face to Megatron, and back:\n\n"
      "  ferry convert Llama-3.2-1B ckpt --tp 2 --pp 2\n"
      "  ferry convert ckpt out-hf --to hf\n\n"
-     "Another layout, and the proof that nothing has changed:\n\n"
+     "Change the layout, and prove that no value changed:\n\n"
      "  ferry convert ckpt ckpt8 --tp 8\n"
      "  ferry verify ckpt ckpt8\n\n"
-     "What a checkpoint is, and what a conversion would do:\n\n"
+     "Describe a checkpoint, and preview a conversion:\n\n"
      "  ferry inspect ckpt\n"
      "  ferry convert ckpt ckpt8 --tp 8 --dry-run",
      NULL},
     {"SEE ALSO",
-     "README.md: what is supported. JSON.md: the fields of --json. torchrun(1), mpirun(1), "
+     "README.md: supported formats and models. JSON.md: the fields of --json. torchrun(1), "
+     "mpirun(1), "
      "srun(1).",
      NULL},
 };
 
-/* Words that other tools have taught, where the command does not take them. */
+/* Words of other tools, for commands that do not take them. */
 static const struct arg_hint hints[] = {
     {"check", "ferry verify A B compares two checkpoints"},
-    {"doctor ls", "ferry inspect PATH says what a checkpoint is"},
+    {"doctor ls", "ferry inspect PATH describes a checkpoint"},
     {"run infer", "ferry generate PATH generates, ferry forward PATH computes logits"},
     {"--hf-model --hf-model-id --hf-path --megatron-path",
      "ferry import and ferry export take these options; ferry convert SOURCE DESTINATION needs "
      "none"},
     {"--load --load-dir --source --src --input --input-dir "
      "--save --save-dir --dest --output --output-dir --hf-save-dir",
-     "folders are given as words, without an option before them"},
-    {"--force", "ferry convert --overwrite replaces what is at the destination"},
+     "give folders without an option before them"},
+    {"--force", "ferry convert --overwrite replaces the destination"},
     {"--bf16 --fp16 --params-dtype --dtype",
-     "weights stay as they are stored; ferry convert --torch-dtype casts them"},
+     "weights keep their stored dtype; ferry convert --torch-dtype casts them"},
     {"--data-parallel-size --dp --context-parallel-size --cp --use-distributed-optimizer "
      "--sequence-parallel --micro-batch-size --global-batch-size --seq-length --use-mcore-models",
      "it does not change how weights are stored: leave it out"},
-    {"--format", "ferry convert --to says the format of the destination"},
-    {"--saver", "ferry convert --to says the format of the destination"},
+    {"--format", "ferry convert --to sets the format of the destination"},
+    {"--saver", "ferry convert --to sets the format of the destination"},
     {"--loader", "the format of the source is detected: leave it out"},
     {"--model-type", "models are GPT models (decoder only): leave it out"},
-    {"--trust-remote-code", "no code of a model is run: leave it out"},
+    {"--trust-remote-code", "Ferry runs no code of a model: leave it out"},
 };
 
-/* For completion. */
+/* Values of an option, for shell completion. */
 static void add_values(struct strbuf *out, const char *value)
 {
     struct model_maps maps;
@@ -127,7 +128,7 @@ static const struct arg_program ferry = {
     .num_hints = COUNT(hints),
 };
 
-/* What `make docs` asks for, and no help shows. */
+/* Prints the files of `make docs`, whose options no help shows. */
 static bool print_docs(const char *what)
 {
     struct strbuf text = {0};

@@ -9,7 +9,7 @@ struct block block_of(const struct pair *p, bool file_is_a)
 {
     struct pair q = *p;
     if (!file_is_a) pair_swap(&q);
-    (void)pair_nest(&q); /* sorts; a view that repeats elements is not nested, and need not be */
+    (void)pair_nest(&q); /* sorts; a view that repeats elements need not nest */
     struct block block = {.num_axes = q.num_axes};
     memcpy(block.axes, q.axes, sizeof block.axes);
     return block;
@@ -45,8 +45,8 @@ uint64_t block_file_run(const struct block *b)
     return run;
 }
 
-/* `extent` steps of axis k. */
-static struct block part_of(const struct block *b, unsigned k, uint64_t extent)
+/* Takes `extent` steps of axis k. */
+static struct block axis_part(const struct block *b, unsigned k, uint64_t extent)
 {
     struct block part = *b;
     part.axes[k].extent = extent;
@@ -58,7 +58,7 @@ static struct block part_of(const struct block *b, unsigned k, uint64_t extent)
 
 struct block block_part(const struct block *b, uint64_t extent)
 {
-    return part_of(b, 0, extent);
+    return axis_part(b, 0, extent);
 }
 
 enum status block_split(const struct block *b, uint64_t file, uint64_t buffer, block_take *take,
@@ -79,8 +79,8 @@ enum status block_split(const struct block *b, uint64_t file, uint64_t buffer, b
 /* ---- casts ---- */
 
 enum {
-    TILE = 4096,      /* elements that are cast at once where they do not lie in a run */
-    LONG_RUN = 512,   /* elements that are better cast where they lie */
+    TILE = 4096,      /* elements cast at once where they are not a run */
+    LONG_RUN = 512,   /* elements that are better cast in place */
     WIDEST_FLOAT = 8, /* bytes */
 };
 
@@ -100,7 +100,7 @@ static void cast_run(const struct casting *c, void *to, const void *from, uint64
     c->counts->overflowed += cast_overflows(to, c->to_dtype, from, c->from_dtype, count);
 }
 
-/* At most TILE elements. */
+/* Casts at most TILE elements. */
 static void cast_tile(const struct casting *c, const struct block *b, void *to, const void *from)
 {
     char packed[TILE * WIDEST_FLOAT], cast[TILE * WIDEST_FLOAT];
@@ -115,14 +115,15 @@ static void cast_tile(const struct casting *c, const struct block *b, void *to, 
     copy_axes(to, cast, dtype_bytes(c->to_dtype), b->num_axes, unpacking);
 }
 
-/* Elements of the runs that both sides have. */
+/* Elements of the runs common to both sides. */
 static uint64_t common_run(const struct block *b)
 {
     const struct axis *last = b->num_axes ? &b->axes[b->num_axes - 1] : NULL;
     return last && last->a_stride == 1 && last->b_stride == 1 ? last->extent : 1;
 }
 
-/* Runs are left whole; of a transpose the longest axis is halved, so that tiles are squares. */
+/* Runs stay whole. A transpose is halved along its longest axis, so that tiles
+ * are squares. */
 static unsigned axis_to_halve(const struct block *b)
 {
     unsigned axes = b->num_axes - (common_run(b) > 1 && b->num_axes > 1), longest = 0;
@@ -131,7 +132,8 @@ static unsigned axis_to_halve(const struct block *b)
     return longest;
 }
 
-/* The block whose first element is element `from` of the one array and `to` of the other. */
+/* Casts a block that begins at element `from` of one array and `to` of the
+ * other. */
 static void cast_block(const struct casting *c, const struct block *b, uint64_t from, uint64_t to)
 {
     char *first = (char *)c->to + to * dtype_bytes(c->to_dtype);
@@ -146,7 +148,7 @@ static void cast_block(const struct casting *c, const struct block *b, uint64_t 
         const struct axis axis = b->axes[k];
         uint64_t half = (axis.extent + 1) / 2;
         for (uint64_t i = 0; i < axis.extent; i += half) {
-            struct block part = part_of(b, k, min_u64(half, axis.extent - i));
+            struct block part = axis_part(b, k, min_u64(half, axis.extent - i));
             cast_block(c, &part, from + i * axis.a_stride, to + i * axis.b_stride);
         }
     }

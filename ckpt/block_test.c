@@ -5,7 +5,8 @@
 
 enum { SIDES = 3 };
 
-/* A random box of a row-major array, and the same elements in another order with gaps. */
+/* A random box of a row-major array, and the same elements in another order
+ * with gaps. */
 static struct pair random_pair(uint64_t *seed, uint64_t most)
 {
     struct pair p = {.num_axes = SIDES, .a_offset = test_below(seed, 7)};

@@ -15,16 +15,16 @@ void catalog_init(struct catalog *c, struct arena *a)
     stored_init(&c->stored);
 }
 
-/* What adding parts to tensors keeps. */
+/* State of catalog_add_part(). */
 struct adder {
-    struct piece *gathered; /* pieces of the tensor that is being added */
+    struct piece *gathered; /* pieces of the tensor being added */
     size_t num_gathered, gathered_capacity;
-    /* The tensor that got parts last, by its name, and the stored tensors that it names: those
-     * whose number in named[] is `naming`. */
+    /* The last tensor that got parts, and the stored tensors that it names:
+     * those with number `naming` in named[]. */
     const char *tensor;
     uint32_t *named, naming;
     size_t num_named;
-    /* An array that a tensor has outgrown, for the next one. */
+    /* An array that a tensor outgrew, for the next one. */
     struct piece *spare;
     size_t spare_capacity;
 };
@@ -35,26 +35,26 @@ static struct adder *adder_of(struct catalog *c)
     return c->adder;
 }
 
-/* Frees what adding tensors has made. */
+/* Frees the indexes and the adder. */
 static void end_reading(struct catalog *c)
 {
-    free(c->own_index);
+    free(c->native_index);
     free(c->stored_index);
     if (c->adder) {
         free(c->adder->gathered);
         free(c->adder->named);
     }
     free(c->adder);
-    c->own_index = c->stored_index = NULL;
+    c->native_index = c->stored_index = NULL;
     c->adder = NULL;
 }
 
 void catalog_release(struct catalog *c)
 {
     end_reading(c);
-    for (size_t i = 0; i < c->num_own; i++)
-        free(c->own[i].parts);
-    map_release(&c->own_names);
+    for (size_t i = 0; i < c->num_native; i++)
+        free(c->native[i].parts);
+    map_release(&c->native_names);
     map_release(&c->names);
     stored_release(&c->stored);
 }
@@ -100,7 +100,7 @@ struct tensor *catalog_find(const struct catalog *c, const char *name)
     return map_get(&c->names, name, &i) ? &c->tensors[i] : NULL;
 }
 
-/* The dtype and shape of a tensor or an own tensor. */
+/* Dtype and shape of a tensor or native tensor. */
 struct kind {
     enum dtype dtype;
     unsigned num_dims;
@@ -111,7 +111,7 @@ static enum status same_kind(struct catalog *c, const char *name, const struct k
                              const struct kind *elsewhere, struct error *err)
 {
     if (here->dtype != elsewhere->dtype)
-        return fail(err, ERR_CORRUPT, "%s: %s here, %s elsewhere", name,
+        return fail(err, ERR_CORRUPT, "%s: dtype %s here, %s elsewhere", name,
                     dtype_infos[here->dtype].name, dtype_infos[elsewhere->dtype].name);
     if (here->num_dims != elsewhere->num_dims ||
         memcmp(here->shape, elsewhere->shape, here->num_dims * sizeof *here->shape))
@@ -175,37 +175,38 @@ void tensor_add_pieces(struct arena *a, struct tensor *t, const struct tensor *o
     }
 }
 
-/* ---- own tensors ---- */
+/* ---- native tensors ---- */
 
-/* The key of the map of own names: states are few and short. */
-static const char *own_key(struct strbuf *room, const char *name, const char *state)
+/* The key of a native tensor in the map: its name, and its state if any. */
+static const char *native_key(struct strbuf *room, const char *name, const char *state)
 {
     if (!state) return name;
     strbuf_printf(room, "%s\x1f%s", state, name);
     return room->data;
 }
 
-const struct own_tensor *catalog_find_own(const struct catalog *c, const char *name,
-                                          const char *state)
+const struct native_tensor *catalog_find_native(const struct catalog *c, const char *name,
+                                                const char *state)
 {
     struct strbuf room = {0};
     size_t i;
-    bool found = map_get(&c->own_names, own_key(&room, name, state), &i);
+    bool found = map_get(&c->native_names, native_key(&room, name, state), &i);
     strbuf_release(&room);
-    return found ? &c->own[i] : NULL;
+    return found ? &c->native[i] : NULL;
 }
 
-static struct own_tensor *push_own(struct catalog *c, const char *name, const char *state,
-                                   const struct kind *kind, uint64_t numel)
+static struct native_tensor *push_native(struct catalog *c, const char *name, const char *state,
+                                         const struct kind *kind, uint64_t numel)
 {
     struct arena *a = c->arena;
-    if (c->own_capacity == 0 && c->stored.num_tensors) { /* few have more than there are stored */
-        c->own_capacity = c->stored.num_tensors;
-        c->own = arena_alloc(a, c->own_capacity * sizeof *c->own);
+    if (c->native_capacity == 0 &&
+        c->stored.num_tensors) { /* few have more than there are stored */
+        c->native_capacity = c->stored.num_tensors;
+        c->native = arena_alloc(a, c->native_capacity * sizeof *c->native);
     }
-    struct own_tensor *own = ARENA_PUSH(a, c->own, c->num_own, c->own_capacity);
+    struct native_tensor *native = ARENA_PUSH(a, c->native, c->num_native, c->native_capacity);
     struct strbuf room = {0};
-    *own = (struct own_tensor){
+    *native = (struct native_tensor){
         .name = name,
         .state = state,
         .dtype = kind->dtype,
@@ -213,73 +214,74 @@ static struct own_tensor *push_own(struct catalog *c, const char *name, const ch
         .shape = arena_copy(a, kind->shape, kind->num_dims * sizeof *kind->shape),
         .numel = numel,
     };
-    const char *key = own_key(&room, own->name, state);
+    const char *key = native_key(&room, native->name, state);
     if (state) key = arena_copy_text(a, key);
-    (void)map_add(&c->own_names, key, c->num_own - 1, NULL);
+    (void)map_add(&c->native_names, key, c->num_native - 1, NULL);
     strbuf_release(&room);
-    return own;
+    return native;
 }
 
-enum status catalog_add_own(struct catalog *c, const char *name, const char *state,
-                            enum dtype dtype, unsigned num_dims, const uint64_t *shape,
-                            struct own_tensor **out, struct error *err)
+enum status catalog_add_native(struct catalog *c, const char *name, const char *state,
+                               enum dtype dtype, unsigned num_dims, const uint64_t *shape,
+                               struct native_tensor **out, struct error *err)
 {
     const struct kind kind = {dtype, num_dims, shape};
-    const struct own_tensor *old = catalog_find_own(c, name, state);
+    const struct native_tensor *old = catalog_find_native(c, name, state);
     uint64_t numel;
     if (old) {
-        *out = &c->own[old - c->own];
+        *out = &c->native[old - c->native];
         return same_kind(c, name, &kind, &(struct kind){old->dtype, old->num_dims, old->shape},
                          err);
     }
     TRY(count_elements(c, name, &kind, &numel, err));
-    *out = push_own(c, name, state, &kind, numel);
+    *out = push_native(c, name, state, &kind, numel);
     return OK;
 }
 
-enum status catalog_add_own_part(struct catalog *c, struct own_tensor *own,
-                                 const struct stored_tensor *stored, const struct pair *pair,
-                                 struct error *err)
+enum status catalog_add_native_part(struct catalog *c, struct native_tensor *native,
+                                    const struct stored_tensor *stored, const struct pair *pair,
+                                    struct error *err)
 {
     struct pair nested = *pair;
-    TRY(pair_require_nested(&nested, own->name, err));
-    if (own->num_parts == own->parts_capacity) { /* most have one */
-        own->parts_capacity = own->parts_capacity ? 2 * own->parts_capacity : 1;
-        own->parts = must_realloc(own->parts, own->parts_capacity * sizeof *own->parts);
+    TRY(pair_require_nested(&nested, native->name, err));
+    if (native->num_parts == native->parts_capacity) { /* most have one */
+        native->parts_capacity = native->parts_capacity ? 2 * native->parts_capacity : 1;
+        native->parts = must_realloc(native->parts, native->parts_capacity * sizeof *native->parts);
     }
-    own->parts[own->num_parts++] = (struct own_part){
+    native->parts[native->num_parts++] = (struct native_part){
         .pair = pair_pack(c->arena, &nested), .stored = (size_t)(stored - c->stored.tensors)};
     return OK;
 }
 
-enum status catalog_own_stored(struct catalog *c, const char *name, const char *state,
-                               const struct stored_tensor *stored, struct error *err)
+enum status catalog_native_stored(struct catalog *c, const char *name, const char *state,
+                                  const struct stored_tensor *stored, struct error *err)
 {
-    struct own_tensor *own;
-    TRY(catalog_add_own(c, name, state, stored->dtype, stored->num_dims, stored->shape, &own, err));
-    struct pair whole = pair_whole(0, 0, own->numel);
-    return catalog_add_own_part(c, own, stored, &whole, err);
+    struct native_tensor *native;
+    TRY(catalog_add_native(c, name, state, stored->dtype, stored->num_dims, stored->shape, &native,
+                           err));
+    struct pair whole = pair_whole(0, 0, native->numel);
+    return catalog_add_native_part(c, native, stored, &whole, err);
 }
 
-void own_set_logical(struct catalog *c, const struct own_tensor *own, const char *logical)
+void native_set_logical(struct catalog *c, const struct native_tensor *native, const char *logical)
 {
-    c->own[own - c->own].logical = logical;
+    c->native[native - c->native].logical = logical;
 }
 
-/* ---- what a tensor is made of, by where it lies ---- */
+/* ---- an index of a tensor's parts by place ---- */
 
-/* The parts of an own tensor, or the pieces of a stored one, as pairs (flat in the tensor, elements
- * of the part), sorted by their beginning, so that the few that meet a view are found without
- * looking at all. */
+/* The parts of a native tensor, or the pieces of a stored one, as pairs (flat
+ * in the tensor, elements of the part), sorted by their beginning: the few that
+ * meet a view are found by bisection. */
 struct indexed_part {
     struct pair pair;
     size_t part; /* index among the tensor's parts */
 };
 struct part_index {
-    size_t tensor, num_parts; /* the tensor, and the number of parts that it had */
+    size_t tensor, num_parts; /* the tensor, and its number of parts then */
     uint64_t longest_span;
     size_t count, capacity;
-    bool sorted; /* as they were added */
+    bool sorted; /* parts were added in order */
     size_t *met; /* [capacity], behind parts */
     struct indexed_part parts[];
 };
@@ -296,7 +298,7 @@ static bool is_index_of(const struct part_index *x, size_t tensor, size_t num_pa
     return x && x->tensor == tensor && x->num_parts == num_parts;
 }
 
-/* Makes *index an empty index with room for num_parts; it belongs to no tensor yet. */
+/* Makes *index an empty index of no tensor, with room for num_parts. */
 static enum status begin_index(struct part_index **index, size_t num_parts, const char *name,
                                struct error *err)
 {
@@ -330,16 +332,17 @@ static void end_index(struct part_index *x, size_t tensor)
     x->tensor = tensor;
 }
 
-static enum status index_own(struct catalog *c, const struct own_tensor *own, struct error *err)
+static enum status index_native(struct catalog *c, const struct native_tensor *native,
+                                struct error *err)
 {
-    const size_t tensor = (size_t)(own - c->own);
-    if (is_index_of(c->own_index, tensor, own->num_parts)) return OK;
-    TRY(begin_index(&c->own_index, own->num_parts, own->name, err));
-    for (size_t i = 0; i < own->num_parts; i++) {
-        const struct pair pair = pair_unpack(&own->parts[i].pair);
-        index_pair(c->own_index, &pair, i);
+    const size_t tensor = (size_t)(native - c->native);
+    if (is_index_of(c->native_index, tensor, native->num_parts)) return OK;
+    TRY(begin_index(&c->native_index, native->num_parts, native->name, err));
+    for (size_t i = 0; i < native->num_parts; i++) {
+        const struct pair pair = pair_unpack(&native->parts[i].pair);
+        index_pair(c->native_index, &pair, i);
     }
-    end_index(c->own_index, tensor);
+    end_index(c->native_index, tensor);
     return OK;
 }
 
@@ -377,11 +380,11 @@ static size_t first_reaching(const struct part_index *x, uint64_t from)
     return low;
 }
 
-/* ---- logical tensors of own ones, and these of stored ones ---- */
+/* ---- logical tensors of native ones, and these of stored ones ---- */
 
-/* Pieces are gathered before the tensor gets them, in an array that is no larger than they need: of
- * a model of many experts they are most of the memory. */
-static void gather(struct adder *x, const struct piece *piece)
+/* Pieces are gathered before the tensor gets them, so that its array has no
+ * spare room: in a model of many experts they are most of the memory. */
+static void gather_piece(struct adder *x, const struct piece *piece)
 {
     if (x->num_gathered == x->gathered_capacity) {
         x->gathered_capacity = 2 * x->gathered_capacity + 4;
@@ -390,10 +393,11 @@ static void gather(struct adder *x, const struct piece *piece)
     x->gathered[x->num_gathered++] = *piece;
 }
 
-/* Moves the pieces of t to an array for `total` ones: the spare one if it is not much too large. */
+/* Moves the pieces of t to an array for `total`: the spare one if that is not
+ * much too large. */
 static void enlarge_pieces(struct catalog *c, struct adder *x, struct tensor *t, size_t total)
 {
-    enum { FEW = 8 }; /* from here on there is room to spare */
+    enum { FEW = 8 }; /* from here on arrays get spare room */
     struct piece *old = t->pieces, *all = x->spare;
     size_t capacity = x->spare_capacity;
     if (capacity < total || capacity / 2 > total) {
@@ -422,7 +426,7 @@ static void take_gathered(struct catalog *c, struct tensor *t)
     x->num_gathered = 0;
 }
 
-/* A stored tensor of which elements are added to a logical one, and a piece of it. */
+/* A piece of a stored tensor whose elements are added to a logical one. */
 struct adding {
     struct catalog *catalog;
     struct tensor *tensor;
@@ -440,11 +444,11 @@ static enum status add_joined(void *context, const struct pair *p, struct error 
                                 .offset_bytes = s->offset_bytes,
                                 .pair = pair_pack(x->catalog->arena, p)};
     (void)err;
-    gather(adder_of(x->catalog), &piece);
+    gather_piece(adder_of(x->catalog), &piece);
     return OK;
 }
 
-/* Marks the stored tensors that t names, and makes room for as many names more. */
+/* Marks the stored tensors that t names, and makes room for `more` names. */
 static void begin_naming(struct catalog *c, struct tensor *t, size_t more)
 {
     struct adder *x = adder_of(c);
@@ -478,7 +482,7 @@ static void add_stored_name(struct catalog *c, struct tensor *t, size_t stored)
     *ARENA_PUSH(c->arena, t->stored_names, t->num_stored_names, t->stored_names_capacity) = name;
 }
 
-/* Adds the elements of the stored tensor x->stored that `pair` (logical, stored) has. */
+/* Adds the elements of x->stored in `pair` (logical, stored). */
 static enum status add_elements(struct adding *x, const struct pair *pair, struct error *err)
 {
     struct pair by_stored = *pair;
@@ -503,14 +507,14 @@ static enum status add_stored(void *context, const struct pair *pair, struct err
     return OK;
 }
 
-static int by_number(const void *a, const void *b)
+static int by_part_number(const void *a, const void *b)
 {
     size_t x = *(const size_t *)a, y = *(const size_t *)b;
     return x < y ? -1 : x > y;
 }
 
-/* Sets x->met[0..returned) to the parts that may share elements with a view, in the order in which
- * they were added. */
+/* Sets x->met[0..returned) to the parts that may meet a view, in the order of
+ * adding. */
 static size_t find_met(struct part_index *x, const struct pair *view)
 {
     const uint64_t end = view->a_offset + pair_a_span(view);
@@ -518,39 +522,40 @@ static size_t find_met(struct part_index *x, const struct pair *view)
     for (size_t i = first_reaching(x, view->a_offset);
          i < x->count && x->parts[i].pair.a_offset < end; i++)
         x->met[n++] = x->parts[i].part;
-    if (n > 1) qsort(x->met, n, sizeof *x->met, by_number);
+    if (n > 1) qsort(x->met, n, sizeof *x->met, by_part_number);
     return n;
 }
 
-enum status catalog_add_part(struct catalog *c, struct tensor *t, const struct own_tensor *own,
-                             const struct pair *part, struct error *err)
+enum status catalog_add_part(struct catalog *c, struct tensor *t,
+                             const struct native_tensor *native, const struct pair *part,
+                             struct error *err)
 {
-    struct pair by_own = *part;
-    TRY(pair_turn(&by_own, t->name, err));
-    adder_of(c)->num_gathered = 0; /* left by a tensor that failed */
-    TRY(index_own(c, own, err));
-    const size_t num_met = find_met(c->own_index, &by_own);
-    begin_naming(c, t, pair_count(part) ? num_met : own->num_parts);
+    struct pair by_native = *part;
+    TRY(pair_turn(&by_native, t->name, err));
+    adder_of(c)->num_gathered = 0; /* left by a failed tensor */
+    TRY(index_native(c, native, err));
+    const size_t num_met = find_met(c->native_index, &by_native);
+    begin_naming(c, t, pair_count(part) ? num_met : native->num_parts);
     for (size_t i = 0; i < num_met; i++) {
-        const struct own_part *p = &own->parts[c->own_index->met[i]];
+        const struct native_part *p = &native->parts[c->native_index->met[i]];
         const struct pair pair = pair_unpack(&p->pair);
         struct adding x = {c, t, &c->stored.tensors[p->stored], 0};
-        TRY(pair_join(&by_own, &pair, t->name, add_stored, &x, err));
+        TRY(pair_join(&by_native, &pair, t->name, add_stored, &x, err));
     }
     take_gathered(c, t);
-    for (size_t i = 0; i < own->num_parts && !pair_count(part);
+    for (size_t i = 0; i < native->num_parts && !pair_count(part);
          i++) /* an empty part still has stored names */
-        add_stored_name(c, t, own->parts[i].stored);
+        add_stored_name(c, t, native->parts[i].stored);
     return OK;
 }
 
-/* A copy of the catalog's list of own tensors, from which a reader makes tensors in its own
- * arena. */
+/* A shallow copy of the catalog, with indexes of its own: adds tensors in a
+ * reader's arena. */
 static struct catalog reading_of(const struct catalog *c, struct arena *a)
 {
     struct catalog reading = *c;
     reading.arena = a;
-    reading.own_index = reading.stored_index = NULL;
+    reading.native_index = reading.stored_index = NULL;
     reading.adder = NULL;
     return reading;
 }

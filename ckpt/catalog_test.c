@@ -57,7 +57,7 @@ static void the_same_name_with_another_shape_or_dtype_is_refused(void **state)
     assert_fails(catalog_add(&c, "w", DT_BF16, 1, a, &t, &err), ERR_CORRUPT,
                  "w: shape [2] here, [2, 3] elsewhere");
     assert_fails(catalog_add(&c, "w", DT_F16, 2, a, &t, &err), ERR_CORRUPT,
-                 "w: F16 here, BF16 elsewhere");
+                 "w: dtype F16 here, BF16 elsewhere");
     assert_int_equal(c.num_tensors, 1);
 }
 
@@ -83,7 +83,8 @@ static void shapes_are_written_as_lists(void **state)
 
 /* ---- stored tensors ---- */
 
-/* For each element of a logical tensor: 1 + its element of a file, counted file by file. */
+/* For each element of a logical tensor: 1 + its element of a file, counted file
+ * by file. */
 enum { MAX_ELEMENTS_HERE = 8192 };
 
 static void expand(const struct tensor *t, uint64_t at[MAX_ELEMENTS_HERE])
@@ -174,15 +175,16 @@ static struct stored_tensor *add_grid(uint64_t *seed, unsigned num_dims, const u
     return s;
 }
 
-/* The own tensor that is the whole of a stored one. */
-static const struct own_tensor *own_of(const struct stored_tensor *s)
+/* The native tensor that is the whole of a stored one. */
+static const struct native_tensor *native_of(const struct stored_tensor *s)
 {
-    if (!catalog_find_own(&c, s->name, NULL))
-        assert_ok(catalog_own_stored(&c, s->name, NULL, s, &err));
-    return catalog_find_own(&c, s->name, NULL);
+    if (!catalog_find_native(&c, s->name, NULL))
+        assert_ok(catalog_native_stored(&c, s->name, NULL, s, &err));
+    return catalog_find_native(&c, s->name, NULL);
 }
 
-/* Layers [layers, ..] of a stacked tensor become logical ones, transposed where wanted. */
+/* Layers [layers, ..] of a stacked tensor become logical ones, transposed where
+ * wanted. */
 static void check_stack(uint64_t *seed, bool transposed)
 {
     static uint64_t at[MAX_ELEMENTS_HERE];
@@ -193,11 +195,11 @@ static void check_stack(uint64_t *seed, bool transposed)
                               1 + test_below(seed, 4)};
     const struct stored_tensor *s = add_grid(seed, 3, shape, parts);
     for (uint64_t l = 0; l < layers; l++) {
-        const uint64_t own[] = {transposed ? columns : rows, transposed ? rows : columns};
+        const uint64_t logical[] = {transposed ? columns : rows, transposed ? rows : columns};
         struct tensor *t;
         char name[64];
         snprintf(name, sizeof name, "%s.layer.%llu", s->name, (unsigned long long)l);
-        assert_ok(catalog_add(&c, name, DT_U8, 2, own, &t, &err));
+        assert_ok(catalog_add(&c, name, DT_U8, 2, logical, &t, &err));
         struct pair part = pair_whole(0, l * numel, numel);
         if (transposed) {
             part = (struct pair){.num_axes = 2,
@@ -205,7 +207,7 @@ static void check_stack(uint64_t *seed, bool transposed)
                                  .b_offset = l * numel};
             assert_true(pair_nest(&part));
         }
-        assert_ok(catalog_add_part(&c, t, own_of(s), &part, &err));
+        assert_ok(catalog_add_part(&c, t, native_of(s), &part, &err));
         assert_string_equal(t->stored_name, s->name);
         expand(t, at);
         for (uint64_t e = 0; e < numel; e++) {
@@ -238,9 +240,9 @@ static void parts_of_several_stored_tensors_make_one(void **state)
     struct tensor *t;
     assert_ok(catalog_add(&c, "fc1", DT_U8, 2, whole, &t, &err));
     struct pair first = pair_whole(0, 0, 30), second = pair_whole(30, 0, 30);
-    assert_ok(catalog_add_part(&c, t, own_of(gate), &first, &err));
+    assert_ok(catalog_add_part(&c, t, native_of(gate), &first, &err));
     assert_fails(catalog_check(&c, &err), ERR_CORRUPT, "fc1 [12, 5]: its parts hold 30 of 60");
-    assert_ok(catalog_add_part(&c, t, own_of(up), &second, &err));
+    assert_ok(catalog_add_part(&c, t, native_of(up), &second, &err));
     assert_ok(catalog_check(&c, &err));
     assert_string_equal(t->stored_name, "stored.0");
     assert_int_equal(t->num_stored_names, 2);
@@ -264,7 +266,7 @@ static void encodings_come_along(void **state)
     struct tensor *t;
     assert_ok(catalog_add(&c, "w", DT_BF16, 1, shape, &t, &err));
     struct pair part = pair_whole(0, 0, 4);
-    assert_ok(catalog_add_part(&c, t, own_of(s), &part, &err));
+    assert_ok(catalog_add_part(&c, t, native_of(s), &part, &err));
     assert_int_equal(t->num_pieces, 1);
     assert_int_equal(t->pieces[0].origin, ORIGIN_STORED);
     assert_int_equal(t->pieces[0].file, 7);
@@ -273,7 +275,8 @@ static void encodings_come_along(void **state)
     assert_true(t->pieces[0].byte_swapped);
 }
 
-/* 4,096 column pieces taken apart and checked, which must not take the square of seconds. */
+/* 4,096 column pieces taken apart and checked, which must not take the square
+ * of seconds. */
 static void thousands_of_pieces_are_no_matter(void **state)
 {
     (void)state;
@@ -288,46 +291,46 @@ static void thousands_of_pieces_are_no_matter(void **state)
     struct tensor *t;
     assert_ok(catalog_add(&c, "w", DT_U8, 2, shape, &t, &err));
     struct pair part = pair_whole(0, 0, t->numel);
-    assert_ok(catalog_add_part(&c, t, own_of(s), &part, &err));
+    assert_ok(catalog_add_part(&c, t, native_of(s), &part, &err));
     assert_int_equal(t->num_pieces, PIECES);
     assert_ok(catalog_check(&c, &err));
 }
 
-/* ---- own tensors ---- */
+/* ---- native tensors ---- */
 
-static void an_own_tensor_is_found_by_state_and_name(void **state)
+static void a_native_tensor_is_found_by_state_and_name(void **state)
 {
     (void)state;
     const uint64_t shape[] = {2, 3}, other[] = {3, 2};
-    struct own_tensor *own, *again;
-    assert_ok(catalog_add_own(&c, "w", NULL, DT_BF16, 2, shape, &own, &err));
-    assert_ok(catalog_add_own(&c, "w", "exp_avg", DT_F32, 2, shape, &own, &err));
-    assert_int_equal(c.num_own, 2);
-    assert_ptr_equal(catalog_find_own(&c, "w", "exp_avg"), own);
-    assert_ptr_equal(catalog_find_own(&c, "w", NULL), &c.own[0]);
-    assert_null(catalog_find_own(&c, "w", "exp_avg_sq"));
-    assert_null(catalog_find_own(&c, "v", NULL));
-    assert_ok(catalog_add_own(&c, "w", "exp_avg", DT_F32, 2, shape, &again, &err));
-    assert_ptr_equal(again, own);
-    assert_fails(catalog_add_own(&c, "w", NULL, DT_F32, 2, shape, &again, &err), ERR_CORRUPT,
-                 "w: F32 here, BF16 elsewhere");
-    assert_fails(catalog_add_own(&c, "w", NULL, DT_BF16, 2, other, &again, &err), ERR_CORRUPT,
+    struct native_tensor *native, *again;
+    assert_ok(catalog_add_native(&c, "w", NULL, DT_BF16, 2, shape, &native, &err));
+    assert_ok(catalog_add_native(&c, "w", "exp_avg", DT_F32, 2, shape, &native, &err));
+    assert_int_equal(c.num_native, 2);
+    assert_ptr_equal(catalog_find_native(&c, "w", "exp_avg"), native);
+    assert_ptr_equal(catalog_find_native(&c, "w", NULL), &c.native[0]);
+    assert_null(catalog_find_native(&c, "w", "exp_avg_sq"));
+    assert_null(catalog_find_native(&c, "v", NULL));
+    assert_ok(catalog_add_native(&c, "w", "exp_avg", DT_F32, 2, shape, &again, &err));
+    assert_ptr_equal(again, native);
+    assert_fails(catalog_add_native(&c, "w", NULL, DT_F32, 2, shape, &again, &err), ERR_CORRUPT,
+                 "w: dtype F32 here, BF16 elsewhere");
+    assert_fails(catalog_add_native(&c, "w", NULL, DT_BF16, 2, other, &again, &err), ERR_CORRUPT,
                  "w: shape [3, 2] here, [2, 3] elsewhere");
     assert_null(catalog_find(&c, "w"));
 }
 
-/* As ZeRO cuts: tensors one behind the other, and the run of them cut in two, with padding between
- * two of them and behind the last one. */
+/* As ZeRO cuts: tensors one behind the other, and the run of them cut in two,
+ * with padding between two of them and behind the last one. */
 enum { FIRST_ROWS = 7, SECOND_ROWS = 5, COLUMNS = 6, GAP = 3, HALF = 38 };
 
-static void add_run(struct own_tensor *own, uint64_t at)
+static void add_run(struct native_tensor *native, uint64_t at)
 {
     for (uint64_t rank = 0; rank < 2; rank++) {
         uint64_t begin = max_u64(at, rank * HALF),
-                 end = min_u64(at + own->numel, (rank + 1) * HALF);
+                 end = min_u64(at + native->numel, (rank + 1) * HALF);
         if (begin >= end) continue;
         const struct pair run = pair_whole(begin - at, begin - rank * HALF, end - begin);
-        assert_ok(catalog_add_own_part(&c, own, &c.stored.tensors[rank], &run, &err));
+        assert_ok(catalog_add_native_part(&c, native, &c.stored.tensors[rank], &run, &err));
     }
 }
 
@@ -337,15 +340,16 @@ static uint64_t run_at(uint64_t e)
     return stored_at(&c.stored.tensors[e / HALF], e % HALF);
 }
 
-/* A logical tensor that is `pair` (logical, own) of an own one; where its elements lie. */
-static const uint64_t *take(const struct own_tensor *own, const char *name, uint64_t rows,
+/* A logical tensor that is `pair` (logical, native) of a native one; where its
+ * elements lie. */
+static const uint64_t *take(const struct native_tensor *native, const char *name, uint64_t rows,
                             uint64_t columns, const struct pair *pair, const struct tensor **out)
 {
     static uint64_t at[MAX_ELEMENTS_HERE];
     const uint64_t shape[] = {rows, columns};
     struct tensor *t;
     assert_ok(catalog_add(&c, name, DT_U8, 2, shape, &t, &err));
-    assert_ok(catalog_add_part(&c, t, own, pair, &err));
+    assert_ok(catalog_add_part(&c, t, native, pair, &err));
     expand(t, at);
     *out = t;
     return at;
@@ -357,38 +361,39 @@ static void ranks_runs_that_cut_tensors_across_rows_are_put_together(void **stat
     const uint64_t half[] = {HALF}, parts[] = {3}, first[] = {FIRST_ROWS, COLUMNS},
                    second[] = {SECOND_ROWS, COLUMNS}, begin = FIRST_ROWS * COLUMNS + GAP, *at;
     uint64_t seed = test_seed();
-    struct own_tensor *own;
+    struct native_tensor *native;
     const struct tensor *t;
     for (int rank = 0; rank < 2; rank++)
         (void)add_grid(&seed, 1, half, parts);
-    assert_ok(catalog_add_own(&c, "first", NULL, DT_U8, 2, first, &own, &err));
-    add_run(own, 0);
-    assert_int_equal(own->num_parts, 2);
+    assert_ok(catalog_add_native(&c, "first", NULL, DT_U8, 2, first, &native, &err));
+    add_run(native, 0);
+    assert_int_equal(native->num_parts, 2);
 
     struct pair pair = pair_whole(0, 0, 3 * COLUMNS);
-    at = take(own, "top", 3, COLUMNS, &pair, &t);
+    at = take(native, "top", 3, COLUMNS, &pair, &t);
     assert_int_equal(t->num_stored_names, 1);
     for (uint64_t e = 0; e < t->numel; e++)
         assert_int_equal(at[e], run_at(e));
 
     pair = pair_whole(0, 3 * COLUMNS, 4 * COLUMNS); /* cut in its last row */
-    at = take(own, "rest", 4, COLUMNS, &pair, &t);
+    at = take(native, "rest", 4, COLUMNS, &pair, &t);
     assert_int_equal(t->num_stored_names, 2);
     assert_string_equal(t->stored_names[1], "stored.1");
     for (uint64_t e = 0; e < t->numel; e++)
         assert_int_equal(at[e], run_at(3 * COLUMNS + e));
 
-    assert_ok(catalog_add_own(&c, "second", "exp_avg", DT_U8, 2, second, &own, &err));
-    add_run(own, begin);
+    assert_ok(catalog_add_native(&c, "second", "exp_avg", DT_U8, 2, second, &native, &err));
+    add_run(native, begin);
     pair = (struct pair){.num_axes = 2,
                          .axes = {{COLUMNS, SECOND_ROWS, 1}, {SECOND_ROWS, 1, COLUMNS}}};
-    at = take(own, "turned", COLUMNS, SECOND_ROWS, &pair, &t);
+    at = take(native, "turned", COLUMNS, SECOND_ROWS, &pair, &t);
     for (uint64_t e = 0; e < t->numel; e++)
         assert_int_equal(at[e], run_at(begin + e % SECOND_ROWS * COLUMNS + e / SECOND_ROWS));
     assert_ok(catalog_check(&c, &err));
 }
 
-/* Parts are cut at random places and added in any order, over stored boxes that are cut too. */
+/* Parts are cut at random places and added in any order, over stored boxes that
+ * are cut too. */
 static void check_runs(uint64_t *seed)
 {
     static uint64_t at[MAX_ELEMENTS_HERE], want[MAX_ELEMENTS_HERE];
@@ -396,14 +401,14 @@ static void check_runs(uint64_t *seed)
                    numel = rows * columns, shape[] = {rows, columns};
     const uint64_t cells[] = {rows, 2 * columns}, parts[] = {1 + test_below(seed, 3), 2};
     const struct stored_tensor *s = add_grid(seed, 2, cells, parts);
-    struct own_tensor *own;
+    struct native_tensor *native;
     struct tensor *t;
-    assert_ok(catalog_add_own(&c, s->name, NULL, DT_U8, 2, shape, &own, &err));
+    assert_ok(catalog_add_native(&c, s->name, NULL, DT_U8, 2, shape, &native, &err));
     for (uint64_t from = 0, n; from < numel; from += n) {
         n = 1 + test_below(seed, numel - from);
         uint64_t place = test_below(seed, 2 * numel - n + 1);
         const struct pair run = pair_whole(from, place, n);
-        assert_ok(catalog_add_own_part(&c, own, s, &run, &err));
+        assert_ok(catalog_add_native_part(&c, native, s, &run, &err));
         for (uint64_t e = 0; e < n; e++)
             want[from + e] = stored_at(s, place + e);
     }
@@ -416,7 +421,7 @@ static void check_runs(uint64_t *seed)
         pair_swap(&pair);
         assert_true(pair_nest(&pair));
         assert_ok(catalog_add(&c, name, DT_U8, 2, box, &t, &err));
-        assert_ok(catalog_add_part(&c, t, own, &pair, &err));
+        assert_ok(catalog_add_part(&c, t, native, &pair, &err));
         expand(t, at);
         for (uint64_t e = 0; e < t->numel; e++)
             assert_int_equal(at[e], want[e / n * columns + low + e % n]);
@@ -424,7 +429,7 @@ static void check_runs(uint64_t *seed)
     assert_ok(catalog_check(&c, &err));
 }
 
-static void any_runs_of_stored_tensors_make_an_own_one(void **state)
+static void any_runs_of_stored_tensors_make_a_native_one(void **state)
 {
     (void)state;
     uint64_t seed = test_seed();
@@ -433,7 +438,8 @@ static void any_runs_of_stored_tensors_make_an_own_one(void **state)
         check_runs(&seed);
 }
 
-/* 4,096 runs of a flat tensor, each of which becomes a logical tensor, and all of them one. */
+/* 4,096 runs of a flat tensor, each of which becomes a logical tensor, and all
+ * of them one. */
 static void thousands_of_parts_are_no_matter(void **state)
 {
     (void)state;
@@ -441,39 +447,40 @@ static void thousands_of_parts_are_no_matter(void **state)
     const uint64_t shape[] = {PARTS, 2}, one[] = {2};
     struct stored_tensor *s = add_stored(2, shape, 1);
     s->pieces[s->num_pieces++] = (struct stored_piece){0};
-    struct own_tensor *own;
+    struct native_tensor *native;
     struct tensor *t;
-    assert_ok(catalog_add_own(&c, "w", NULL, DT_U8, 2, shape, &own, &err));
+    assert_ok(catalog_add_native(&c, "w", NULL, DT_U8, 2, shape, &native, &err));
     for (uint64_t i = PARTS; i-- > 0;) {
         const struct pair run = pair_whole(2 * i, 2 * (PARTS - 1 - i), 2);
-        assert_ok(catalog_add_own_part(&c, own, s, &run, &err));
+        assert_ok(catalog_add_native_part(&c, native, s, &run, &err));
     }
     for (uint64_t i = 0; i < PARTS; i++) {
         const struct pair run = pair_whole(0, 2 * i, 2);
         char name[32];
         snprintf(name, sizeof name, "row.%llu", (unsigned long long)i);
         assert_ok(catalog_add(&c, name, DT_U8, 1, one, &t, &err));
-        assert_ok(catalog_add_part(&c, t, own, &run, &err));
+        assert_ok(catalog_add_part(&c, t, native, &run, &err));
         assert_int_equal(t->num_pieces, 1);
         assert_int_equal(t->pieces[0].pair.b_offset, 2 * (PARTS - 1 - i));
     }
     const struct pair whole = pair_whole(0, 0, PARTS * 2);
     assert_ok(catalog_add(&c, "all", DT_U8, 2, shape, &t, &err));
-    assert_ok(catalog_add_part(&c, t, own, &whole, &err));
+    assert_ok(catalog_add_part(&c, t, native, &whole, &err));
     assert_int_equal(t->num_pieces, PARTS);
     for (size_t i = 0; i < PARTS; i++) /* in the order in which parts were added */
         assert_int_equal(t->pieces[i].pair.b_offset, 2 * i);
     assert_ok(tensor_check(t, &err));
 }
 
-/* Each of 4 own tensors is cut on 256 ranks, whose runs lie in one stored tensor a rank. They
- * become 2 logical tensors, to which parts are added in turns. */
+/* Each of 4 native tensors is cut on 256 ranks, whose runs lie in one stored
+ * tensor a rank. They become 2 logical tensors, to which parts are added in
+ * turns. */
 static void many_ranks_take_little_memory_and_are_named_once(void **state)
 {
     (void)state;
     enum { RANKS = 256, RUN = 3, OWN = 4 };
     const uint64_t numel = RANKS * RUN, flat = OWN * RUN, two[] = {2, RANKS * RUN};
-    struct own_tensor *own;
+    struct native_tensor *native;
     struct tensor *t;
     assert_true(sizeof(struct piece) <= 64);
     for (uint64_t r = 0; r < RANKS; r++) {
@@ -484,15 +491,15 @@ static void many_ranks_take_little_memory_and_are_named_once(void **state)
         for (uint64_t i = 0; i < OWN; i++) {
             const char name[] = {(char)('a' + i), '\0'};
             const struct pair run = pair_whole(r * RUN, i * RUN, RUN);
-            assert_ok(catalog_add_own(&c, arena_copy_text(c.arena, name), NULL, DT_U8, 1, &numel,
-                                      &own, &err));
-            assert_ok(catalog_add_own_part(&c, own, &c.stored.tensors[r], &run, &err));
+            assert_ok(catalog_add_native(&c, arena_copy_text(c.arena, name), NULL, DT_U8, 1, &numel,
+                                         &native, &err));
+            assert_ok(catalog_add_native_part(&c, native, &c.stored.tensors[r], &run, &err));
         }
     const size_t before = c.arena->total_bytes;
     for (uint64_t i = 0; i < OWN; i++) {
         const struct pair half = pair_whole(i / 2 * numel, 0, numel);
         assert_ok(catalog_add(&c, i % 2 ? "odd" : "even", DT_U8, 2, two, &t, &err));
-        assert_ok(catalog_add_part(&c, t, &c.own[i], &half, &err));
+        assert_ok(catalog_add_part(&c, t, &c.native[i], &half, &err));
         assert_int_equal(t->num_stored_names, RANKS);
         assert_int_equal(t->num_pieces, (i / 2 + 1) * RANKS);
     }
@@ -586,7 +593,7 @@ static void an_empty_tensor_needs_no_piece(void **state)
     struct tensor *t;
     assert_ok(catalog_add(&c, "none", DT_U8, 2, shape, &t, &err));
     struct pair part = pair_whole(0, 0, 0);
-    assert_ok(catalog_add_part(&c, t, own_of(s), &part, &err));
+    assert_ok(catalog_add_part(&c, t, native_of(s), &part, &err));
     assert_int_equal(t->num_pieces, 0);
     assert_string_equal(t->stored_name, s->name);
     assert_ok(catalog_check(&c, &err));
@@ -618,21 +625,21 @@ static void parts_that_are_no_views_and_shapes_past_all_bounds_are_refused(void 
     assert_ok(catalog_add(&c, "w", DT_U8, 1, shape, &t, &err));
     s->pieces[s->num_pieces++] = (struct stored_piece){0};
     const struct pair twice = {.num_axes = 2, .axes = {{2, 2, 1}, {2, 1, 1}}};
-    assert_fails(catalog_add_part(&c, t, own_of(s), &twice, &err), ERR_OURS,
+    assert_fails(catalog_add_part(&c, t, native_of(s), &twice, &err), ERR_OURS,
                  "w: not a nested view");
 
     s = add_stored(9, many, 1);
     s->pieces[s->num_pieces++] = (struct stored_piece){0};
     struct pair part = pair_whole(0, 0, 4);
     for (int i = 0; i < 2; i++) /* a failure leaves nothing behind that would pass for an index */
-        assert_fails(catalog_add_part(&c, t, own_of(s), &part, &err), ERR_UNSUPPORTED,
+        assert_fails(catalog_add_part(&c, t, native_of(s), &part, &err), ERR_UNSUPPORTED,
                      "stored.1: more than 8 dimensions");
 
     s = add_stored(1, huge, 1);
     s->pieces[s->num_pieces++] = (struct stored_piece){0};
     assert_fails(catalog_wrap_stored(&c, c.arena, s, &t, &err), ERR_CORRUPT,
                  "stored.2: its shape overflows");
-    assert_fails(catalog_own_stored(&c, s->name, NULL, s, &err), ERR_CORRUPT,
+    assert_fails(catalog_native_stored(&c, s->name, NULL, s, &err), ERR_CORRUPT,
                  "stored.2: shape [288230376151711745] overflows");
 }
 
@@ -648,9 +655,9 @@ int main(void)
         TEST(parts_of_several_stored_tensors_make_one),
         TEST(encodings_come_along),
         TEST(thousands_of_pieces_are_no_matter),
-        TEST(an_own_tensor_is_found_by_state_and_name),
+        TEST(a_native_tensor_is_found_by_state_and_name),
         TEST(ranks_runs_that_cut_tensors_across_rows_are_put_together),
-        TEST(any_runs_of_stored_tensors_make_an_own_one),
+        TEST(any_runs_of_stored_tensors_make_a_native_one),
         TEST(thousands_of_parts_are_no_matter),
         TEST(many_ranks_take_little_memory_and_are_named_once),
         TEST(copied_pieces_outlive_the_tensor_that_they_are_of),

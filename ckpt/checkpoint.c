@@ -22,7 +22,7 @@ void checkpoint_release(struct checkpoint *c)
     arena_release(&c->arena);
 }
 
-static void add_line(struct notes *n, struct arena *a, const char *fmt, va_list args)
+static void add_note_line(struct notes *n, struct arena *a, const char *fmt, va_list args)
 {
     char text[1024];
     vsnprintf(text, sizeof text, fmt, args);
@@ -33,7 +33,7 @@ void notes_add(struct notes *n, struct arena *a, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    add_line(n, a, fmt, args);
+    add_note_line(n, a, fmt, args);
     va_end(args);
 }
 
@@ -47,7 +47,7 @@ void checkpoint_note(struct checkpoint *c, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    add_line(&c->notes, &c->arena, fmt, args);
+    add_note_line(&c->notes, &c->arena, fmt, args);
     va_end(args);
 }
 
@@ -79,7 +79,7 @@ bool unknown_fields_match(const struct unknown_fields *u, const char *glob)
     return false;
 }
 
-/* Names and values come from a file: they may be of any length and have control characters. */
+/* Adds a name or value of a file: cut if long, control characters escaped. */
 static void add_cut(struct strbuf *text, const char *from)
 {
     enum { MAX_BYTES = 48, UTF8_MARK = 0xC0, UTF8_NEXT = 0x80 };
@@ -137,8 +137,8 @@ enum status gaps_add_missing(struct gaps *g, struct arena *a, const char *name, 
     enum { MAX_MISSING = 100000 };
     if (g->num_missing == MAX_MISSING)
         return fail(err, ERR_CORRUPT,
-                    "%d tensors that the model should have are missing, and more; the first is %s",
-                    MAX_MISSING, g->missing[0]);
+                    "more than %d tensors of the model are missing; the first is %s", MAX_MISSING,
+                    g->missing[0]);
     *ARENA_PUSH(a, g->missing, g->num_missing, g->missing_capacity) = arena_copy_text(a, name);
     return OK;
 }

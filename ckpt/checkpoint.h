@@ -1,8 +1,9 @@
-/* checkpoint.h - one checkpoint: its tensors, its model, and how it was written.
+/* checkpoint.h - one checkpoint: its tensors, its model, and how it was
+ * written.
  *
- * Opening one (convert/source.h) reads headers and indexes, never the bytes of tensors, and fills
- * the struct; from then on only notes change. Tensors that a conversion makes are in the plan
- * (plan.h). */
+ * Opening one (convert/source.h) reads headers and indexes, never bytes of
+ * tensors, and fills the struct; afterwards only notes change. Tensors that a
+ * conversion makes are in the plan (plan.h). */
 #ifndef FERRY_CKPT_CHECKPOINT_H
 #define FERRY_CKPT_CHECKPOINT_H
 
@@ -13,20 +14,22 @@
 #include "ckpt/training.h"
 #include "formats/value.h"
 
-/* The optimizer state of a checkpoint; moments are tensors of the catalog if they can be. */
+/* The optimizer state of a checkpoint; moments are tensors of the catalog if
+ * possible. */
 struct optimizer_info {
     bool present;
     const char *kind; /* "distributed, fully_reshardable", for people */
     uint64_t size_bytes;
-    bool inferred;      /* no file says which elements are which parameter's: weights that are their
-                           master weights rounded prove it (ckpt/masters.h) */
-    bool approximate;   /* weights need not be their masters rounded to their dtype: they or these
-                           had fewer bits in training */
-    const char *unread; /* why some of it is not in the catalog; NULL: all of it is */
+    bool inferred;      /* no file assigns elements to parameters: weights that equal their rounded
+                           masters prove it (ckpt/masters.h) */
+    bool approximate;   /* weights may differ from their rounded masters: one of them had fewer bits
+                           in training */
+    const char *unread; /* why some of it is not in the catalog; NULL: all is */
 };
 
-/* The states of random number generators that a pipeline and tensor parallel rank had, as the list
- * of a file (convert/megatron/optim/rng_states.h) in which bytes stand for tensors of U8. */
+/* States of random number generators of one pipeline and tensor parallel rank,
+ * as the list of a file (convert/megatron/optim/rng_states.h), with bytes in
+ * place of U8 tensors. */
 struct rng_kept {
     uint64_t pp_rank, tp_rank;
     const struct value *states;
@@ -34,20 +37,20 @@ struct rng_kept {
 
 /* A group of torch.optim's, whose parameters are listed. */
 struct torch_group {
-    const struct value *own; /* the program's dict; NULL: there is none */
-    const char **names;      /* own tensors, in the order of the file */
-    double *steps;           /* of each; NaN: not known */
+    const struct value *native; /* the program's dict; NULL: none */
+    const char **names;         /* native tensors, in the file's order */
+    double *steps;              /* of each; NaN: not known */
     size_t num_names;
 };
 
-/* A run without such generators writes the states that its ranks had, and has others made from its
- * seed, where a format keeps them. */
+/* For a run without such generators: it writes the states that its ranks had,
+ * and makes the others from its seed, if a format keeps them. */
 struct rng_made {
     bool wanted;
     const struct rng_kept *kept; /* [num_kept] */
     size_t num_kept;
     uint64_t seed;
-    bool device_is_host; /* the device's generators are those of the CPU */
+    bool device_is_host; /* the device uses the generators of the CPU */
 };
 
 /* The state of the training. */
@@ -56,15 +59,14 @@ struct training_state {
     bool release;         /* chosen by the tracker word "release" */
     struct value *common; /* Megatron's common state (a dict with args), in arena; NULL: none */
     struct optimizer_info optimizer;
-    struct training run; /* step, groups, schedule: what the files say */
+    struct training run; /* step, groups, schedule, from the files */
     struct rng_made rng; /* of a run that is saved */
-    bool on_host; /* a run that is saved is written for Megatron-LM on hosts without GPUs, where
-                     Adam is PyTorch's */
-    /* Megatron's own dicts of these (convert/megatron/optim/param_groups.h), in arena; NULL: none
-     */
-    const struct value **own_groups; /* [run.num_groups] */
-    const struct value *own_schedule;
-    /* The same of programs of torch.optim (convert/torch_groups.h): NULL where the files list no
+    bool on_host;        /* saved for Megatron-LM on hosts without GPUs, whose Adam is PyTorch's */
+    /* Megatron's dicts of these (convert/megatron/optim/param_groups.h), in
+     * arena; NULL: none */
+    const struct value **native_groups; /* [run.num_groups] */
+    const struct value *native_schedule;
+    /* Those of torch.optim (convert/torch_groups.h); NULL if the files list no
      * parameters. */
     struct torch_group *torch_groups; /* [run.num_groups] */
     size_t torch_groups_capacity;
@@ -73,7 +75,7 @@ struct training_state {
 
 /* The source of the config. */
 enum config_origin {
-    CONFIG_OF_TENSORS, /* their names and shapes alone */
+    CONFIG_OF_TENSORS, /* names and shapes alone */
     CONFIG_OF_ARGS,    /* Megatron's args, or run_config.yaml */
     CONFIG_OF_JSON     /* config.json */
 };
@@ -87,12 +89,12 @@ void notes_add(struct notes *n, struct arena *a, const char *fmt, ...) PRINTF_LI
 /* Prints the notes on stderr. */
 void notes_print(const struct notes *n);
 
-/* An unknown field of a config file: its value says something (it is not null, false, 0, "" or [])
- * and no row of the file's map reads it. It may change what the model computes. */
+/* A field of a config file that is set (not null, false, 0, "" or []) and that
+ * no row of the file's map reads. It may change what the model computes. */
 struct unknown_field {
     const char *file;         /* "config.json", "args", "run_config.yaml" */
     const char *name, *value; /* "rope_scaling.mrope_section", "[16,24,24]" */
-    bool allowed; /* by --allow-config: named in messages, but no reason to refuse the model */
+    bool allowed;             /* by --allow-config: named in messages, not refused */
 };
 struct unknown_fields {
     struct unknown_field *items;
@@ -101,35 +103,36 @@ struct unknown_fields {
 /* All texts are copied into arena a. */
 void unknown_fields_add(struct unknown_fields *u, struct arena *a, const char *file,
                         const char *name, const char *value, bool allowed);
-/* Whether any of them is not allowed. */
+/* Whether any field is not allowed. */
 bool unknown_fields_refused(const struct unknown_fields *u);
-/* The first one of this name; NULL: none. */
+/* The first field of this name; NULL: none. */
 const struct unknown_field *unknown_fields_find(const struct unknown_fields *u, const char *name);
-/* Whether a glob matches the name of any. */
+/* Whether a glob matches the name of any field. */
 bool unknown_fields_match(const struct unknown_fields *u, const char *glob);
-/* "args: qk_l2_norm True, softmax_type learnable; config.json: foo 3": all fields, or the ones that
- * are not allowed; NULL: none. Lists the first 5, then "and N more". Long values are cut, control
- * characters escaped. In arena a. */
+/* "args: qk_l2_norm True, softmax_type learnable; config.json: foo 3": all
+ * fields, or those not allowed; NULL: none. Lists the first 5, then "and N
+ * more". Cuts long values, escapes control characters. In arena a. */
 const char *unknown_fields_text(const struct unknown_fields *u, bool all, struct arena *a);
 
-/* Names of missing tensors, which the model should have, and of unexpected ones, which it has no
- * place for; each as its side calls it. */
+/* Names of missing tensors, which the model needs, and of unexpected ones,
+ * which have no place in it; each by its side's name. */
 struct gaps {
     const char **missing, **unexpected;
     size_t num_missing, missing_capacity, num_unexpected, unexpected_capacity;
 };
-/* Adds a name (copied). ERR_CORRUPT if 100,000 are missing already: a config of a few hundred bytes
- * may ask for millions of tensors. */
+/* Adds a name (copied). ERR_CORRUPT after 100,000: a config of a few hundred
+ * bytes may ask for millions of tensors. */
 MUST_CHECK enum status gaps_add_missing(struct gaps *g, struct arena *a, const char *name,
                                         struct error *err);
 void gaps_add_unexpected(struct gaps *g, struct arena *a, const char *name);
-/* ERR_UNSUPPORTED with the number of gaps and the first names, if there are any. path: the
- * checkpoint's. */
+/* ERR_UNSUPPORTED with the number of gaps and the first names, if there are
+ * any. path: the checkpoint's. */
 MUST_CHECK enum status gaps_check(const struct gaps *g, const char *path, struct error *err);
 
-/* Another name of a parameter, which is no own tensor: a head that is tied to the embedding. */
+/* Another name of a parameter that is no native tensor: a head tied to the
+ * embedding. */
 struct tied_name {
-    const char *name, *of; /* of: the own tensor that has the data */
+    const char *name, *of; /* of: the native tensor with the data */
 };
 
 struct format;
@@ -139,7 +142,7 @@ struct checkpoint {
     struct catalog catalog;
     const char *path;            /* as the user gave it */
     const char *folder;          /* the folder of the files: the iteration's, or path */
-    const struct format *format; /* a row of the reader's (convert/format.h) */
+    const struct format *format; /* the reader's row (convert/format.h) */
 
     struct model_config config;
     const struct param_table
@@ -147,21 +150,21 @@ struct checkpoint {
     enum config_origin config_origin;
     struct unknown_fields unknown; /* of config.json, args and run_config.yaml */
     bool contradicts;              /* the config does not fit the tensors */
-    bool names_alone;              /* no config is known, and logical tensors are own ones */
-    struct tied_name *tied;        /* as the files have them; a config says it otherwise */
+    bool names_alone;              /* no config is known; logical tensors have native names */
+    struct tied_name *tied;        /* in the files; a config may differ */
     size_t num_tied, tied_capacity;
     const char *family;   /* of the model map; NULL: not known */
     struct layout layout; /* as found; all 1 for Hugging Face */
-    /* Of formats in which data parallel ranks have files: how many there are (0: not known), and of
-     * DeepSpeed the stage of ZeRO. */
+    /* Number of data parallel ranks if the format has files of them (0: not
+     * known); the stage of ZeRO if it is DeepSpeed's. */
     uint64_t dp;
     bool has_zero;
     unsigned zero;
     bool transformer_engine_names; /* known from in-memory names (legacy) or extra states */
-    const char *hf_folder; /* the folder of config.json and its companions; NULL: there is none */
+    const char *hf_folder;         /* the folder of config.json and its companions; NULL: none */
     struct training_state training;
     struct notes notes;
-    struct gaps gaps;   /* listed by opening; commands that need the whole model refuse them */
+    struct gaps gaps;   /* found when opened; commands that need the whole model refuse them */
     size_t num_ignored; /* stored tensors and objects that no model needs */
 };
 
@@ -169,7 +172,8 @@ void checkpoint_init(struct checkpoint *c, const char *path);
 void checkpoint_release(struct checkpoint *c);
 void checkpoint_note(struct checkpoint *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* "1 tensor WHAT: first", "7 tensors WHAT: first, second, third, fourth, fifth and 2 more" */
+/* "1 tensor WHAT: first", "7 tensors WHAT: first, second, third, fourth, fifth
+ * and 2 more" */
 const char *count_names_text(struct arena *a, const char *what, const char *const *names,
                              size_t count);
 #endif

@@ -22,14 +22,14 @@ void digest_print(struct strbuf *out, const struct tensor_digest *d)
     strbuf_printf(out, "]:%016" PRIx64 "%016" PRIx64, d->sums.d[0], d->sums.d[1]);
 }
 
-static int by_name(const void *a, const void *b)
+static int by_logical_name(const void *a, const void *b)
 {
     const struct tensor_digest *x = a, *y = b;
     bool moment_x = name_is_optimizer(x->name), moment_y = name_is_optimizer(y->name);
     return moment_x != moment_y ? moment_x - moment_y : strcmp(x->name, y->name);
 }
 
-/* One list, from number `first` on, closed by `last`. */
+/* Prints one list, closed by `last`. */
 static void print_list(struct strbuf *out, const struct tensor_digest *digests, size_t count,
                        const char *last, char sum[SHA256_TEXT])
 {
@@ -50,7 +50,7 @@ void digest_print_all(struct strbuf *out, struct tensor_digest *digests, size_t 
 {
     char own[2][SHA256_TEXT] = {"", ""};
     size_t weights = 0;
-    if (count) qsort(digests, count, sizeof *digests, by_name);
+    if (count) qsort(digests, count, sizeof *digests, by_logical_name);
     while (weights < count && !name_is_optimizer(digests[weights].name))
         weights++;
     print_list(out, digests, weights, "*", own[0]);
@@ -58,7 +58,7 @@ void digest_print_all(struct strbuf *out, struct tensor_digest *digests, size_t 
     if (whole) memcpy(whole, own, sizeof own);
 }
 
-/* ---- of a catalog ---- */
+/* ---- digests of a catalog ---- */
 
 struct digesting {
     struct tensor_digest *digests;

@@ -1,4 +1,5 @@
-/* Lists of digests: their text, order and sum; digests do not depend on the pieces of a tensor. */
+/* Lists of digests: their text, order and sum; digests do not depend on the
+ * pieces of a tensor. */
 #include "ckpt/digest.h"
 
 #include <string.h>
@@ -14,8 +15,8 @@ static void a_digest_is_dtype_shape_and_two_sums(void **state)
     struct strbuf text = {0};
     digest_add_elements(&d.sums, d.dtype, elements, 6, 0);
     digest_print(&text, &d);
-    /* python3: p = 2**61 - 1; [(1 + 2 * pow(r, 5, p)) % p for r in (499170133717692731,
-     * 2276945000874400884)] */
+    /* python3: p = 2**61 - 1; [(1 + 2 * pow(r, 5, p)) % p for r in
+     * (499170133717692731, 2276945000874400884)] */
     assert_string_equal(text.data, "BF16[2,3]:0f73bd122f2ff3c30ffe1b5e37b14144");
     strbuf_clear(&text);
     d = (struct tensor_digest){.name = "scalar", .dtype = DT_I64};

@@ -1,9 +1,10 @@
 /* executor.c - see executor.h. Invariants:
  *
- * 1. A panel is a run [low, low + count) of one logical tensor's elements, in their order.
- * 2. Each worker has its own buffers; state that workers share is atomic or behind a lock.
- * 3. The sink gets every byte of a segment once, and learns of a run before its bytes are counted.
- */
+ * 1. A panel is a run [low, low + count) of one logical tensor's elements, in
+ *    order.
+ * 2. Each worker has its own buffers; shared state is atomic or locked.
+ * 3. The sink gets every byte of a segment once, and each run before its bytes
+ *    are counted. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@ static bool is_in_memory(const struct plan *p)
 }
 
 /* The target dtype whose elements are digested. */
-static enum dtype carry_target(const struct plan *p, const struct carry *c)
+static enum dtype copy_target(const struct plan *p, const struct plan_copy *c)
 {
     return c->num_pieces ? plan_piece_dtype(p, &c->pieces[0]) : c->source->dtype;
 }
@@ -34,7 +35,7 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
 static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, uint64_t count);
 static enum status end_task(void *context, const struct scan_task *t, struct error *err);
 
-static struct scan_item item_of(const struct plan *p, const struct carry *c, bool *casts)
+static struct scan_item scan_item_of(const struct plan *p, const struct plan_copy *c, bool *casts)
 {
     struct scan_item item = {.tensors = {c->source, NULL}};
     for (size_t i = 0; i < c->num_pieces; i++) {
@@ -48,7 +49,7 @@ static struct scan_item item_of(const struct plan *p, const struct carry *c, boo
 }
 
 /* Restricts the item to the elements that go to memory. */
-static void read_parts_alone(struct scan_item *item, const struct carry *c, struct arena *a)
+static void read_parts_alone(struct scan_item *item, const struct plan_copy *c, struct arena *a)
 {
     struct pair *parts = arena_array(a, c->num_pieces, sizeof *parts);
     for (size_t i = 0; i < c->num_pieces; i++)
@@ -61,7 +62,7 @@ static unsigned threads_of(const struct executor_options *o)
     return scan_threads(&(struct scan){.threads = o->threads});
 }
 
-/* Decides how many of the files that the rank writes stay open at once. */
+/* Sets how many of the rank's files stay open at once. */
 static enum status share_files(const struct plan *p, const struct executor_options *o,
                                struct scan *s, struct error *err)
 {
@@ -73,14 +74,14 @@ static enum status share_files(const struct plan *p, const struct executor_optio
     return scan_share_files(s, wanted, &s->kept_files, err);
 }
 
-/* The carries as items, in arena a. */
+/* Makes a scan with an item for each copy, in arena a. */
 static struct scan scan_of(const struct plan *p, const struct executor_options *o, struct arena *a)
 {
-    struct scan_item *items = arena_array(a, p->num_carries + 1, sizeof *items);
+    struct scan_item *items = arena_array(a, p->num_copies + 1, sizeof *items);
     const bool in_memory = is_in_memory(p);
     struct scan s = {.catalogs = {p->source, NULL},
                      .items = items,
-                     .num_items = p->num_carries,
+                     .num_items = p->num_copies,
                      .threads = o->threads,
                      .max_memory = o->max_memory,
                      .direct_io = o->direct_io,
@@ -89,28 +90,28 @@ static struct scan scan_of(const struct plan *p, const struct executor_options *
                      .wants = o->num_ranks > 1 ? wants_panel : NULL,
                      .visit = in_memory ? executor_fill_memory : executor_write_panel,
                      .end = end_task};
-    for (size_t i = 0; i < p->num_carries; i++) {
-        const struct tensor *t = p->carries[i].source;
-        items[i] = item_of(p, &p->carries[i], &s.casts);
+    for (size_t i = 0; i < p->num_copies; i++) {
+        const struct tensor *t = p->copies[i].source;
+        items[i] = scan_item_of(p, &p->copies[i], &s.casts);
         if (in_memory)
-            read_parts_alone(&items[i], &p->carries[i], a);
+            read_parts_alone(&items[i], &p->copies[i], a);
         else if (tensor_is_held(t))
             items[i].parts = held_parts(t, o->rank, a, &items[i].num_parts);
     }
-    if (in_memory) s.casts = false; /* they go by cast_pair, block by block */
+    if (in_memory) s.casts = false; /* cast_pair() casts block by block */
     return s;
 }
 
 enum status executor_memory(const struct plan *p, const struct executor_options *o,
                             uint64_t *peak_bytes, struct error *err)
 {
-    const struct carry *carries; /* stay allocated, so they count as resident */
+    const struct plan_copy *copies; /* stay allocated, so they count as resident */
     struct arena a;
     arena_init(&a);
     struct scan s = scan_of(p, o, &a);
-    s.kept_bytes += sink_file_state_bytes(p) + p->num_carries * sizeof *s.items;
+    s.kept_bytes += sink_file_state_bytes(p) + p->num_copies * sizeof *s.items;
     enum status st = share_files(p, o, &s, err);
-    if (!st) st = held_carries(p, o->rank, &a, &carries, err);
+    if (!st) st = held_copies(p, o->rank, &a, &copies, err);
     if (!st) st = scan_memory(&s, peak_bytes, err);
     arena_release(&a);
     return st;
@@ -135,7 +136,7 @@ static enum status count_joined(void *context, const struct pair *p, struct erro
     return OK;
 }
 
-/* How many of the tensor's elements [low, low + count) go to a piece. */
+/* Counts the tensor's elements [low, low + count) that go to a piece. */
 static uint64_t elements_of(const struct target_piece *piece, uint64_t low, uint64_t count)
 {
     const struct pair window = pair_whole(low, 0, count), pair = pair_unpack(&piece->pair);
@@ -144,14 +145,14 @@ static uint64_t elements_of(const struct target_piece *piece, uint64_t low, uint
     return pair_join(&window, &pair, "", count_joined, &n, NULL) ? 0 : n;
 }
 
-static bool is_held(const struct executor *x, const struct carry *c)
+static bool is_held(const struct executor *x, const struct plan_copy *c)
 {
     return !x->sink->address && tensor_is_held(c->source);
 }
 
-/* Whether this rank writes the elements of a carry that go to a file. A held carry has only the
- * elements of this rank. */
-static bool is_ours(const struct executor *x, bool held, uint32_t file)
+/* Whether this rank writes the elements of a copy that go to a file. A copy of
+ * a held tensor has only elements of this rank. */
+static bool writes_file(const struct executor *x, bool held, uint32_t file)
 {
     return held || x->plan->files[file].rank == x->options->rank;
 }
@@ -165,17 +166,18 @@ static bool holds_any(const struct executor *x, const struct scan_task *t)
     return false;
 }
 
-/* Whether this rank counts the task in digests and casts. Each rank counts the elements that it
- * holds of a held tensor. Any other task is counted by the rank that writes its first element, or
- * by rank 0 if no rank writes any. Sets w->bytes to the bytes that this rank writes. */
+/* Sets w->bytes to the bytes that this rank writes of a task; returns whether
+ * it counts the task in digests and casts. Each rank counts the elements that
+ * it holds of a held tensor. Other tasks are counted by the rank that writes
+ * their first element, or by rank 0 if no rank writes any. */
 static bool find_share(const struct executor *x, struct worker *w, const struct scan_task *t)
 {
-    const struct carry *c = &x->carries[t->item];
+    const struct plan_copy *c = &x->copies[t->item];
     bool held = is_held(x, c), counts = held ? holds_any(x, t) : x->options->rank == 0;
     bool found = held;
     for (size_t i = 0; i < c->num_pieces; i++) {
         const struct segment *s = &x->plan->segments[c->pieces[i].segment];
-        bool ours = is_ours(x, held, s->file);
+        bool ours = writes_file(x, held, s->file);
         w->bytes[i] = 0;
         if (!ours && found) continue;
         uint64_t n = elements_of(&c->pieces[i], t->low, t->high - t->low);
@@ -186,8 +188,8 @@ static bool find_share(const struct executor *x, struct worker *w, const struct 
     return counts;
 }
 
-static enum status ask(struct executor *x, enum status (*question)(void *, struct error *),
-                       struct error *err)
+static enum status ask_caller(struct executor *x, enum status (*question)(void *, struct error *),
+                              struct error *err)
 {
     if (!question) return OK;
     pthread_mutex_lock(&x->asking);
@@ -196,23 +198,23 @@ static enum status ask(struct executor *x, enum status (*question)(void *, struc
     return st;
 }
 
-/* Asks at most once a second. */
+/* Calls keep_going() at most once a second. */
 static enum status ask_each_second(struct executor *x, struct error *err)
 {
     int64_t now = (int64_t)(1000 * seconds_now()), next = atomic_load(&x->next_asking);
     if (now < next || !atomic_compare_exchange_strong(&x->next_asking, &next, now + 1000))
         return OK;
-    return ask(x, x->options->keep_going, err);
+    return ask_caller(x, x->options->keep_going, err);
 }
 
-/* Skips tasks that write nothing, holes of files (setting the file's size makes them), and tasks
- * that an earlier run has done. */
+/* Skips tasks that write nothing, holes of files (made by setting the file's
+ * size), and tasks of an earlier run. */
 static enum status begin_task(void *context, const struct scan_task *t, bool *skip,
                               struct error *err)
 {
     struct executor *x = context;
     struct worker *w = &x->workers[t->worker];
-    const struct carry *c = &x->carries[t->item];
+    const struct plan_copy *c = &x->copies[t->item];
     uint64_t bytes = 0;
     TRY(ask_each_second(x, err));
     w->read = w->written = (struct digest){{0}};
@@ -232,12 +234,13 @@ static enum status begin_task(void *context, const struct scan_task *t, bool *sk
     return OK;
 }
 
-/* With several ranks: whether this rank writes or counts any element of the panel. */
+/* With several ranks: whether this rank writes or counts any element of the
+ * panel. */
 static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, uint64_t count)
 {
     const struct executor *x = context;
     const struct worker *w = &x->workers[t->worker];
-    const struct carry *c = &x->carries[t->item];
+    const struct plan_copy *c = &x->copies[t->item];
     struct pair window = pair_whole(low, 0, count);
     bool wanted = w->counts;
     for (size_t i = 0; i < c->num_pieces && !wanted; i++) {
@@ -250,21 +253,21 @@ static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, 
 
 /* ---- the journal ---- */
 
-/* Whether the files of a carry are still as an earlier run left them. */
-static bool is_intact(const struct executor *x, const struct carry *c)
+/* Whether the files of a copy are still as an earlier run left them. */
+static bool is_intact(const struct executor *x, const struct plan_copy *c)
 {
     const bool held = is_held(x, c);
     for (size_t i = 0; i < c->num_pieces; i++) {
         uint32_t file = x->plan->segments[c->pieces[i].segment].file;
-        if (is_ours(x, held, file) && !sink_file_is_intact(&x->files, file)) return false;
+        if (writes_file(x, held, file) && !sink_file_is_intact(&x->files, file)) return false;
     }
     return true;
 }
 
 static struct tally start_tally(const struct plan *p, const struct executor_options *o)
 {
-    if (o->carries) memset(o->carries, 0, p->num_carries * sizeof *o->carries);
-    return (struct tally){.plan = p, .carries = o->carries};
+    if (o->copies) memset(o->copies, 0, p->num_copies * sizeof *o->copies);
+    return (struct tally){.plan = p, .copies = o->copies};
 }
 
 static void count_task(struct tally *tally, const struct journal_task *t)
@@ -272,8 +275,8 @@ static void count_task(struct tally *tally, const struct journal_task *t)
     if (!t->counts) return;
     cast_counts_join(&tally->casts,
                      &(struct cast_counts){t->cast_elements, t->changed_elements, t->overflowed});
-    if (!tally->carries) return;
-    struct carry_result *c = &tally->carries[t->item];
+    if (!tally->copies) return;
+    struct copy_result *c = &tally->copies[t->item];
     digest_join(&c->read, &t->read);
     digest_join(&c->written, &t->written);
     c->non_finite += t->non_finite;
@@ -283,23 +286,23 @@ static void count_task(struct tally *tally, const struct journal_task *t)
 static enum status check_task(const struct plan *p, const struct journal_task *t,
                               const struct journal_run *runs, struct error *err)
 {
-    if (t->item >= p->num_carries)
-        return fail(err, ERR_OURS, "journal: task %" PRIu64 " is of tensor %" PRIu64 " of %zu",
-                    t->task, t->item, p->num_carries);
+    if (t->item >= p->num_copies)
+        return fail(err, ERR_OURS, "journal: task %" PRIu64 " names tensor %" PRIu64 " of %zu",
+                    t->task, t->item, p->num_copies);
     for (uint64_t i = 0; i < t->num_runs; i++)
         if (runs[i].segment >= p->num_segments)
             return fail(err, ERR_OURS, "journal: %s is written to segment %" PRIu64 " of %zu",
-                        p->carries[t->item].source->name, runs[i].segment, p->num_segments);
+                        p->copies[t->item].source->name, runs[i].segment, p->num_segments);
     return OK;
 }
 
-/* A task of an earlier run. */
+/* Takes over a task of an earlier run. */
 static enum status resume_task(void *context, const struct journal_task *t,
                                const struct journal_run *runs, bool *holds, struct error *err)
 {
     struct executor *x = context;
     TRY(check_task(x->plan, t, runs, err));
-    *holds = is_intact(x, &x->carries[t->item]);
+    *holds = is_intact(x, &x->copies[t->item]);
     if (!*holds) return OK;
     count_task(&x->tally, t);
     for (uint64_t i = 0; i < t->num_runs; i++)
@@ -307,15 +310,16 @@ static enum status resume_task(void *context, const struct journal_task *t,
     return OK;
 }
 
-/* Removes all files of the folder that the plan does not fill: the small ones are written anew. */
-static enum status resume(struct executor *x, const struct scan *s, struct error *err)
+/* Resumes an earlier run. Removes files that the plan does not fill: the small
+ * ones are written again. */
+static enum status resume_run(struct executor *x, const struct scan *s, struct error *err)
 {
     if (!x->options->resume) return OK;
     TRY(ledger_resume(&x->ledger, scan_count_tasks(s), resume_task, x, err));
     return x->options->rank ? OK : sink_file_remove_others(&x->files, err);
 }
 
-/* The journal record of a finished task. */
+/* Makes the journal record of a finished task. */
 static struct journal_task task_of(const struct executor *x, const struct scan_task *t,
                                    uint64_t bytes)
 {
@@ -333,16 +337,17 @@ static struct journal_task task_of(const struct executor *x, const struct scan_t
                                  .num_runs = w->num_runs};
 }
 
-/* Ends the chains of a task and counts the bytes of its segments. All runs are reported before any
- * bytes are counted, since the last count completes the file and its CRC. */
+/* Ends the chains of a task and counts the bytes of its segments. All runs are
+ * reported before bytes are counted: the last count completes the file and its
+ * CRC. */
 static enum status end_task(void *context, const struct scan_task *t, struct error *err)
 {
     struct executor *x = context;
     struct worker *w = &x->workers[t->worker];
-    const struct carry *c = &x->carries[t->item];
+    const struct plan_copy *c = &x->copies[t->item];
     uint64_t bytes = 0;
     enum status st = OK;
-    if (carry_target(x->plan, &x->plan->carries[t->item]) == c->source->dtype) w->written = w->read;
+    if (copy_target(x->plan, &x->plan->copies[t->item]) == c->source->dtype) w->written = w->read;
     for (size_t i = 0; i < c->num_pieces; i++) {
         executor_end_chain(x, w, c->pieces[i].segment, &w->chains[i]);
         bytes += w->bytes[i];
@@ -365,16 +370,16 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
 
 /* ---- a run of the plan ---- */
 
-/* Called before the journal records tasks: their bytes must be on disk. */
+/* Called before the journal records tasks: syncs their bytes. */
 static enum status make_durable(void *context, struct error *err)
 {
     struct executor *x = context;
     TRY(sink_file_sync(&x->files, err));
-    return ask(x, x->options->is_ours, err);
+    return ask_caller(x, x->options->is_ours, err);
 }
 
-static void set_up(struct executor *x, const struct plan *p, const char *folder,
-                   const struct executor_options *o)
+static void set_up_executor(struct executor *x, const struct plan *p, const char *folder,
+                            const struct executor_options *o)
 {
     const struct sink_file_options files = {
         .rank = o->rank, .may_exist = o->resume, .fsync = o->fsync, .direct_io = o->direct_io};
@@ -385,8 +390,8 @@ static void set_up(struct executor *x, const struct plan *p, const char *folder,
                                           .durable = o->fsync,
                                           .make_durable = make_durable,
                                           .context = x};
-    *x = (struct executor){
-        .plan = p, .options = o, .carries = p->carries, .tally = start_tally(p, o)};
+    *x =
+        (struct executor){.plan = p, .options = o, .copies = p->copies, .tally = start_tally(p, o)};
     arena_init(&x->arena);
     pthread_mutex_init(&x->lock, NULL);
     pthread_mutex_init(&x->asking, NULL);
@@ -417,12 +422,12 @@ static bool has_holder_from(const struct tensor *t, unsigned rank)
     return false;
 }
 
-/* Refuses tensors with elements that a rank outside of this run holds. */
-static enum status check_ranks(const struct executor *x, struct error *err)
+/* Refuses elements that a rank outside of this run holds. */
+static enum status check_holders(const struct executor *x, struct error *err)
 {
     const unsigned ranks = x->options->num_ranks ? x->options->num_ranks : 1;
-    for (size_t i = 0; i < x->plan->num_carries; i++) {
-        const struct tensor *t = x->plan->carries[i].source;
+    for (size_t i = 0; i < x->plan->num_copies; i++) {
+        const struct tensor *t = x->plan->copies[i].source;
         if (tensor_is_held(t) && has_holder_from(t, ranks))
             return fail(err, ERR_OURS, "%s: has elements that another rank holds", t->name);
     }
@@ -433,25 +438,25 @@ static enum status check_ranks(const struct executor *x, struct error *err)
 static enum status prepare_folder(struct executor *x, const struct scan *s, struct error *err)
 {
     if (x->sink != &x->files.sink) return OK;
-    TRY(check_ranks(x, err));
-    TRY(held_carries(x->plan, x->options->rank, &x->arena, &x->carries, err));
+    TRY(check_holders(x, err));
+    TRY(held_copies(x->plan, x->options->rank, &x->arena, &x->copies, err));
     TRY(sink_file_open(&x->files, err));
-    TRY(ask(x, x->options->keep_going, err)); /* once more, now that the folder is open */
+    TRY(ask_caller(x, x->options->keep_going, err)); /* again, now that the folder is open */
     TRY(sink_file_create_folders(&x->files, err));
-    TRY(resume(x, s, err));
+    TRY(resume_run(x, s, err));
     return sink_file_complete_empty(&x->files, err);
 }
 
 static uint64_t our_bytes(const struct executor *x)
 {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < x->plan->num_carries; i++) {
-        const struct carry *c = &x->carries[i];
+    for (size_t i = 0; i < x->plan->num_copies; i++) {
+        const struct plan_copy *c = &x->copies[i];
         const bool held = is_held(x, c);
         for (size_t k = 0; k < c->num_pieces; k++) {
             const struct segment *s = &x->plan->segments[c->pieces[k].segment];
             const struct pair pair = pair_unpack(&c->pieces[k].pair);
-            if (is_ours(x, held, s->file)) bytes += pair_count(&pair) * dtype_bytes(s->dtype);
+            if (writes_file(x, held, s->file)) bytes += pair_count(&pair) * dtype_bytes(s->dtype);
         }
     }
     return bytes;
@@ -475,14 +480,14 @@ static enum status run_all(struct executor *x, struct scan_result *read, struct 
     if (!st && x->sink->finish) st = x->sink->finish(x->sink, err);
     if (!o->shown) progress_finish(x->progress, st == OK);
     if (st) return st;
-    /* Other ranks read the journal. Without them a journal that cannot be written costs a later
-     * run time, and nothing else. */
+    /* Other ranks read the journal. Without them an unwritten journal only
+     * costs a later run time. */
     st = ledger_flush(&x->ledger, err);
     return o->num_ranks > 1 ? st : OK;
 }
 
-/* After a failure: records the finished tasks if the journal has some already, if other ranks may
- * continue, or if the run was interrupted rather than wrong. */
+/* After a failure: records the finished tasks if the journal has some, if other
+ * ranks may continue, or if the run was interrupted. */
 static void flush_after_failure(struct executor *x, enum status st)
 {
     if (x->ledger.in_journal || x->options->num_ranks > 1 || st == ERR_INTERRUPTED)
@@ -494,7 +499,7 @@ enum status executor_run(const struct plan *p, const char *folder, const struct 
 {
     struct executor x;
     struct scan_result read = {0};
-    set_up(&x, p, folder, o);
+    set_up_executor(&x, p, folder, o);
     enum status st = run_all(&x, &read, err);
     if (st) flush_after_failure(&x, st);
     *result = (struct executor_result){.read_bytes = read.read_bytes,

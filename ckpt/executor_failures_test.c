@@ -15,7 +15,8 @@
 
 /* ---- failures ---- */
 
-/* Plans one tensor of 100,000 bytes as two files, changes something by `spoil`, runs. */
+/* Plans one tensor of 100,000 bytes as two files, changes something by `spoil`,
+ * runs. */
 static void check_failure(void (*spoil)(struct output *o), enum status status, const char *text)
 {
     static struct output o;
@@ -67,7 +68,8 @@ static void touch_source_at_the_end(struct output *o)
     o->plan.files[1].finish_context = o;
 }
 
-/* The stamp of a file that was already shorter when it was opened: a header that lies. */
+/* The stamp of a file that was already shorter when it was opened: a header
+ * that lies. */
 static void shorten_source_behind_our_back(struct output *o)
 {
     struct stored_file *f = &o->source->catalog.stored.files[0];
@@ -128,22 +130,22 @@ static void finish_of_a_file_without_segments_refuses(struct output *o)
 /* Plans that plan_finish() would have refused. */
 static void forget_a_segment(struct output *o)
 {
-    o->plan.carries[0].num_pieces = 1;
+    o->plan.copies[0].num_pieces = 1;
 }
 
 static void write_a_half(struct output *o)
 {
-    o->plan.carries[0].pieces[1].pair.count /= 2;
+    o->plan.copies[0].pieces[1].pair.count /= 2;
 }
 
 static void write_a_half_twice(struct output *o)
 {
     struct target_piece *pieces = arena_array(&o->plan.arena, 3, sizeof *pieces);
-    pieces[0] = o->plan.carries[0].pieces[0];
-    pieces[1] = pieces[2] = o->plan.carries[0].pieces[1];
+    pieces[0] = o->plan.copies[0].pieces[0];
+    pieces[1] = pieces[2] = o->plan.copies[0].pieces[1];
     pieces[1].pair.count = pieces[2].pair.count /= 2;
-    o->plan.carries[0].pieces = pieces;
-    o->plan.carries[0].num_pieces = 3;
+    o->plan.copies[0].pieces = pieces;
+    o->plan.copies[0].num_pieces = 3;
 }
 
 static void what_cannot_be_written_is_an_error_that_names_it(void **state)
@@ -184,7 +186,7 @@ static void a_file_that_outgrows_the_system_is_an_error_that_names_it(void **sta
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     signal(SIGXFSZ, handler);
     assert_int_equal(st, ERR_IO);
-    assert_non_null(strstr(err.text, "out/whole-0: setting its size: File too large"));
+    assert_non_null(strstr(err.text, "out/whole-0: cannot set its size: File too large"));
     output_release(&o);
     source_release(&s);
 }
@@ -219,7 +221,8 @@ static int run_and_be_terminated(struct source *s)
     return st == ERR_INTERRUPTED && r.written_bytes < o.plan.files[0].size_bytes;
 }
 
-/* The signal may come too late where the machine is busy; it must not each time. */
+/* The signal may come too late where the machine is busy; it must not each
+ * time. */
 static void an_interrupt_ends_a_task_between_panels(void **state)
 {
     (void)state;

@@ -10,14 +10,15 @@
 #include "ckpt/scan.h"
 #include "ckpt/sink_file.h"
 
-/* A run of a segment that grows while the bytes that a task writes follow one another. If the
+/* A run of a segment that grows while a task's bytes are consecutive. If the
  * segment wants no CRC: all bytes that the task writes to it, in any places. */
 struct chain {
     uint64_t offset, bytes;
     uint32_t crc;
 };
 
-/* A worker and its task: a chain and the bytes to write for each target piece of the carry. */
+/* A worker and its task: a chain, and the bytes to write, for each target piece
+ * of the copy. */
 struct worker {
     struct chain *chains;
     uint64_t *bytes;
@@ -32,14 +33,14 @@ struct worker {
 /* Sums over all finished tasks. */
 struct tally {
     const struct plan *plan;
-    struct carry_result *carries; /* NULL: not wanted */
+    struct copy_result *copies; /* NULL: not wanted */
     struct cast_counts casts;
 };
 
 struct executor {
     const struct plan *plan;
     const struct executor_options *options;
-    const struct carry *carries; /* of the plan, without pieces that other ranks hold */
+    const struct plan_copy *copies; /* of the plan, without pieces of other ranks */
     const struct scan_item *items;
     struct sink *sink; /* &files.sink or &memory */
     struct sink_file files;
@@ -64,7 +65,8 @@ enum status executor_fill_memory(void *executor, const struct scan_panel *p, str
 
 /* Reports a chain to the sink and keeps it for the journal. */
 void executor_end_chain(struct executor *x, struct worker *w, uint32_t segment, struct chain *c);
-/* Reports a run to the sink. Runs of shared files reach rank 0 by the journals (executor_join). */
+/* Reports a run to the sink. Runs of shared files reach rank 0 by the journals
+ * (executor_join). */
 void executor_report_run(struct executor *x, const struct journal_run *run);
 
 #endif

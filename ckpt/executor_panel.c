@@ -1,4 +1,5 @@
-/* executor_panel.c - casts a panel, writes it to its target pieces and adds it to the digests. */
+/* executor_panel.c - casts a panel, writes it to its target pieces, and adds it
+ * to the digests. */
 #include <libdeflate.h>
 
 #include "ckpt/digest.h"
@@ -66,8 +67,8 @@ static enum status write_run(const struct writing *wr, const void *from, uint64_
     return OK;
 }
 
-/* Writes the block (a: the segment, from element `to`; b: the panel, from `from`) where it is one
- * run of the segment. */
+/* Writes the block (a: the segment, from element `to`; b: the panel, from
+ * `from`) if it is one run of the segment. */
 static enum status write_block(void *context, const struct block *b, uint64_t to, uint64_t from,
                                bool *taken, struct error *err)
 {
@@ -75,7 +76,7 @@ static enum status write_block(void *context, const struct block *b, uint64_t to
     const char *source = wr->panel + from * wr->element_bytes;
     uint64_t count = block_count(b);
     if (block_is_run(b)) return write_run(wr, source, to, count, err);
-    *taken = block_file_run(b) == count; /* it fits temp as it fits the panel */
+    *taken = block_file_run(b) == count; /* fits temp, since it fits the panel */
     if (!*taken) return OK;
     struct block out = *b; /* copy_axes goes from a to b */
     for (unsigned k = 0; k < out.num_axes; k++) {
@@ -94,8 +95,8 @@ static enum status write_joined(void *context, const struct pair *p, struct erro
 
 /* ---- panels ---- */
 
-/* Visits the parts of a panel that this rank casts and counts, as pairs (panel, panel): all of it,
- * or the parts that this rank holds of a held tensor. */
+/* Visits the parts of a panel that this rank casts and counts, as pairs (panel,
+ * panel): all of it, or the rank's parts of a held tensor. */
 static enum status visit_parts(const struct executor *x, const struct scan_panel *p,
                                pair_visit *visit, void *context, struct error *err)
 {
@@ -115,7 +116,7 @@ static enum status cast_part(void *context, const struct pair *p, struct error *
     return OK;
 }
 
-/* Casts the panel to a dtype, if it has another. */
+/* Casts the panel, unless it has the dtype. */
 static enum status cast_panel(const struct executor *x, const struct scan_panel *p, enum dtype from,
                               enum dtype to, const char **panel, struct error *err)
 {
@@ -165,7 +166,7 @@ static enum status sum_panel(const struct executor *x, const struct scan_panel *
 static enum status write_pieces(struct executor *x, const struct scan_panel *p, enum dtype dtype,
                                 const char *panel, struct error *err)
 {
-    const struct carry *c = &x->carries[p->task->item];
+    const struct plan_copy *c = &x->copies[p->task->item];
     struct worker *w = &x->workers[p->task->worker];
     struct pair window = pair_whole(p->low, 0, p->count);
     for (size_t i = 0; i < c->num_pieces; i++) {
@@ -180,11 +181,12 @@ static enum status write_pieces(struct executor *x, const struct scan_panel *p, 
     return OK;
 }
 
-/* Casts the panel once for each target dtype; the digest of written elements is of the first. */
+/* Casts the panel once for each target dtype. The digest of written elements is
+ * of the first. */
 enum status executor_write_panel(void *context, const struct scan_panel *p, struct error *err)
 {
     struct executor *x = context;
-    const struct carry *c = &x->plan->carries[p->task->item];
+    const struct plan_copy *c = &x->plan->copies[p->task->item];
     struct worker *w = &x->workers[p->task->worker];
     const enum dtype from = c->source->dtype;
     const bool sums = x->options->digests && w->counts;
@@ -208,7 +210,7 @@ enum status executor_write_panel(void *context, const struct scan_panel *p, stru
     return OK;
 }
 
-/* The elements of a panel that go to one array. */
+/* Elements of a panel that go to one array. */
 struct filling {
     struct casting casting;
     uint64_t elements;
@@ -226,7 +228,7 @@ static enum status fill_joined(void *context, const struct pair *p, struct error
 enum status executor_fill_memory(void *context, const struct scan_panel *p, struct error *err)
 {
     struct executor *x = context;
-    const struct carry *c = &x->carries[p->task->item];
+    const struct plan_copy *c = &x->copies[p->task->item];
     struct pair window = pair_whole(p->low, 0, p->count);
     uint64_t bytes = 0;
     for (size_t i = 0; i < c->num_pieces; i++) {

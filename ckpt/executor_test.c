@@ -10,7 +10,8 @@
 
 enum { MAX_RANKS = 4 };
 
-/* As processes would, one after the other: the last rank first, rank 0 last, which adds it up. */
+/* As processes would, one after the other: the last rank first, rank 0 last,
+ * which adds it up. */
 static void run_ranks(struct output *o, struct executor_options *options,
                       struct executor_result *result)
 {
@@ -22,7 +23,7 @@ static void run_ranks(struct output *o, struct executor_options *options,
         options->rank = r;
         journals[r] = options->journal_path =
             path_join(&o->plan.arena, o->source->folder, arena_printf(&o->plan.arena, "j-%u", r));
-        options->carries = output_results(o);
+        options->copies = output_results(o);
         if (options->max_memory) options->max_memory = least_memory(&o->plan, options);
         assert_ok(executor_run(&o->plan, o->folder, options, result, &err));
         written += result->written_bytes;
@@ -34,7 +35,7 @@ static void run_ranks(struct output *o, struct executor_options *options,
         assert_ok(executor_join(&o->plan, o->folder, options, journals, result, &err));
 }
 
-static uint64_t elements_written(const struct carry *c)
+static uint64_t elements_written(const struct plan_copy *c)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < c->num_pieces; i++) {
@@ -59,7 +60,7 @@ static uint64_t count_overflows(const struct output *o, const struct tensor *t, 
 }
 
 /* In each of those in which it is written. */
-static uint64_t count_all_overflows(const struct output *o, const struct carry *c)
+static uint64_t count_all_overflows(const struct output *o, const struct plan_copy *c)
 {
     bool counted[NUM_DTYPES] = {false};
     uint64_t n = 0;
@@ -74,13 +75,13 @@ static uint64_t count_all_overflows(const struct output *o, const struct carry *
 static void check_finite(const struct output *o, const struct executor_result *r)
 {
     uint64_t overflowed = 0;
-    for (size_t i = 0; i < o->plan.num_carries; i++) {
-        const struct carry *c = &o->plan.carries[i];
+    for (size_t i = 0; i < o->plan.num_copies; i++) {
+        const struct plan_copy *c = &o->plan.copies[i];
         size_t t = (size_t)(c->source - o->source->catalog.tensors);
         uint64_t written = elements_written(c);
         uint64_t want = written ? o->source->overflowed[t] + count_all_overflows(o, c) : 0;
-        assert_int_equal(o->carries[i].non_finite, written ? o->source->non_finite[t] : 0);
-        assert_int_equal(o->carries[i].overflowed, want);
+        assert_int_equal(o->copies[i].non_finite, written ? o->source->non_finite[t] : 0);
+        assert_int_equal(o->copies[i].overflowed, want);
         overflowed += want;
     }
     assert_int_equal(r->overflowed, overflowed);
@@ -88,14 +89,14 @@ static void check_finite(const struct output *o, const struct executor_result *r
 
 static void check_digests(const struct output *o)
 {
-    for (size_t i = 0; i < o->plan.num_carries; i++) {
-        const struct carry *c = &o->plan.carries[i];
+    for (size_t i = 0; i < o->plan.num_copies; i++) {
+        const struct plan_copy *c = &o->plan.copies[i];
         const struct tensor *t = c->source;
         struct digest want = {{0}};
         bool hole = t->num_pieces && t->pieces[0].origin == ORIGIN_HOLE;
         digest_add_elements(&want, t->dtype, o->source->values[t - o->source->catalog.tensors],
                             hole || !elements_written(c) ? 0 : t->numel, 0);
-        assert_memory_equal(&o->carries[i].read, &want, sizeof want);
+        assert_memory_equal(&o->copies[i].read, &want, sizeof want);
     }
 }
 
@@ -151,9 +152,9 @@ static void every_byte_of_random_plans_is_as_worked_out_one_by_one(void **state)
     (void)state;
     uint64_t seed = test_seed();
     print_message("seed %llu\n", (unsigned long long)seed);
-    for (int i = 0; i < 120; i++)
+    for (int i = 0; i < test_rounds(120); i++)
         check_random_output(&seed, 400, 12);
-    for (int i = 0; i < 12; i++)
+    for (int i = 0; i < test_rounds(12); i++)
         check_random_output(&seed, 400000, 5);
 }
 
@@ -170,7 +171,8 @@ static enum status keep_crcs(const struct plan *p, uint32_t file, void *crcs,
     return OK;
 }
 
-/* More than TASK_BYTES of one tensor: tasks of several threads, whose CRCs are combined. */
+/* More than TASK_BYTES of one tensor: tasks of several threads, whose CRCs are
+ * combined. */
 static void large_tensors_are_shared_by_threads(void **state)
 {
     (void)state;
@@ -222,7 +224,8 @@ static void large_tensors_are_shared_by_threads(void **state)
     source_release(&s);
 }
 
-/* As large panels have long runs of a transposed source: smaller ones read it several times. */
+/* As large panels have long runs of a transposed source: smaller ones read it
+ * several times. */
 static void a_transposed_tensor_is_read_once(void **state)
 {
     (void)state;
@@ -356,33 +359,34 @@ static void files_without_segments_are_finished_too(void **state)
     source_release(&s);
 }
 
-/* As ZeRO-3 stores a model: two ranks with a run each of the flat masters, in F32, and no weights.
- * Numbers half-way between two of BF16, a little more, one that overflows, and ordinary ones. */
+/* As ZeRO-3 stores a model: two ranks with a run each of the flat masters, in
+ * F32, and no weights. Numbers half-way between two of BF16, a little more, one
+ * that overflows, and ordinary ones. */
 static const float zero3_numbers[] = {0x1.01p0f,   0x1.03p0f, -0x1.01p0f, 0x1.010002p0f,
                                       0x1.ffp127f, 3.14159f,  1e-40f,     0.5f};
 static const uint16_t zero3_rounded[] = {0x3F80, 0x3F82, 0xBF80, 0x3F81,
                                          0x7F80, 0x4049, 0x0001, 0x3F00};
 enum { ZERO3_NUMEL = COUNT(zero3_numbers), ZERO3_RANKS = 2, ZERO3_RUN = 5 };
 
-/* Adds tensor NAME of this dtype, made of an own tensor of the same dtype whose parts are the
- * stored masters. */
+/* Adds tensor NAME of this dtype, made of a native tensor of the same dtype
+ * whose parts are the stored masters. */
 static void add_of_masters(struct source *s, const char *name, const char *state, enum dtype dtype,
                            const void *values)
 {
     const uint64_t numel = ZERO3_NUMEL;
-    struct own_tensor *own;
+    struct native_tensor *native;
     struct error err;
-    assert_ok(catalog_add_own(&s->catalog, "w", state, dtype, 1, &numel, &own, &err));
+    assert_ok(catalog_add_native(&s->catalog, "w", state, dtype, 1, &numel, &native, &err));
     for (uint64_t r = 0; r < ZERO3_RANKS; r++) {
         const uint64_t first = r * ZERO3_RUN;
         const struct pair run = pair_whole(first, 0, min_u64(numel - first, ZERO3_RUN));
-        assert_ok(
-            catalog_add_own_part(&s->catalog, own, &s->catalog.stored.tensors[r], &run, &err));
+        assert_ok(catalog_add_native_part(&s->catalog, native, &s->catalog.stored.tensors[r], &run,
+                                          &err));
     }
     struct tensor *t = source_new_tensor(s, dtype, 1, &numel);
     const struct pair all = pair_whole(0, 0, numel);
     t->name = name;
-    assert_ok(catalog_add_part(&s->catalog, t, own, &all, &err));
+    assert_ok(catalog_add_part(&s->catalog, t, native, &all, &err));
     assert_int_equal(t->num_pieces, ZERO3_RANKS);
     assert_int_equal(t->pieces[1].dtype, DT_F32);
     memcpy(s->values[t - s->catalog.tensors], values, numel * dtype_bytes(dtype));
@@ -430,7 +434,7 @@ static void masters_are_weights_too_with_digests_of_either_dtype(void **state)
     assert_memory_equal(o.images[1], zero3_rounded, sizeof zero3_rounded);
     assert_ok(plan_finish(&o.plan, &err));
     options.digests = true;
-    options.carries = output_results(&o);
+    options.copies = output_results(&o);
     assert_ok(executor_run(&o.plan, o.folder, &options, &r, &err));
     check_output(&o, &r);
     struct digest numbers = {{0}}, rounded = {{0}};
@@ -439,10 +443,10 @@ static void masters_are_weights_too_with_digests_of_either_dtype(void **state)
     const struct digest *read[] = {&rounded, &numbers, &numbers},
                         *written[] = {&rounded, &rounded, &numbers};
     for (size_t i = 0; i < COUNT(read); i++) {
-        assert_memory_equal(&o.carries[i].read, read[i], sizeof *read[i]);
-        assert_memory_equal(&o.carries[i].written, written[i], sizeof *written[i]);
-        assert_int_equal(o.carries[i].non_finite, 0);
-        assert_int_equal(o.carries[i].overflowed, i < 2);
+        assert_memory_equal(&o.copies[i].read, read[i], sizeof *read[i]);
+        assert_memory_equal(&o.copies[i].written, written[i], sizeof *written[i]);
+        assert_int_equal(o.copies[i].non_finite, 0);
+        assert_int_equal(o.copies[i].overflowed, i < 2);
     }
     assert_int_equal(r.cast_elements, 2 * ZERO3_NUMEL);
     assert_int_equal(r.changed_elements, 2 * (ZERO3_NUMEL - 1)); /* all but 0.5 */
@@ -488,7 +492,8 @@ static void holes_leave_a_sparse_file(void **state)
     source_release(&s);
 }
 
-/* Segments of a stored tensor and a hole: one behind the other, alone, and in turns. */
+/* Segments of a stored tensor and a hole: one behind the other, alone, and in
+ * turns. */
 static void holes_have_their_crc(void **state)
 {
     (void)state;

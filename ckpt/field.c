@@ -20,8 +20,9 @@ static bool copy_text(struct arena *a, const char *text, const char **out)
 }
 
 // clang-format off
-/* For each kind: its member of struct scalar; expressions that compare scalars x and y, that make a
- * text or a JSON item of scalar s (texts in arena a), and that read s from item. */
+/* A row for each kind: its member of struct scalar; expressions to compare
+ * scalars x and y, to make text or a JSON item of scalar s (texts in arena a),
+ * and to read s from item. */
 #define KINDS(X)                                                                                   \
     X(UINT, number,                                                                                \
       /* equal       */ x.number == y.number,                                                          \
@@ -44,7 +45,7 @@ static bool copy_text(struct arena *a, const char *text, const char **out)
       /* JSON        */ s.text ? cJSON_CreateString(s.text) : cJSON_CreateNull(),                      \
       /* from JSON   */ copy_text(a, json_as_text(item), &s.text))
 
-/* One column, as the rows of an array or the cases of a switch. */
+/* One column: rows of an array, or cases of a switch. */
 #define SIZES(kind, member, ...)                                  [FIELD_##kind] = sizeof((struct scalar *)0)->member,
 #define EQUAL(kind, member, equal, ...)                           case FIELD_##kind: return equal;
 #define TEXT(kind, member, equal, text, ...)                      case FIELD_##kind: return text;

@@ -1,7 +1,9 @@
-/* field.h - members of a struct as rows of a table; each is read and written as one tagged scalar.
+/* field.h - members of a struct as rows of a table, each read and written as
+ * one tagged scalar.
  *
- * A table (MODEL_FIELDS of model_config.h, LAYOUT_FIELDS of layout.h) has the offset and the kind
- * of each member. A row of field.c has what a kind is in C, as text and in JSON. */
+ * A table (MODEL_FIELDS of model_config.h, LAYOUT_FIELDS of layout.h) has
+ * offset and kind of each member. A row of field.c has the C type, text and
+ * JSON of a kind. */
 #ifndef FERRY_CKPT_FIELD_H
 #define FERRY_CKPT_FIELD_H
 
@@ -22,7 +24,7 @@ struct field {
 };
 
 // clang-format off
-/* FIELD_ROW: a row of such a table. FIELD_MEMBER: the declaration of the member. */
+/* FIELD_ROW: a row of a table. FIELD_MEMBER: the declaration of a member. */
 #define FIELD_ROW(type, name) {#name, FIELD_KIND(((type *)NULL)->name), offsetof(type, name)}
 #define FIELD_KIND(x) _Generic(x, uint64_t: FIELD_UINT, double: FIELD_REAL, bool: FIELD_BOOL, const char *: FIELD_TEXT)
 #define FIELD_MEMBER(...) FIELD_DECLARE(__VA_ARGS__, other_columns)
@@ -46,18 +48,18 @@ struct scalar {
 /* ---- fields ---- */
 
 struct scalar field_get(const struct field *f, const void *from);
-/* Sets the field of the struct `to`; s has the field's kind. */
+/* Sets a field of struct `to`; s has the field's kind. */
 void field_set(const struct field *f, void *to, struct scalar s);
 void field_copy(const struct field *f, void *to, const void *from);
 bool field_equal(const struct field *f, const void *a, const void *b);
-/* Sets the field if item (NULL allowed) has its kind, else returns false. A whole number is also a
- * real one. Texts are copied into arena a. */
+/* Sets the field if item (may be NULL) has its kind, else returns false. A
+ * whole number is a real one, too. Copies texts into arena a. */
 bool field_set_json(const struct field *f, void *to, const struct cJSON *item, struct arena *a);
 
 /* ---- scalars ---- */
 
-/* Whether two scalars of one kind are equal. NaN equals any number, since it is neither less nor
- * more. */
+/* Whether two scalars of one kind are equal. NaN equals any number, being
+ * neither less nor more. */
 bool scalar_equal(struct scalar x, struct scalar y);
 /* Whether s is 0, false or NULL. */
 bool scalar_is_zero(struct scalar s);
@@ -69,9 +71,9 @@ struct scalar_style {
     int digits; /* significant digits of a real number */
     const char *yes, *no, *none;
 };
-/* s as text, in arena a or borrowed from s and style. */
+/* s as text: in arena a, or borrowed from s and style. */
 const char *scalar_text(struct scalar s, const struct scalar_style *style, struct arena *a);
-/* s as a new item, null for a text that is NULL; the caller frees it. */
+/* s as a new item (null for a NULL text); the caller frees it. */
 struct cJSON *scalar_json(struct scalar s);
 
 #endif

@@ -98,7 +98,7 @@ static void a_text_is_in_the_style_of_its_reader(void **state)
     assert_string_equal(scalar_text(third, &style, &arena), "0.333");
 }
 
-/* What each field is set to by a JSON text; NULL: nothing. */
+/* Checks the value that a JSON text sets in each field; NULL: none. */
 static void check_json(const char *json, const char *const texts[NUM_FIELDS])
 {
     struct error err;

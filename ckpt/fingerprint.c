@@ -4,18 +4,18 @@
 
 #include "common/json.h"
 
-static void add_u64(struct sha256 *s, uint64_t n)
+static void hash_u64(struct sha256 *s, uint64_t n)
 {
     sha256_add(s, &n, sizeof n);
 }
 
-static void add_text(struct sha256 *s, const char *text)
+static void hash_text(struct sha256 *s, const char *text)
 {
-    add_u64(s, strlen(text));
+    hash_u64(s, strlen(text));
     sha256_add(s, text, strlen(text));
 }
 
-static void add_pair(struct sha256 *s, const struct packed_pair *packed)
+static void hash_pair(struct sha256 *s, const struct packed_pair *packed)
 {
     const struct pair pair = pair_unpack(packed), *p = &pair;
     uint64_t n[3 + 3 * MAX_AXES] = {p->num_axes, p->a_offset, p->b_offset};
@@ -28,9 +28,9 @@ static void add_pair(struct sha256 *s, const struct packed_pair *packed)
     sha256_add(s, n, count * sizeof *n);
 }
 
-/* The path relative to the source's folder, so that the same source under another path has the same
- * fingerprint. */
-static const char *within(const char *folder, const char *path)
+/* The path within the source's folder: the same source at another path has the
+ * same fingerprint. */
+static const char *path_within(const char *folder, const char *path)
 {
     size_t n = strlen(folder);
     while (n > 1 && folder[n - 1] == '/')
@@ -38,26 +38,26 @@ static const char *within(const char *folder, const char *path)
     return strncmp(path, folder, n) == 0 && path[n] == '/' ? path + n : path;
 }
 
-static void add_source(struct sha256 *s, const struct catalog *c, const char *path)
+static void hash_source(struct sha256 *s, const struct catalog *c, const char *path)
 {
     const struct stored *stored = &c->stored;
-    add_u64(s, stored->num_files);
+    hash_u64(s, stored->num_files);
     for (size_t i = 0; i < stored->num_files; i++) {
         const struct stored_file *f = &stored->files[i];
-        add_text(s, within(path, f->path));
-        add_u64(s, f->stamp.size_bytes);
-        add_u64(s, (uint64_t)f->stamp.mtime_ns);
+        hash_text(s, path_within(path, f->path));
+        hash_u64(s, f->stamp.size_bytes);
+        hash_u64(s, (uint64_t)f->stamp.mtime_ns);
     }
 }
 
-static void add_files(struct sha256 *s, const struct plan *p)
+static void hash_files(struct sha256 *s, const struct plan *p)
 {
-    add_u64(s, p->num_files);
+    hash_u64(s, p->num_files);
     for (size_t i = 0; i < p->num_files; i++) {
-        add_text(s, p->files[i].path);
-        add_u64(s, p->files[i].size_bytes);
+        hash_text(s, p->files[i].path);
+        hash_u64(s, p->files[i].size_bytes);
     }
-    add_u64(s, p->num_segments);
+    hash_u64(s, p->num_segments);
     for (size_t i = 0; i < p->num_segments; i++) {
         const struct segment *g = &p->segments[i];
         const uint64_t n[] = {g->file, g->dtype, g->wants_crc, g->offset_bytes, g->numel};
@@ -65,45 +65,45 @@ static void add_files(struct sha256 *s, const struct plan *p)
     }
 }
 
-static void add_carry(struct sha256 *s, const struct carry *c)
+static void hash_copy(struct sha256 *s, const struct plan_copy *c)
 {
     const struct tensor *t = c->source;
-    add_text(s, t->name);
-    add_u64(s, t->dtype);
-    add_u64(s, t->num_dims);
+    hash_text(s, t->name);
+    hash_u64(s, t->dtype);
+    hash_u64(s, t->num_dims);
     for (unsigned k = 0; k < t->num_dims; k++)
-        add_u64(s, t->shape[k]);
-    add_u64(s, t->num_pieces);
+        hash_u64(s, t->shape[k]);
+    hash_u64(s, t->num_pieces);
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *x = &t->pieces[i];
         const uint64_t n[] = {x->origin, x->dtype, x->file, x->byte_swapped,
                               piece_origin(x)->is_memory ? 0 : x->offset_bytes};
         sha256_add(s, n, sizeof n);
-        add_pair(s, &x->pair);
-        if (piece_origin(x)->is_memory || x->holder) add_u64(s, x->holder);
+        hash_pair(s, &x->pair);
+        if (piece_origin(x)->is_memory || x->holder) hash_u64(s, x->holder);
     }
-    add_u64(s, c->num_pieces);
+    hash_u64(s, c->num_pieces);
     for (size_t i = 0; i < c->num_pieces; i++) {
-        add_u64(s, c->pieces[i].segment);
-        add_pair(s, &c->pieces[i].pair);
+        hash_u64(s, c->pieces[i].segment);
+        hash_pair(s, &c->pieces[i].pair);
     }
 }
 
 void source_fingerprint(const struct catalog *c, const char *path, char fingerprint[SHA256_TEXT])
 {
     struct sha256 *s = sha256_start();
-    add_source(s, c, path);
+    hash_source(s, c, path);
     sha256_finish(s, fingerprint);
 }
 
 void plan_fingerprint(const struct plan *p, const char *path, char fingerprint[SHA256_TEXT])
 {
     struct sha256 *s = sha256_start();
-    add_source(s, p->source, path);
-    add_files(s, p);
-    add_u64(s, p->num_carries);
-    for (size_t i = 0; i < p->num_carries; i++)
-        add_carry(s, &p->carries[i]);
+    hash_source(s, p->source, path);
+    hash_files(s, p);
+    hash_u64(s, p->num_copies);
+    for (size_t i = 0; i < p->num_copies; i++)
+        hash_copy(s, &p->copies[i]);
     sha256_finish(s, fingerprint);
 }
 

@@ -15,7 +15,7 @@ static void add_holder(struct output_file *f, unsigned rank)
     if (f->shared) f->rank = 0;
 }
 
-static void add_holders(struct plan *p, const struct carry *c)
+static void add_holders(struct plan *p, const struct plan_copy *c)
 {
     for (size_t i = 0; i < c->num_pieces; i++) {
         struct output_file *f = &p->files[p->segments[c->pieces[i].segment].file];
@@ -31,8 +31,8 @@ void held_set_ranks(struct plan *p)
 {
     for (size_t i = 0; i < p->num_files; i++)
         p->files[i].held = p->files[i].shared = false;
-    for (size_t i = 0; i < p->num_carries; i++)
-        if (tensor_is_held(p->carries[i].source)) add_holders(p, &p->carries[i]);
+    for (size_t i = 0; i < p->num_copies; i++)
+        if (tensor_is_held(p->copies[i].source)) add_holders(p, &p->copies[i]);
 }
 
 struct pair *held_parts(const struct tensor *t, unsigned rank, struct arena *a, size_t *count)
@@ -44,9 +44,9 @@ struct pair *held_parts(const struct tensor *t, unsigned rank, struct arena *a, 
     return parts;
 }
 
-/* A carry that gets the target pieces of the parts that a rank holds. */
+/* A copy that gets the target pieces of a rank's parts. */
 struct restricting {
-    struct carry *carry;
+    struct plan_copy *copy;
     struct arena *arena;
     uint32_t segment;
 };
@@ -54,7 +54,7 @@ struct restricting {
 static enum status add_held(void *context, const struct pair *p, struct error *err)
 {
     struct restricting *r = context; /* p.a: the segment, p.b: the tensor */
-    struct carry *c = r->carry;
+    struct plan_copy *c = r->copy;
     struct pair pair = *p;
     TRY(pair_turn(&pair, c->source->name, err));
     *ARENA_PUSH(r->arena, c->pieces, c->num_pieces, c->pieces_capacity) =
@@ -62,13 +62,13 @@ static enum status add_held(void *context, const struct pair *p, struct error *e
     return OK;
 }
 
-static enum status restrict_carry(struct carry *c, unsigned rank, struct arena *a,
-                                  struct error *err)
+static enum status restrict_copy(struct plan_copy *c, unsigned rank, struct arena *a,
+                                 struct error *err)
 {
-    const struct carry whole = *c;
+    const struct plan_copy whole = *c;
     size_t num_parts;
     struct pair *parts = held_parts(c->source, rank, a, &num_parts);
-    *c = (struct carry){.source = whole.source};
+    *c = (struct plan_copy){.source = whole.source};
     for (size_t i = 0; i < whole.num_pieces; i++) {
         struct restricting r = {c, a, whole.pieces[i].segment};
         const struct pair target = pair_unpack(&whole.pieces[i].pair);
@@ -80,15 +80,16 @@ static enum status restrict_carry(struct carry *c, unsigned rank, struct arena *
     return OK;
 }
 
-enum status held_carries(const struct plan *p, unsigned rank, struct arena *a,
-                         const struct carry **out, struct error *err)
+enum status held_copies(const struct plan *p, unsigned rank, struct arena *a,
+                        const struct plan_copy **out, struct error *err)
 {
-    struct carry *own = NULL;
-    *out = p->carries;
-    for (size_t i = 0; i < p->num_carries; i++) {
-        if (!tensor_is_held(p->carries[i].source)) continue;
-        if (!own) *out = own = arena_copy(a, p->carries, p->num_carries * sizeof *own);
-        TRY(restrict_carry(&own[i], rank, a, err));
+    struct plan_copy *restricted = NULL;
+    *out = p->copies;
+    for (size_t i = 0; i < p->num_copies; i++) {
+        if (!tensor_is_held(p->copies[i].source)) continue;
+        if (!restricted)
+            *out = restricted = arena_copy(a, p->copies, p->num_copies * sizeof *restricted);
+        TRY(restrict_copy(&restricted[i], rank, a, err));
     }
     return OK;
 }

@@ -13,7 +13,7 @@
 enum { HEAD = 8, NUMBERS = 13, TASK_BYTES = NUMBERS * 8, RUN_BYTES = 4 * 8, MAX_RUNS = 1 << 24 };
 static const char title[] = "ferry journal 4 ";
 
-/* The numbers of a record in the order of the file. */
+/* The numbers of a record, in the order of the file. */
 static void task_numbers(const struct journal_task *t, uint64_t n[NUMBERS])
 {
     const uint64_t numbers[NUMBERS] = {
@@ -36,7 +36,8 @@ void journal_add(struct strbuf *records, const struct journal_task *t,
     strbuf_add(records, (const char *)runs, t->num_runs * RUN_BYTES);
 }
 
-/* The record at offset `at`; its bytes, or 0 where there is no whole one. */
+/* Parses the record at offset `at`; returns its bytes, or 0 if it is
+ * incomplete. */
 static size_t parse_record(const struct strbuf *text, size_t at, struct journal_task *t,
                            struct journal_run **runs)
 {
@@ -79,8 +80,8 @@ static enum status check_title(const char *path, const struct strbuf *text, cons
         memcmp(text->data + n, work, length) == 0 && text->data[n + length] == '\n')
         return OK;
     return fail(err, ERR_EXISTS,
-                "%s: is of an interrupted run with other arguments or of another source; --restart "
-                "discards it",
+                "%s: belongs to an interrupted run with other arguments or another source; "
+                "--restart discards it",
                 path);
 }
 
@@ -117,7 +118,7 @@ enum status journal_read(const char *path, const char *work, bool is_ours,
     if (!path_exists(path)) return OK;
     enum status st = file_read_all(path, UINT64_MAX, &text, err);
     if (!st && !(text.length && memchr(text.data, '\n', text.length)))
-        at = 0; /* killed while it was made */
+        at = 0; /* killed while creating it */
     if (!st && at) st = check_title(path, &text, work, err);
     while (!st && at) {
         struct journal_task t;
@@ -134,8 +135,8 @@ enum status journal_read(const char *path, const char *work, bool is_ours,
     return st;
 }
 
-static enum status append(int fd, const char *path, const char *work, const struct strbuf *records,
-                          bool durable, struct error *err)
+static enum status append_records(int fd, const char *path, const char *work,
+                                  const struct strbuf *records, bool durable, struct error *err)
 {
     off_t end = lseek(fd, 0, SEEK_END);
     if (end < 0) return fail_errno(err, ERR_IO, "%s", path);
@@ -156,7 +157,7 @@ enum status journal_append(const char *path, const char *work, const struct strb
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return fail_errno(err, ERR_IO, "%s", path);
-    enum status st = append(fd, path, work, records, durable, err);
+    enum status st = append_records(fd, path, work, records, durable, err);
     close(fd);
     return st;
 }

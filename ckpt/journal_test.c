@@ -1,4 +1,5 @@
-/* Journals: what was appended is read, up to the first record that is not whole. */
+/* Journals: what was appended is read, up to the first record that is not
+ * whole. */
 #include "ckpt/journal.h"
 
 #include <sys/stat.h>
@@ -43,7 +44,8 @@ static enum status check(void *context, const struct journal_task *t,
     return OK;
 }
 
-/* Appends tasks 0 to TASKS - 1, two by two; ends[i]: size of the file behind task i. */
+/* Appends tasks 0 to TASKS - 1, two by two; ends[i]: size of the file behind
+ * task i. */
 static void write_journal(off_t ends[TASKS])
 {
     struct error err;
@@ -121,7 +123,7 @@ static void a_journal_of_another_plan_is_refused(void **state)
     uint64_t n = 0;
     write_journal(ends);
     assert_fails(journal_read(path, other, true, check, &n, &err), ERR_EXISTS,
-                 "is of an interrupted run with other arguments or of another source");
+                 "belongs to an interrupted run with other arguments or another source");
     assert_int_equal(n, 0);
 }
 

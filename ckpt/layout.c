@@ -33,26 +33,29 @@ void layout_options_complete(struct layout_options *o, const struct layout *l)
     *o = all;
 }
 
+/* ---- divisibility ---- */
+
+static enum status check_divides(const char *what, uint64_t n, const char *size_name, uint64_t size,
+                                 struct error *err)
+{
+    if (n % size == 0) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s %" PRIu64 " is not divisible by %s %" PRIu64, what, n,
+                size_name, size);
+}
+
 /* ---- pipeline stages ---- */
 
-/* The layers of each stage in model order, before offsets are summed up. */
+/* Layers of each stage in model order, before offsets are summed. */
 struct deal {
     uint64_t num_stages;
     uint64_t *layers;               /* [num_stages] */
     uint64_t embedding_at, loss_at; /* stages */
 };
 
-static enum status wrong(struct error *err, const char *what, uint64_t n, const char *of,
-                         uint64_t by, const char *divisor)
-{
-    return fail(err, ERR_UNSUPPORTED, "%s %" PRIu64 " of %s is not a multiple of %s %" PRIu64, what,
-                n, of, divisor, by);
-}
-
 enum { LONGEST_LAYOUT = 1 << 20 }; /* letters of a pipeline layout once it is unrolled */
 
-/* Megatron's two rewritings of a pipeline layout: (..)*n becomes n times the content, then x*n
- * becomes n times x. */
+/* Megatron's two rewritings of a pipeline layout: first (..)*n becomes n times
+ * the content, then x*n becomes n times x. */
 static enum status unroll_groups(struct strbuf *out, const char *text, struct error *err)
 {
     for (const char *p = text; *p; p++) {
@@ -67,7 +70,8 @@ static enum status unroll_groups(struct strbuf *out, const char *text, struct er
         size_t inner = (size_t)(end - p) - 1;
         uint64_t times = strtoull(end + 2, &rest, 10);
         if (times > (LONGEST_LAYOUT - min_u64(out->length, LONGEST_LAYOUT)) / inner)
-            return fail(err, ERR_USAGE, "pipeline layout: too long");
+            return fail(err, ERR_USAGE, "pipeline layout: more than %d letters when unrolled",
+                        LONGEST_LAYOUT);
         for (uint64_t i = 0; i < times; i++)
             strbuf_add(out, p + 1, inner);
         p = rest - 1;
@@ -82,11 +86,12 @@ static enum status unroll_repeats(struct strbuf *out, const char *text, struct e
         uint64_t times = 1;
         if (p[1] == '*') {
             if (p[2] < '0' || p[2] > '9')
-                return fail(err, ERR_USAGE, "pipeline layout: no number behind \"%c*\"", *p);
+                return fail(err, ERR_USAGE, "pipeline layout: no number after \"%c*\"", *p);
             times = strtoull(p + 2, &rest, 10);
         }
         if (times > LONGEST_LAYOUT - out->length)
-            return fail(err, ERR_USAGE, "pipeline layout: too long");
+            return fail(err, ERR_USAGE, "pipeline layout: more than %d letters when unrolled",
+                        LONGEST_LAYOUT);
         strbuf_add_repeated(out, *p, times);
         if (rest) p = rest - 1;
     }
@@ -117,14 +122,14 @@ static enum status count_stages(struct deal *d, struct arena *a, const char *unr
             d->loss_at = s, losses++;
             break;
         default:
-            return fail(err, ERR_USAGE, "pipeline layout: \"%c\" is none of E t L | ( ) * ,", *p);
+            return fail(err, ERR_USAGE, "pipeline layout: \"%c\" is not one of E t L | ( ) * ,",
+                        *p);
         }
     }
     if (embeddings != 1 || losses != 1 || unrolled[0] != 'E' ||
         unrolled[strlen(unrolled) - 1] != 'L')
         return fail(err, ERR_USAGE,
-                    "pipeline layout: E must stand once, at the beginning, and L "
-                    "once, at the end");
+                    "pipeline layout: expected one E, at the beginning, and one L, at the end");
     return OK;
 }
 
@@ -152,35 +157,37 @@ static enum status deal_as_written(struct deal *d, struct arena *a, const char *
     return st;
 }
 
-/* Deals layers to pipeline ranks, then to their chunks; the first and the last rank may have their
- * own number. */
+/* Deals layers to pipeline ranks, then to their chunks. The first and last rank
+ * may have a given number. */
 static enum status deal_by_number(struct deal *d, const struct layout *l, uint64_t num_layers,
                                   struct error *err)
 {
     uint64_t first = l->options.first_layers, last = l->options.last_layers;
-    uint64_t own = (uint64_t)(first > 0) + (last > 0), middle = l->pp - own;
-    if (l->pp < own || first > num_layers || last > num_layers - first ||
+    uint64_t ends = (uint64_t)(first > 0) + (last > 0), middle = l->pp - ends;
+    if (l->pp < ends || first > num_layers || last > num_layers - first ||
         (!middle && first + last < num_layers))
         return fail(err, ERR_UNSUPPORTED,
                     "%" PRIu64 " layers cannot be distributed over %" PRIu64
                     " pipeline ranks with %" PRIu64 " in the first and %" PRIu64 " in the last",
                     num_layers, l->pp, first, last);
     uint64_t rest = num_layers - first - last + l->options.count_embedding + l->options.count_loss;
-    if (middle && rest % middle)
-        return wrong(err, "the number", rest, first || last ? "layers between" : "layers", middle,
-                     "pipeline size");
+    if (middle)
+        TRY(check_divides(ends ? "number of remaining layers" : "number of layers", rest,
+                          ends ? "the number of remaining pipeline ranks," : "pipeline size",
+                          middle, err));
     uint64_t each = middle ? rest / middle : 0;
     for (uint64_t p = 0; p < l->pp; p++) {
         uint64_t n = p == 0 && first ? first : p == l->pp - 1 && last ? last : each;
-        if (n % l->vpp)
-            return wrong(err, "the number", n, "layers a rank", l->vpp, "virtual stages");
+        TRY(check_divides("number of layers per rank", n, "the number of virtual stages,", l->vpp,
+                          err));
         for (uint64_t v = 0; v < l->vpp; v++)
             d->layers[v * l->pp + p] = n / l->vpp;
     }
     uint64_t end = d->num_stages - 1;
     if ((l->options.count_embedding && !d->layers[0]) || (l->options.count_loss && !d->layers[end]))
-        return fail(err, ERR_UNSUPPORTED,
-                    "no layer to take the place of the embedding or the loss");
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "the first or last stage has no layer to replace with the embedding or the loss");
     d->layers[0] -= l->options.count_embedding;
     d->layers[end] -= l->options.count_loss;
     return OK;
@@ -212,12 +219,12 @@ static enum status deal_layers(struct layout *l, struct arena *a, const struct l
     bool numbers = o->first_layers || o->last_layers, counted = o->count_embedding || o->count_loss;
     if (o->pipeline_layout && (numbers || counted))
         return fail(err, ERR_USAGE,
-                    "a pipeline layout says all; first, last and counted layers "
-                    "cannot be given as well");
+                    "a pipeline layout cannot be combined with layers of the first or last rank, "
+                    "or with counting the embedding or the loss");
     if (numbers && counted)
         return fail(err, ERR_USAGE,
-                    "layers of the first and last rank cannot be given where the "
-                    "embedding or the loss counts as a layer");
+                    "layers of the first or last rank cannot be combined with counting the "
+                    "embedding or the loss");
     if (o->pipeline_layout) {
         TRY(deal_as_written(&d, a, o->pipeline_layout, err));
         if (d.num_stages % l->pp ||
@@ -237,16 +244,8 @@ static enum status deal_layers(struct layout *l, struct arena *a, const struct l
 
 /* ---- sizes ---- */
 
-static enum status check_divides(const char *what, uint64_t n, const char *size_name, uint64_t size,
-                                 struct error *err)
-{
-    if (n % size == 0) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s %" PRIu64 " is not divisible by %s %" PRIu64, what, n,
-                size_name, size);
-}
-
-static enum status check_sizes(const struct layout *l, const struct model_config *c,
-                               struct error *err)
+static enum status check_parallel_sizes(const struct layout *l, const struct model_config *c,
+                                        struct error *err)
 {
     TRY(check_divides("num_attention_heads", c->num_attention_heads, "tensor parallel size", l->tp,
                       err));
@@ -275,7 +274,7 @@ static uint64_t or_one(uint64_t n)
     return n ? n : 1;
 }
 
-/* Computes vpp from the layers of a chunk, as Megatron's arguments.py does. */
+/* Computes vpp from the layers of a chunk, like Megatron's arguments.py. */
 static enum status count_virtual_stages(struct layout *l, const struct layout_options *o,
                                         uint64_t num_layers, struct error *err)
 {
@@ -284,12 +283,12 @@ static enum status count_virtual_stages(struct layout *l, const struct layout_op
     if (!each) return OK;
     if (o->virtual_stages || o->pipeline_layout || o->first_layers || o->last_layers)
         return fail(err, ERR_USAGE,
-                    "layers of a virtual stage cannot be given where their number, a pipeline "
-                    "layout, or layers of the first or last rank are");
+                    "layers per virtual stage cannot be combined with a number of virtual stages, "
+                    "a pipeline layout, or layers of the first or last rank");
     if (!layers || layers % l->pp || layers / l->pp % each)
         return fail(err, ERR_UNSUPPORTED,
                     "%" PRIu64 " layers on %" PRIu64
-                    " pipeline ranks cannot be cut into virtual stages of %" PRIu64,
+                    " pipeline ranks cannot be split into virtual stages of %" PRIu64,
                     layers, l->pp, each);
     l->vpp = layers / l->pp / each;
     return OK;
@@ -308,7 +307,7 @@ static void set_options(struct layout *l)
 enum status layout_make(struct layout *l, struct arena *a, const struct layout_options *o,
                         const struct model_config *config, struct error *err)
 {
-    enum { MAX_SIZE = 1 << 20 }; /* limit of sizes and stages; more is a typing error */
+    enum { MAX_SIZE = 1 << 20 }; /* limit of sizes and stages: more is a typing error */
     *l = (struct layout){.tp = or_one(o->tp),
                          .pp = or_one(o->pp),
                          .ep = or_one(o->ep),
@@ -318,8 +317,9 @@ enum status layout_make(struct layout *l, struct arena *a, const struct layout_o
     TRY(count_virtual_stages(l, o, config->num_layers, err));
     if (l->tp > MAX_SIZE || l->pp > MAX_SIZE || l->ep > MAX_SIZE || l->etp > MAX_SIZE ||
         l->vpp > MAX_SIZE / l->pp)
-        return fail(err, ERR_USAGE, "a parallel size, or the number of stages, above %d", MAX_SIZE);
-    TRY(check_sizes(l, config, err));
+        return fail(err, ERR_USAGE, "a parallel size or the number of stages is above %d",
+                    MAX_SIZE);
+    TRY(check_parallel_sizes(l, config, err));
     TRY(deal_layers(l, a, o, config->num_layers, err));
     if (l->vpp > 1 && l->pp == 1)
         return fail(err, ERR_UNSUPPORTED, "virtual pipeline stages need a pipeline size above 1");

@@ -1,14 +1,18 @@
-/* layout.h - the sizes of a parallel layout, and the layers of each of its stages. The shards of a
- * parameter: param.h.
+/* layout.h - the sizes of a parallel layout, and the layers of its stages. The
+ * shards of a parameter: param.h.
  *
- * Sizes after Megatron-Core: tensor (tp), pipeline (pp) with virtual stages (vpp), expert (ep) and
- * expert tensor (etp) parallel. A *stage* is one model chunk; stages are numbered in the order of
- * the model, so stage s = chunk * pp + pp_rank, and each has a run of consecutive layers, which may
- * be empty. How layers are dealt: megatron/core/transformer/transformer_layer.py
+ * Sizes as in Megatron-Core: tensor (tp), pipeline (pp) with virtual stages
+ * (vpp), expert (ep) and expert tensor (etp) parallel.
+ *
+ * A *stage* is one model chunk. Stages are numbered in model order, stage s =
+ * chunk * pp + pp_rank; each has a run of consecutive layers, possibly empty.
+ * How layers are dealt: megatron/core/transformer/transformer_layer.py
  * (get_transformer_layer_offset) and pipeline_parallel_layer_layout.py.
  *
- * Ranks within a pipeline stage: rank = tp + tp_size * dp for dense parameters, and rank = etp +
- * etp_size * (ep + ep_size * edp) for experts (parallel_state.py, order tp-cp-ep-dp-pp). */
+ * Ranks within a pipeline stage (parallel_state.py, order tp-cp-ep-dp-pp):
+ *
+ *   dense parameters: rank = tp + tp_size * dp
+ *   experts:          rank = etp + etp_size * (ep + ep_size * edp) */
 #ifndef FERRY_CKPT_LAYOUT_H
 #define FERRY_CKPT_LAYOUT_H
 
@@ -22,7 +26,8 @@ struct stage {
 };
 
 // clang-format off
-/* The fields by which a user or a file gives a layout. 0, false and NULL: not given. */
+/* The fields of a layout that a user or a file gives. 0, false and NULL: not
+ * given. */
 #define LAYOUT_FIELDS(X)                                                                           \
     X(UINT, tp)                                                                                    \
     X(UINT, pp)                                                                                    \
@@ -53,27 +58,30 @@ extern const struct field layout_fields[NUM_LAYOUT_FIELDS]; /* of struct layout_
 struct layout {
     LAYOUT_SIZES(FIELD_MEMBER)
     struct stage *stages;          /* [vpp * pp] */
-    struct layout_options options; /* complete options: layout_make() makes this layout from them */
+    struct layout_options options; /* complete: layout_make() makes this layout of them */
 };
 
 /* Whether any field of o is given. */
 bool layout_is_given(const struct layout_options *o);
-/* Sets the fields that o does not give from l: the sizes, and, unless o gives any field about
- * pipeline stages, how layers are dealt. etp stays open if o gives tp. */
+/* Completes o from l: sizes, and, unless o gives any field about pipeline
+ * stages, how layers are dealt. etp stays open if o gives tp. */
 void layout_options_complete(struct layout_options *o, const struct layout *l);
 
-/* The layout of o for this model; if etp is not given, it is tp. ERR_UNSUPPORTED if the layers
- * cannot be dealt so or a size does not divide another; names both. Stages lie in arena a. */
+/* Makes the layout of o for this model; etp defaults to tp. ERR_UNSUPPORTED,
+ * naming both, if the layers cannot be dealt so or a size does not divide
+ * another. Stages lie in arena a. */
 MUST_CHECK enum status layout_make(struct layout *l, struct arena *a,
                                    const struct layout_options *o,
                                    const struct model_config *config, struct error *err);
 /* The stages of pipeline rank p are p, p + pp, p + 2 pp, ... */
 const struct stage *layout_stage(const struct layout *l, uint64_t chunk, uint64_t pp_rank);
-/* "TP2 PP4 VPP2 EP8 ETP1"; sizes of 1 after TP are left out, and ETP if it equals TP. */
+/* "TP2 PP4 VPP2 EP8 ETP1", without sizes of 1 after TP, and without ETP equal
+ * to TP. */
 const char *layout_text(const struct layout *l, struct arena *a);
-/* The number of ranks of one pipeline stage: the least common multiple of tp and ep * etp. */
+/* Ranks of one pipeline stage: the least common multiple of tp and ep * etp. */
 uint64_t layout_stage_ranks(const struct layout *l);
-/* Whether a rank of a stage is tensor parallel rank tp and expert parallel rank ep. */
+/* Whether a rank of a stage has tensor parallel rank tp and expert parallel
+ * rank ep. */
 bool layout_has_rank(const struct layout *l, uint64_t tp, uint64_t ep);
 
 #endif

@@ -34,7 +34,7 @@ bool ledger_is_done(const struct ledger *l, size_t task)
     return l->done && l->done[task];
 }
 
-/* ---- what is done now ---- */
+/* ---- tasks of this run ---- */
 
 bool ledger_enter(struct ledger *l, const struct journal_task *t, const struct journal_run *runs)
 {
@@ -47,7 +47,7 @@ bool ledger_enter(struct ledger *l, const struct journal_task *t, const struct j
     return enough;
 }
 
-/* Takes the entries out; false if there are none or another thread is writing entries. */
+/* Takes the entries out; false if there are none, or another thread is writing. */
 static bool begin_flush(struct ledger *l, struct strbuf *entries)
 {
     pthread_mutex_lock(&l->lock);
@@ -77,14 +77,14 @@ enum status ledger_flush(struct ledger *l, struct error *err)
     return st;
 }
 
-/* ---- what an earlier run did ---- */
+/* ---- tasks of an earlier run ---- */
 
 struct resuming {
     struct ledger *ledger;
     ledger_take *take;
     void *context;
-    struct strbuf kept; /* entries that still hold */
-    bool dropped;       /* there are others */
+    struct strbuf kept; /* entries that hold */
+    bool dropped;       /* some do not hold */
 };
 
 static enum status no_such_task(const char *path, const struct journal_task *t, size_t num_tasks,
@@ -120,7 +120,7 @@ enum status ledger_resume(struct ledger *l, size_t num_tasks, ledger_take *take,
     l->num_tasks = num_tasks;
     l->done = must_calloc(num_tasks + 1, sizeof *l->done);
     enum status st = journal_read(o->path, l->work.data, true, take_task, &r, err);
-    if (!st && r.dropped) { /* before the files of the dropped records are written again */
+    if (!st && r.dropped) { /* before the files of dropped records are written again */
         st = path_remove(o->path, err);
         if (!st) st = journal_append(o->path, l->work.data, &r.kept, o->durable, err);
     }
@@ -128,7 +128,7 @@ enum status ledger_resume(struct ledger *l, size_t num_tasks, ledger_take *take,
     return st;
 }
 
-/* ---- what all ranks did ---- */
+/* ---- tasks of all ranks ---- */
 
 struct joining {
     const char *path;
@@ -138,8 +138,8 @@ struct joining {
     void *context;
 };
 
-/* A task that two processes of one rank have entered counts once. Of a held tensor, each rank
- * counts its part. */
+/* A task that two processes of one rank entered counts once. Each rank counts
+ * its part of a held tensor. */
 static enum status join_task(void *context, const struct journal_task *t,
                              const struct journal_run *runs, struct error *err)
 {
@@ -170,7 +170,7 @@ enum status ledger_join(const char *const *journals, unsigned num_ranks, const c
     free(j.seen);
     if (st || j.num_counted == num_tasks) return st;
     return fail(err, ERR_RANK,
-                "the ranks' journals tell of %zu tasks, the plan has %zu; --restart discards them "
-                "and begins anew",
+                "the ranks' journals record %zu of the plan's %zu tasks; --restart discards them "
+                "and starts over",
                 j.num_counted, num_tasks);
 }

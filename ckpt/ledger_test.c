@@ -149,7 +149,7 @@ static void ranks_count_every_task_once(void **state)
     for (size_t i = 0; i < 5; i++)
         assert_int_equal(counted[i], 1);
     assert_fails(ledger_join(journals, 2, "test", 6, count_item, counted, &err), ERR_RANK,
-                 "the ranks' journals tell of 5 tasks, the plan has 6");
+                 "the ranks' journals record 5 of the plan's 6 tasks");
     assert_fails(ledger_join(journals, 2, "test", 4, count_item, counted, &err), ERR_OURS,
                  "the run has");
     assert_fails(ledger_join(journals, 2, "other", 5, count_item, counted, &err), ERR_EXISTS,

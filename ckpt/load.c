@@ -13,7 +13,8 @@ static int by_tensor(const void *a, const void *b)
     return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
 }
 
-/* Each target is a segment, in an array of its own; tensors are read in the catalog's order. */
+/* Makes each target a segment in its own array. Tensors are read in the
+ * catalog's order. */
 static void add_targets(struct plan *p, const struct load_target *targets, size_t num_targets)
 {
     struct load_target *sorted = must_calloc(num_targets + 1, sizeof *sorted);
@@ -28,9 +29,9 @@ static void add_targets(struct plan *p, const struct load_target *targets, size_
     free(sorted);
 }
 
-static enum status make_plan(struct plan *p, const struct catalog *c,
-                             const struct load_target *targets, size_t num_targets,
-                             struct error *err)
+static enum status make_load_plan(struct plan *p, const struct catalog *c,
+                                  const struct load_target *targets, size_t num_targets,
+                                  struct error *err)
 {
     plan_init(p, c);
     add_targets(p, targets, num_targets);
@@ -56,7 +57,7 @@ enum status load_own_bytes(const struct load_target *targets, size_t num_targets
 {
     struct executor_options options = options_of(o);
     struct plan p;
-    enum status st = make_plan(&p, NULL, targets, num_targets, err);
+    enum status st = make_load_plan(&p, NULL, targets, num_targets, err);
     if (!st) *bytes = executor_own_bytes(&p, &options);
     plan_release(&p);
     return st;
@@ -68,7 +69,7 @@ enum status load_run(const struct catalog *c, const struct load_target *targets,
     struct executor_options options = options_of(o);
     struct executor_result r = {0};
     struct plan p;
-    enum status st = make_plan(&p, c, targets, num_targets, err);
+    enum status st = make_load_plan(&p, c, targets, num_targets, err);
     if (!st) st = executor_run(&p, NULL, &options, &r, err);
     *result = (struct load_result){.read_bytes = r.read_bytes, .loaded_bytes = r.written_bytes};
     plan_release(&p);

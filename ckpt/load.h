@@ -1,9 +1,12 @@
-/* load.h - loads the parts of a catalog's tensors that this process needs into its arrays.
+/* load.h - loads parts of a catalog's tensors into arrays of this process.
  *
- * A target maps elements of a logical tensor to elements of an array and gives the array's dtype.
- * load_run() makes a plan of arrays and runs it. It also reads elements without a target in two
- * cases: gaps of a few kilobytes, and all elements between the first and the last of targets that
- * overlap in a tensor. */
+ * A target maps elements of a logical tensor to elements of an array and gives
+ * the array's dtype. load_run() makes a plan of arrays and runs it. It reads
+ * elements without a target in two cases:
+ *
+ * - gaps of a few kilobytes;
+ * - all elements between the first and the last of targets that overlap in a
+ *   tensor. */
 #ifndef FERRY_CKPT_LOAD_H
 #define FERRY_CKPT_LOAD_H
 
@@ -19,8 +22,8 @@ struct load_target {
 
 struct load_options {
     unsigned threads; /* 0: as many as there are CPUs */
-    /* Resident bytes of the whole process, without pages of targets that become resident during the
-     * run; 0: no limit. */
+    /* Resident bytes of the whole process, without pages of targets that become
+     * resident in the run; 0: no limit. */
     uint64_t max_memory;
     enum progress_style progress;
     const char *what;       /* title of the progress bar; NULL: "loading" */
@@ -39,10 +42,12 @@ MUST_CHECK enum status load_own_bytes(const struct load_target *targets, size_t 
                                       const struct load_options *o, uint64_t *bytes,
                                       struct error *err);
 
-/* Fills all targets, in any order. Targets of one tensor may overlap in it, but not in memory.
- * ERR_UNSUPPORTED if a cast does not exist; ERR_CORRUPT if a target's tensor is not stored whole,
- * even where the target needs only a part. Messages name the tensor. After a failure the contents
- * of memory are undefined. */
+/* Fills all targets, in any order. Targets of one tensor may overlap in it, but
+ * not in memory. After a failure memory is undefined. Messages name the tensor:
+ *
+ * - ERR_UNSUPPORTED if a cast does not exist;
+ * - ERR_CORRUPT if a target's tensor is incomplete, even if the target needs
+ *   only a part. */
 MUST_CHECK enum status load_run(const struct catalog *c, const struct load_target *targets,
                                 size_t num_targets, const struct load_options *o,
                                 struct load_result *result, struct error *err);

@@ -21,7 +21,7 @@
 #include "common/threads.h"
 
 struct lock {
-    int folder; /* stays the same folder if it is renamed */
+    int folder; /* open; the same folder after a rename */
     char *name;
     struct lock_record record;
     pthread_t thread;
@@ -30,11 +30,10 @@ struct lock {
     pthread_cond_t wake;
 };
 
-/* ---- who we are ---- */
+/* ---- this process ---- */
 
-/* Start time of a process in clock ticks since boot; 0: there is no such process, or it is a
- * zombie.
- */
+/* Start time of a process in clock ticks since boot; 0: no such process, or a
+ * zombie. */
 static unsigned long long start_time(long pid)
 {
     char path[64], text[1024];
@@ -91,7 +90,7 @@ static void print_record(char text[LOCK_BYTES], const struct lock_record *r)
     memset(text, ' ', LOCK_BYTES);
     int n = snprintf(text, LOCK_BYTES, "%s %ld %llu %s %s %020llu %llu\n%s\n%s\n", r->host, r->pid,
                      r->start, r->scope, r->run, r->beat, r->since, r->work, r->state);
-    if (n < LOCK_BYTES) text[n] = ' '; /* snprintf wrote a '\0' there */
+    if (n < LOCK_BYTES) text[n] = ' '; /* in place of snprintf's '\0' */
     text[LOCK_BYTES - 1] = '\n';
 }
 
@@ -160,7 +159,8 @@ static bool has_ended(const struct lock_record *r)
     return strncmp(r->state, "ended", 5) == 0 || strncmp(r->state, "failed", 6) == 0;
 }
 
-/* Judges a process of another host or container by its beat, of which one look a second counts. */
+/* Judges a process of another host or container by its beat; one look a second
+ * counts. */
 static enum lock_life watch_beat(struct lock_watch *w, bool same, unsigned long long before)
 {
     double now = seconds_now();
@@ -205,8 +205,9 @@ enum status lock_watch_until_sure(struct lock_watch *w, const char *path, enum l
     const struct timespec pause = {0, 200000000};
     *life = lock_look(w, path);
     if (*life == LOCK_UNSURE && !w->error_number)
-        fprintf(stderr, "%s is of %s: looking whether that is alive, for up to %u s\n", path,
-                w->record.host, w->patience ? w->patience : LOCK_PATIENCE);
+        fprintf(stderr,
+                "%s belongs to a process on %s: checking for up to %u s whether it is alive\n",
+                path, w->record.host, w->patience ? w->patience : LOCK_PATIENCE);
     while (*life == LOCK_UNSURE) {
         if (interrupted()) return fail(err, ERR_INTERRUPTED, "interrupted");
         errno = w->error_number;
@@ -219,8 +220,8 @@ enum status lock_watch_until_sure(struct lock_watch *w, const char *path, enum l
 
 /* ---- holding ---- */
 
-/* Writes our record if the lock still is ours. If there is no file, another process has removed the
- * folder. The caller holds the mutex. */
+/* Writes this process's record if it still has the lock. Without a file,
+ * another process has removed the folder. The caller holds the mutex. */
 static void beat(struct lock *l)
 {
     char text[LOCK_BYTES];
@@ -271,7 +272,7 @@ static void new_run(char run[17])
     snprintf(run, 17, "%016" PRIx64, bits);
 }
 
-/* ERR_EXISTS if another process took the lock since it was seen free; ERR_IO. */
+/* ERR_EXISTS if another process took the lock since w saw it free; ERR_IO. */
 static enum status check_still_free(int folder, const char *name, const struct lock_watch *w,
                                     struct error *err)
 {
@@ -282,7 +283,7 @@ static enum status check_still_free(int folder, const char *name, const struct l
     if (w->found && lock_is_same_process(&now, &w->record) &&
         (now.beat == w->record.beat || has_ended(&now)))
         return OK;
-    return fail(err, ERR_EXISTS, "%s: busy: another ferry has it", name);
+    return fail(err, ERR_EXISTS, "%s: busy: another ferry holds it", name);
 }
 
 bool lock_is_still_free(const struct lock_watch *w, const char *path)
@@ -290,7 +291,8 @@ bool lock_is_still_free(const struct lock_watch *w, const char *path)
     return check_still_free(AT_FDCWD, path, w, NULL) == OK;
 }
 
-/* Holds flock of the folder, so that of two processes one sees the other's record. */
+/* Writes the first record. The caller holds flock of the folder: of two
+ * processes, one sees the other's record. */
 static enum status write_first(const struct lock *l, const char *folder, const struct lock_watch *w,
                                struct error *err)
 {

@@ -163,7 +163,7 @@ static void what_was_seen_free_must_still_be_so(void **state)
     l = take();
     assert_false(lock_is_still_free(&w, path));
     assert_fails(lock_take(&other, folder, "lock", &w, NULL, "x", &err), ERR_EXISTS,
-                 "lock: busy: another ferry has it");
+                 "lock: busy: another ferry holds it");
     lock_drop(l, NULL);
 }
 

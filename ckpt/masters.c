@@ -10,7 +10,7 @@
 #include "common/memory.h"
 #include "kernels/cpu/cast.h"
 
-enum { SAMPLE_RUNS = 8, SAMPLE_RUN = 32 }; /* elements that are compared of a large parameter */
+enum { SAMPLE_RUNS = 8, SAMPLE_RUN = 32 }; /* sampled runs of a large parameter, elements of each */
 
 struct comparing {
     struct scan_item *items;
@@ -21,7 +21,7 @@ struct comparing {
     uint64_t *first; /* [items] the first element that differs; UINT64_MAX: none */
 };
 
-/* Runs of elements, from the tensor's first to its last. */
+/* Runs of elements, spread from the tensor's first to its last. */
 static struct pair sample_of(const struct tensor *t)
 {
     const uint64_t steps = SAMPLE_RUNS - 1, last = t->numel - SAMPLE_RUN, stride = last / steps;
@@ -40,7 +40,7 @@ static void add_item(struct comparing *x, const struct tensor *weight, const str
     x->first[x->num_items++] = UINT64_MAX;
 }
 
-/* Adds the parameters that have masters with elements of their own. */
+/* Adds the parameters whose masters are stored separately. */
 static void add_items(struct comparing *x, const struct catalog *c)
 {
     static const char before[] = "optimizer.param.";
@@ -82,8 +82,8 @@ static const void *at_element(const void *elements, enum dtype dtype, uint64_t i
     return (const char *)elements + i * dtype_bytes(dtype);
 }
 
-/* Whether elements [from, from + count) of the panel's weight are those of its master rounded; if
- * not, *at is the first that differs. All NaN are equal. */
+/* Whether elements [from, from + count) of the panel's weight equal its rounded
+ * master; if not, *at is the first that differs. All NaN are equal. */
 static bool same_elements(const struct both *b, uint64_t from, uint64_t count, uint64_t *at)
 {
     const void *weight = at_element(b->panel->elements[0], b->weight, from);
@@ -100,7 +100,7 @@ static bool same_elements(const struct both *b, uint64_t from, uint64_t count, u
     return true;
 }
 
-/* Calls same_elements() for the runs of the sample that lie in the panel. */
+/* Compares the sample's runs in the panel. */
 static bool same_sample(const struct pair *part, const struct both *b, uint64_t *at)
 {
     const struct axis *runs = &part->axes[0];

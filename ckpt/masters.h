@@ -1,8 +1,9 @@
-/* masters.h - whether weights are what their master weights round to.
+/* masters.h - compares weights with their rounded master weights.
  *
- * Every optimizer of mixed precision updates the master weight and rounds it to the weight. So a
- * weight that differs from its rounded master shows that one of them is not what it was taken for:
- * the witness where a format does not say which elements are which parameter's. */
+ * Every optimizer of mixed precision updates the master and rounds it to the
+ * weight. A weight that differs from its rounded master proves that one of them
+ * was read wrongly: the check of formats that do not assign elements to
+ * parameters. */
 #ifndef FERRY_CKPT_MASTERS_H
 #define FERRY_CKPT_MASTERS_H
 
@@ -16,11 +17,12 @@ struct masters_options {
 
 struct masters_result {
     size_t compared, differ; /* parameters */
-    const char *first; /* the logical name of the first that differs, in the catalog's order */
-    uint64_t at;       /* its first element that differs */
+    const char *first;       /* logical name of the first that differs, in the catalog's order */
+    uint64_t at;             /* its first differing element */
 };
 
-/* Compares each parameter that has a master of its own (optimizer.param.NAME) with it. */
+/* Compares each parameter that has a separate master (optimizer.param.NAME)
+ * with it. */
 MUST_CHECK enum status masters_compare(const struct catalog *c, const struct masters_options *o,
                                        struct masters_result *out, struct error *err);
 

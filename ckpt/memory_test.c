@@ -1,5 +1,5 @@
-/* memory_test.c - from files into memory and back, and files that several ranks write together from
- * their memory. */
+/* memory_test.c - from files into memory and back, and files that several ranks
+ * write together from their memory. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,7 +38,7 @@ static void from_files_into_memory_and_back_is_as_worked_out(void **state)
     (void)state;
     uint64_t seed = test_seed();
     print_message("seed %llu\n", (unsigned long long)seed);
-    for (int n = 0; n < 40; n++) {
+    for (int n = 0; n < test_rounds(40); n++) {
         static struct output o;
         struct source s, loaded;
         struct error err = {0};
@@ -121,7 +121,8 @@ static void held_release(struct held *h)
     source_release(&h->source);
 }
 
-/* Makes h what it is in the process of a rank, which does not know the memory of others. */
+/* Makes h what it is in the process of a rank, which does not know the memory
+ * of others. */
 static struct executor_options be_rank(struct held *h, unsigned rank)
 {
     struct executor_options o = h->options;
@@ -133,7 +134,7 @@ static struct executor_options be_rank(struct held *h, unsigned rank)
     }
     o.rank = rank;
     o.journal_path = h->journals[rank];
-    o.carries = output_results(&h->output);
+    o.copies = output_results(&h->output);
     return o;
 }
 
@@ -145,13 +146,13 @@ static void run_rank(struct held *h, unsigned rank, bool resume, struct executor
     assert_ok(executor_run(&h->output.plan, h->output.folder, &o, result, &err));
 }
 
-static void check_sums(const struct held *h, const struct carry_result *results)
+static void check_sums(const struct held *h, const struct copy_result *results)
 {
     const struct plan *p = &h->output.plan;
-    for (size_t i = 0; i < p->num_carries; i++) {
-        const struct tensor *t = p->carries[i].source;
+    for (size_t i = 0; i < p->num_copies; i++) {
+        const struct tensor *t = p->copies[i].source;
         size_t k = (size_t)(t - h->source.catalog.tensors);
-        enum dtype to = p->segments[p->carries[i].pieces[0].segment].dtype;
+        enum dtype to = p->segments[p->copies[i].pieces[0].segment].dtype;
         struct digest read = {{0}}, written = {{0}};
         void *cast = malloc(t->numel * dtype_bytes(to) + 1);
         (void)cast_elements(cast, to, h->source.values[k], t->dtype, t->numel);
@@ -169,7 +170,7 @@ static void join_and_check(struct held *h, struct executor_result *result)
     struct error err = {0};
     struct executor_options o = be_rank(h, 0);
     assert_ok(executor_join(&h->output.plan, h->output.folder, &o, h->journals, result, &err));
-    check_sums(h, o.carries);
+    check_sums(h, o.copies);
     for (size_t i = 0; i < h->output.plan.num_files; i++)
         check_file(&h->output, i);
 }
@@ -195,9 +196,9 @@ static void ranks_fill_files_together_in_any_order(void **state)
     (void)state;
     uint64_t seed = test_seed();
     print_message("seed %llu\n", (unsigned long long)seed);
-    for (int i = 0; i < 60; i++)
+    for (int i = 0; i < test_rounds(60); i++)
         run_in_order(&seed, 400, 10, i % 2);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < test_rounds(4); i++)
         run_in_order(&seed, 400000, 5, i % 2);
 }
 
@@ -261,7 +262,8 @@ static void a_rank_that_was_killed_continues(void **state)
 
 static uint64_t test_state;
 
-/* A matrix of bytes of which each of two ranks holds half the columns, and its file. */
+/* A matrix of bytes of which each of two ranks holds half the columns, and its
+ * file. */
 static void halves_init(struct held *h, uint64_t side, bool wants_crc)
 {
     struct error err = {0};
@@ -310,7 +312,7 @@ static void large_tensors_are_held_in_many_tasks(void **state)
     run_rank(&h, 0, false, &result);
     struct executor_options o = be_rank(&h, 0);
     assert_ok(executor_join(&h.output.plan, h.output.folder, &o, h.journals, &result, &err));
-    check_sums(&h, o.carries);
+    check_sums(&h, o.copies);
     assert_ok(file_read_all(path_join(&h.source.arena, h.output.folder, "file-0"), UINT64_MAX,
                             &bytes, &err));
     assert_int_equal(bytes.length, SIDE * SIDE);
@@ -330,7 +332,7 @@ static void what_a_rank_has_not_written_is_missed(void **state)
         run_rank(&h, 0, false, &result);
         struct executor_options o = be_rank(&h, 0);
         assert_fails(executor_join(&h.output.plan, h.output.folder, &o, h.journals, &result, &err),
-                     ERR_RANK, "file-0: 5000 bytes of a segment were written by no rank");
+                     ERR_RANK, "file-0: no rank wrote 5000 bytes of a segment");
         assert_int_equal(h.output.finished[0], 0);
         held_release(&h);
     }
@@ -374,7 +376,7 @@ static void what_another_rank_holds_cannot_be_read(void **state)
     const struct tensor *t = &h.source.catalog.tensors[0];
     const struct load_target target = {t, pair_whole(0, 0, t->numel), DT_U8, memory};
     assert_fails(load_run(&h.source.catalog, &target, 1, &o, &r, &err), ERR_OURS,
-                 "tensor.0: elements that rank 1 holds");
+                 "tensor.0: its elements are in the memory of rank 1");
     held_release(&h);
 }
 

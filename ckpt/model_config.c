@@ -19,7 +19,7 @@ static bool has_rope_type(const struct model_config *c, const char *type)
     return has_rope(c) && c->rope_type && strcmp(c->rope_type, type) == 0;
 }
 
-/* Whether rope's frequencies are not the usual ones. */
+/* Whether rope's frequencies are scaled. */
 static bool is_scaled(const struct model_config *c)
 {
     return has_rope(c) && c->rope_type && strcmp(c->rope_type, "default");
@@ -99,7 +99,7 @@ const char *model_config_difference(const struct model_config *a, const struct m
     return NULL;
 }
 
-/* "0, 2, 5": the layers that have it. */
+/* "0, 2, 5": the layers with feature i. */
 static const char *layers_text(struct arena *a, const struct model_config *c, unsigned i)
 {
     struct strbuf text = {0};
@@ -134,9 +134,9 @@ void model_config_take(struct model_config *c, const struct model_config *from, 
 
 void model_config_take_unused(struct model_config *c, const struct model_config *other)
 {
-    const struct model_config own = *c;
+    const struct model_config before = *c;
     for (size_t i = 0; i < num_model_fields; i++)
-        if (!model_fields[i].matters(&own)) field_copy(&model_fields[i].field, c, other);
+        if (!model_fields[i].matters(&before)) field_copy(&model_fields[i].field, c, other);
     if (!c->rope_type) c->rope_type = "default";
 }
 

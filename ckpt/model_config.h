@@ -1,18 +1,18 @@
-/* model_config.h - the facts of a model that are needed to lay it out, to name its parts, and to
- * run it.
+/* model_config.h - the facts needed to lay out a model, name its parts and run
+ * it.
  *
- * Members have the names of Megatron-LM's arguments. A family's model map fills the struct from
- * config.json, a Megatron checkpoint from its args. The table below is the only list of its
- * members; reading, writing and printing use it. A number that is 0 and a text that is NULL are not
- * given. */
+ * Members have the names of Megatron-LM's arguments. A family's model map fills
+ * the struct from config.json, a Megatron checkpoint from its args. The table
+ * below is the only list of members; reading, writing and printing use it. A
+ * number of 0 and a NULL text are not given. */
 #ifndef FERRY_CKPT_MODEL_CONFIG_H
 #define FERRY_CKPT_MODEL_CONFIG_H
 
 #include "ckpt/field.h"
 
 // clang-format off
-/* Kind, name, role (enum field_role), what 0 or NULL means (enum field_zero), and when it
- * matters: an expression over const struct model_config *c. */
+/* Kind, name, role (enum field_role), meaning of 0 or NULL (enum field_zero),
+ * and when it matters: an expression over const struct model_config *c. */
 #define MODEL_FIELDS(X)                                                                                                                            \
     X(UINT, num_layers,                          MODEL,      UNKNOWN, true)                                                                        \
     X(UINT, hidden_size,                         MODEL,      UNKNOWN, true)                                                                        \
@@ -65,12 +65,11 @@
 
 struct model_config {
     MODEL_FIELDS(FIELD_MEMBER)
-    const bool *moe_layers; /* [num_layers] true: the layer has experts; NULL: all, if any */
-    const bool *
-        window_layers; /* [num_layers] true: the layer has the window, if there is one; NULL: all */
+    const bool *moe_layers;    /* [num_layers] the layer has experts; NULL: all, if any */
+    const bool *window_layers; /* [num_layers] the layer has the window; NULL: all */
 };
 
-/* Limits: layers and experts are counted, and memory is allocated for each. */
+/* Limits, since memory is allocated for each layer and expert. */
 enum {
     MAX_LAYERS = 100000,
     MAX_EXPERTS = 100000,
@@ -80,7 +79,7 @@ enum {
 
 enum field_role {
     FIELD_MODEL,      /* changes what is computed */
-    FIELD_LENGTH,     /* the number of positions in training; rope's frequencies may depend on it */
+    FIELD_LENGTH,     /* positions in training; rope's frequencies may depend on it */
     FIELD_VOCABULARY, /* the number of tokens; tensors show it */
     FIELD_STORAGE,    /* how tensors are stored */
     FIELD_TRAINING,   /* only used in training */
@@ -89,8 +88,8 @@ enum field_role {
 /* The meaning of 0 or NULL. */
 enum field_zero {
     ZERO_VALUE,   /* an ordinary value: no dropout, no window, the default */
-    ZERO_UNKNOWN, /* not known: a model always has another value */
-    ZERO_OMITTED, /* not given: config.json is written without it */
+    ZERO_UNKNOWN, /* not known: every model has another value */
+    ZERO_OMITTED, /* not given: config.json omits it */
 };
 
 struct model_field {
@@ -106,38 +105,38 @@ const struct model_field *model_field_find(const char *name);
 
 bool model_layer_is_moe(const struct model_config *c, uint64_t layer);
 bool model_layer_slides(const struct model_config *c, uint64_t layer);
-/* Sets add_bias_linear from the three biases that it stands for, or these from it, as far as they
- * are known. */
+/* Sets add_bias_linear from the three biases that it stands for, or these from
+ * it, as far as they are known. */
 void model_config_join_biases(struct model_config *c);
-/* Whether some layers have experts and others do not: Megatron then names layers one by one. */
+/* Whether only some layers have experts: Megatron then names layers one by one. */
 bool model_layers_differ(const struct model_config *c);
 
 /* ---- two configs ---- */
 
-/* A feature that each layer has or has not; such features are no rows of the table. */
+/* A feature of single layers; not a row of the table. */
 struct layer_field {
     const char *name; /* the member of struct model_config */
     bool (*has)(const struct model_config *c, uint64_t layer);
 };
 enum { NUM_LAYER_FIELDS = 2 };
 extern const struct layer_field layer_fields[NUM_LAYER_FIELDS];
-/* Whether a and b have feature i in the same layers. True if their numbers of layers differ, since
- * that is reported as the difference. */
+/* Whether a and b have feature i in the same layers. True if their numbers of
+ * layers differ, which is reported instead. */
 bool layer_field_equal(unsigned i, const struct model_config *a, const struct model_config *b);
 
-/* The first field in which two models differ ("moe_layers" and "window_layers" last); NULL: none.
- * Static text. */
+/* The first field in which two models differ ("moe_layers" and "window_layers"
+ * last), static text; NULL: none. */
 const char *model_config_difference(const struct model_config *a, const struct model_config *b);
 /* Copies one field from `from` to c. */
 void model_config_take(struct model_config *c, const struct model_config *from, const char *field);
-/* Copies the fields that c does not use (rope's of a model with learned positions, experts' of a
- * dense one) from `other`. */
+/* Copies the fields that c does not use from `other`: rope's for learned
+ * positions, experts' for a dense model. */
 void model_config_take_unused(struct model_config *c, const struct model_config *other);
-/* A copy of c, with the fields that it does not use, and those that change no logit (dropout ...),
- * from `from`. */
+/* A copy of c that takes the fields that c does not use, and those that change
+ * no logit (dropout ...), from `from`. */
 struct model_config model_config_with_unused(const struct model_config *c,
                                              const struct model_config *from);
-/* The value of a field as text; "not given" if it is not given. In arena a, or static. */
+/* A field as text, or "not given". In arena a, or static. */
 const char *model_config_text(const struct model_config *c, const char *field, struct arena *a);
 
 #endif

@@ -37,8 +37,8 @@ struct packing {
     char *to;
 };
 
-static enum status read_run(void *context, const struct block *b, uint64_t from, uint64_t to,
-                            bool *taken, struct error *err)
+static enum status read_packed_run(void *context, const struct block *b, uint64_t from, uint64_t to,
+                                   bool *taken, struct error *err)
 {
     struct packing *p = context;
     uint64_t count = block_count(b);
@@ -59,20 +59,21 @@ static void pack_strides(struct block *b)
     }
 }
 
-/* Reads each run of the file alone; all fit temp as they fit the buffer. */
+/* Reads each run of the file by itself. All fit temp as they fit the buffer. */
 static enum status read_packed(const struct fetching *f, const struct block *b, uint64_t from,
                                char *target, struct error *err)
 {
     struct packing p = {f, f->reader->temp};
     struct block packed = *b;
-    TRY(block_split(b, from, 0, read_run, &p, err));
+    TRY(block_split(b, from, 0, read_packed_run, &p, err));
     pack_strides(&packed);
     copy_axes(target, f->reader->temp, dtype_bytes(f->dtype), packed.num_axes, packed.axes);
     return OK;
 }
 
-/* Directly where runs of the file are runs of the buffer; else through temp, with one call for all
- * that the block spans where that is cheaper than one for each run. */
+/* Reads directly where runs of the file are runs of the buffer; else through
+ * temp, with one call for the block's whole span if that is cheaper than one a
+ * run. */
 static enum status read_block(void *context, const struct block *b, uint64_t from, uint64_t to,
                               bool *taken, struct error *err)
 {
@@ -95,8 +96,8 @@ static enum status read_block(void *context, const struct block *b, uint64_t fro
     return OK;
 }
 
-/* Prefetches runs and the small gaps between them at once, which is cheaper on a disk than skipping
- * the gaps. read_block() decides what is copied. */
+/* Prefetches runs together with small gaps between them: on a disk that is
+ * cheaper than skipping the gaps. read_block() decides what is copied. */
 static void expect_block(const struct fetching *f, const struct block *b, uint64_t from)
 {
     size_t element = dtype_bytes(f->dtype);
@@ -121,7 +122,7 @@ static enum status fetch_memory(const struct fetching *f, const struct block *b,
 {
     size_t element = dtype_bytes(f->dtype);
     if (!f->piece->memory)
-        return fail(err, ERR_OURS, "elements that rank %u holds", f->piece->holder);
+        return fail(err, ERR_OURS, "its elements are in the memory of rank %u", f->piece->holder);
     copy_axes(f->buffer + to * element, (const char *)f->piece->memory + from * element, element,
               b->num_axes, b->axes);
     return OK;
@@ -129,7 +130,7 @@ static enum status fetch_memory(const struct fetching *f, const struct block *b,
 
 /* ---- numbers ---- */
 
-/* Makes numbers from..: */
+/* Makes the numbers from number `from` on. */
 static enum status make_run(void *context, const struct block *b, uint64_t from, uint64_t to,
                             bool *taken, struct error *err)
 {

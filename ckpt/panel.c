@@ -10,11 +10,11 @@
 
 enum {
     NUMBERS = 32 << 10,  /* elements that panel_read_numbers reads at once */
-    WIDEST_ELEMENT = 16, /* bytes of any dtype's */
+    WIDEST_ELEMENT = 16, /* bytes of any dtype */
 };
 
 struct reading {
-    struct fetching fetching; /* to r->cast, where its elements are cast from */
+    struct fetching fetching; /* to `panel`, or to reader->cast before a cast */
     const struct tensor *tensor;
     char *panel; /* the caller's */
 };
@@ -39,7 +39,7 @@ static enum status read_joined(void *context, const struct pair *p, struct error
     return OK;
 }
 
-/* A panel that is being read. */
+/* A panel being read. */
 struct filling {
     struct panel_reader *reader;
     const struct tensor *tensor;
@@ -65,7 +65,7 @@ static enum status read_pieces(const struct filling *f, const struct pair *wante
     return OK;
 }
 
-/* Reads the elements of the panel, p.a, that a part has. */
+/* Reads the elements of the panel, p.a, in one of the parts. */
 static enum status read_part(void *context, const struct pair *p, struct error *err)
 {
     const struct filling *f = context;
@@ -78,7 +78,7 @@ static enum status read_part(void *context, const struct pair *p, struct error *
 static enum status check_whole_bytes(const struct tensor *t, struct error *err)
 {
     if (dtype_bytes(t->dtype)) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s: elements of %s have no whole bytes", t->name,
+    return fail(err, ERR_UNSUPPORTED, "%s: elements of dtype %s are not whole bytes", t->name,
                 dtype_infos[t->dtype].name);
 }
 

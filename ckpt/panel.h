@@ -1,7 +1,7 @@
 /* panel.h - reads a run of a logical tensor's elements from its pieces.
  *
- * All tensor bytes are read here: by scans panel by panel, and by callers that need a few elements.
- */
+ * All tensor bytes are read here: panel by panel by scans, a few by other
+ * callers. */
 #ifndef FERRY_CKPT_PANEL_H
 #define FERRY_CKPT_PANEL_H
 
@@ -11,32 +11,33 @@
 struct panel_reader {
     struct stored_reader *reader; /* the caller's, shared by threads */
     uint64_t buffer_bytes;
-    char *temp; /* [buffer_bytes] for reads that do not go directly to the panel */
-    char *cast; /* [buffer_bytes] for pieces of another dtype than their tensor's; else unused */
-    uint64_t read_bytes;      /* counted up */
-    struct cast_counts casts; /* to the tensors' dtypes, counted up */
+    char *temp;               /* [buffer_bytes] for reads that do not go directly to the panel */
+    char *cast;               /* [buffer_bytes] for pieces of another dtype than their tensor's */
+    uint64_t read_bytes;      /* increased */
+    struct cast_counts casts; /* to the tensors' dtypes; increased */
 };
 
-/* Reads elements [low, low + count) of t to the panel, in their order and in t's dtype; elements of
- * holes are 0. buffer_bytes holds count elements of t and of each of its pieces. ERR_UNSUPPORTED if
- * elements have no whole bytes. */
+/* Reads elements [low, low + count) of t to the panel, in order and in t's
+ * dtype; holes are 0. buffer_bytes must hold count elements of t and of each of
+ * its pieces. ERR_UNSUPPORTED if elements are not whole bytes. */
 MUST_CHECK enum status panel_read(struct panel_reader *r, const struct tensor *t, uint64_t low,
                                   uint64_t count, void *panel, struct error *err);
 
-/* Reads only the elements that parts[] have (a: flat in t and nested; b is ignored), each to its
- * place in the panel. The rest of the panel is undefined: gaps in a file are read too where one
- * larger read is cheaper than several. */
+/* Reads only the elements of parts[] (a: flat in t and nested; b is ignored),
+ * each to its place in the panel. The rest of the panel is undefined: gaps in a
+ * file are read too if one larger read is cheaper than several. */
 MUST_CHECK enum status panel_read_parts(struct panel_reader *r, const struct tensor *t,
                                         uint64_t low, uint64_t count, const struct pair *parts,
                                         size_t num_parts, void *panel, struct error *err);
 
-/* Reads the first `count` elements of t as numbers: a few megabytes of tokens or results. */
+/* Reads the first `count` elements of t as numbers: a few megabytes of tokens
+ * or results. */
 MUST_CHECK enum status panel_read_numbers(const struct catalog *c, const struct tensor *t,
                                           uint64_t count, double *values, struct error *err);
 
-/* Whether pieces are stored in another dtype than the tensor's. */
+/* Whether pieces have another dtype than the tensor. */
 bool tensor_is_mixed(const struct tensor *t);
-/* Whether the tensor is a hole: it has no stored bytes. */
+/* Whether the tensor is a hole, without stored bytes. */
 bool tensor_is_hole(const struct tensor *t);
 /* ERR_UNSUPPORTED if panels of the tensor cannot be read and cast to a dtype. */
 MUST_CHECK enum status tensor_check_cast(const struct tensor *t, enum dtype to, struct error *err);

@@ -5,7 +5,8 @@
 
 /* ---- panels ---- */
 
-/* Reads the whole tensor through windows of at most `most` elements and compares every byte. */
+/* Reads the whole tensor through windows of at most `most` elements and
+ * compares every byte. */
 static void check_tensor(struct source *s, const struct tensor *t, struct stored_reader *reader,
                          uint64_t most, uint64_t *cast_elements)
 {
@@ -95,12 +96,14 @@ static uint64_t bytes_fetched(const struct pair *pair, uint64_t count, size_t bu
 static void close_runs_are_read_at_once_and_far_ones_alone(void **state)
 {
     (void)state;
-    /* 1000 runs of 64 of 128: one call for all is cheaper; of 64 KiB: it is not. */
+    /* 1000 runs of 64 of 128: one call for all is cheaper; of 64 KiB: it is
+     * not. */
     const struct pair close = {.num_axes = 2, .axes = {{1000, 64, 128}, {64, 1, 1}}};
     assert_int_equal(bytes_fetched(&close, 64000, 1 << 20), 999 * 128 + 64);
     const struct pair far = {.num_axes = 2, .axes = {{10, 64, 65536}, {64, 1, 1}}};
     assert_int_equal(bytes_fetched(&far, 640, 1 << 20), 640);
-    /* A block that does not fit the buffer is halved: gaps between halves are not read. */
+    /* A block that does not fit the buffer is halved: gaps between halves are
+     * not read. */
     assert_int_equal(bytes_fetched(&close, 64000, 64000), 998 * 128 + 2 * 64);
     /* A transpose of single bytes. */
     const struct pair columns = {.num_axes = 2, .axes = {{100, 50, 1}, {50, 1, 100}}};
@@ -127,7 +130,7 @@ static void a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all(void **state)
     assert_false(tensor_is_mixed(t));
     assert_ok(catalog_add(&s.catalog, "f4", DT_F4, 1, shape, &t, &err));
     assert_fails(panel_read(&r, t, 0, 4, panel, &err), ERR_UNSUPPORTED,
-                 "f4: elements of F4 have no whole bytes");
+                 "f4: elements of dtype F4 are not whole bytes");
     source_release(&s);
 }
 

@@ -10,8 +10,8 @@
 
 /* ---- names ---- */
 
-/* The end of the number at text (digits between dots, or {l} or {e}); text itself if no number
- * begins there. */
+/* The end of the number at text (digits before a dot, or {l} or {e}); text
+ * itself if there is none. */
 static const char *behind_number(const char *text)
 {
     size_t digits = strspn(text, "0123456789");
@@ -31,7 +31,7 @@ int param_name_compare(const char *a, const char *b)
     }
 }
 
-static int by_name(const void *a, const void *b)
+static int by_param_name(const void *a, const void *b)
 {
     const struct param_spec *const *x = a, *const *y = b;
     return param_name_compare((*x)->name, (*y)->name);
@@ -41,11 +41,11 @@ void param_table_sort(struct param_table *t)
 {
     for (size_t i = 0; i < t->count; i++)
         t->by_name[i] = &t->specs[i];
-    qsort(t->by_name, t->count, sizeof *t->by_name, by_name);
+    qsort(t->by_name, t->count, sizeof *t->by_name, by_param_name);
 }
 
-/* "17.rest", written one way: no 017. */
-static bool take_number(const char **text, uint64_t *number)
+/* Takes a number without leading zeros, as in "17.rest". */
+static bool take_name_number(const char **text, uint64_t *number)
 {
     size_t digits = strspn(*text, "0123456789");
     if (digits == 0 || digits > 19 || (**text == '0' && digits > 1)) return false;
@@ -54,13 +54,13 @@ static bool take_number(const char **text, uint64_t *number)
     return true;
 }
 
-/* Whether a name is one of the spec's. */
-static bool matches(const struct param_spec *s, const char *name, struct param *out)
+/* Whether a name matches the spec. */
+static bool name_matches(const struct param_spec *s, const char *name, struct param *out)
 {
     *out = (struct param){.spec = s, .rest = name};
     for (const char *p = s->name; *p;) {
         if (strncmp(p, "{l}", 3) == 0 || strncmp(p, "{e}", 3) == 0) {
-            if (!take_number(&name, p[1] == 'l' ? &out->layer : &out->expert)) return false;
+            if (!take_name_number(&name, p[1] == 'l' ? &out->layer : &out->expert)) return false;
             p += 3;
             if (p[-2] == 'l' && *name) out->rest = name + 1;
         } else if (*p++ != *name++) {
@@ -82,9 +82,9 @@ bool param_find(const struct param_table *t, const char *name, struct param *out
         else
             high = middle;
     }
-    for (; t && low < t->count; low++) { /* names that differ in a number alone are neighbours */
+    for (; t && low < t->count; low++) { /* names that differ only in numbers are neighbours */
         const struct param_spec *s = t->by_name[low];
-        if (matches(s, name, out)) return true;
+        if (name_matches(s, name, out)) return true;
         if (param_name_compare(s->name, name)) return false;
     }
     return false;
@@ -118,7 +118,7 @@ bool param_of_expert(const struct param_spec *s)
 
 /* ---- sections ---- */
 
-/* A parameter, and the rank whose part is asked for. */
+/* A parameter, and the rank whose part is wanted. */
 struct split {
     const struct param_spec *spec;
     const char *name;
@@ -149,7 +149,8 @@ static enum status not_divisible(const struct split *x, uint64_t n, struct error
                 lines_of(x), x->size);
 }
 
-/* "9 rows are not gate and up of one size", "9 rows are not z, x and dt as 4 : 4 : 1" */
+/* "9 rows do not split into gate and up of equal size", "9 rows do not split
+ * into z, x and dt as 4 : 4 : 1" */
 static enum status not_of_sections(const struct split *x, struct error *err)
 {
     const struct param_spec *s = x->spec;
@@ -162,9 +163,9 @@ static enum status not_of_sections(const struct split *x, struct error *err)
                       s->sections[k].name);
     for (unsigned k = 0; k < s->num_sections && !s->even; k++)
         strbuf_printf(&text, "%s%" PRIu64, k ? " : " : " as ", s->sections[k].size);
-    if (s->even) strbuf_add_text(&text, " of one size");
+    if (s->even) strbuf_add_text(&text, " of equal size");
     if (s->repeat != 1) strbuf_printf(&text, ", %" PRIu64 " times", s->repeat);
-    enum status st = fail(err, ERR_UNSUPPORTED, "%s: %" PRIu64 " %s are not %s", x->name,
+    enum status st = fail(err, ERR_UNSUPPORTED, "%s: %" PRIu64 " %s do not split into %s", x->name,
                           x->shape[s->split], lines_of(x), text.data);
     strbuf_release(&text);
     return st;
@@ -180,7 +181,7 @@ static enum status size_sections(const struct split *x, uint64_t sizes[MAX_SECTI
         sizes[k] = s->even ? 1 : s->sections[k].size;
         divisor = greatest_divisor(divisor, sizes[k]);
         if (!sizes[k])
-            return fail(err, ERR_UNSUPPORTED, "%s: the config does not tell the size of its %s",
+            return fail(err, ERR_UNSUPPORTED, "%s: the config does not give the size of its %s",
                         x->name, s->sections[k].name);
     }
     for (unsigned k = 0; k < s->num_sections; k++)
@@ -193,30 +194,31 @@ static enum status size_sections(const struct split *x, uint64_t sizes[MAX_SECTI
 
 /* ---- shards ---- */
 
-/* The rank's own tensor is [start, start + extent) of the split dimension for each part; its own
- * shape follows from them. */
+/* Pairs each part, [start, start + extent) of the split dimension, with its
+ * place in the rank's tensor, whose shape follows from the parts. */
 static enum status make_pairs(const struct split *x, struct param_parts *out, struct error *err)
 {
     const unsigned d = (unsigned)x->spec->split;
-    uint64_t stride[MAX_AXES], own = 0, inner = 1;
+    uint64_t stride[MAX_AXES], local = 0, inner = 1;
     for (unsigned i = 0; i < out->count; i++)
-        own += x->spec->split < 0 ? 0 : out->extent[i][d];
-    if (x->spec->split >= 0) out->shape[d] = own;
+        local += x->spec->split < 0 ? 0 : out->extent[i][d];
+    if (x->spec->split >= 0) out->shape[d] = local;
     for (unsigned k = x->num_dims; k-- > 0; inner *= out->shape[k])
         stride[k] = inner;
-    own = 0;
+    local = 0;
     for (unsigned i = 0; i < out->count; i++) {
-        if (!pair_of_box(&out->pairs[i], x->num_dims, x->shape, out->start[i], out->extent[i], own,
-                         stride))
-            return fail(err, ERR_OURS, "%s: a shard that is not a view", x->name);
-        if (x->spec->split >= 0) own += out->extent[i][d] * stride[d];
+        if (!pair_of_box(&out->pairs[i], x->num_dims, x->shape, out->start[i], out->extent[i],
+                         local, stride))
+            return fail(err, ERR_OURS, "%s: a shard of it is not a view", x->name);
+        if (x->spec->split >= 0) local += out->extent[i][d] * stride[d];
     }
     return OK;
 }
 
-/* Adds a part of the split dimension; merges it with the previous one if they are consecutive. */
-static void add_part(const struct split *x, struct param_parts *out, uint64_t start,
-                     uint64_t extent, bool continues)
+/* Adds a part of the split dimension, or extends the previous part if it
+ * continues that. */
+static void add_shard_part(const struct split *x, struct param_parts *out, uint64_t start,
+                           uint64_t extent, bool continues)
 {
     const int split = x->spec->split;
     if (continues) {
@@ -238,7 +240,7 @@ static enum status split_evenly(const struct split *x, struct param_parts *out, 
 {
     uint64_t n = x->shape[x->spec->split], share = n / x->size;
     if (n % x->size) return not_divisible(x, n, err);
-    add_part(x, out, x->rank * share, share, false);
+    add_shard_part(x, out, x->rank * share, share, false);
     return OK;
 }
 
@@ -249,12 +251,12 @@ static enum status split_sections(const struct split *x, struct param_parts *out
     for (unsigned k = 0; k < x->spec->num_sections; at += sizes[k++]) {
         uint64_t share = sizes[k] / x->size;
         if (sizes[k] % x->size) return not_divisible(x, sizes[k], err);
-        add_part(x, out, at + x->rank * share, share, false);
+        add_shard_part(x, out, at + x->rank * share, share, false);
     }
     return OK;
 }
 
-/* The part that one rank has of a repeat that several ranks share. */
+/* The part of one rank in a repeat that several ranks share. */
 static enum status share_repeat(const struct split *x, struct param_parts *out, struct error *err)
 {
     const struct param_spec *s = x->spec;
@@ -271,13 +273,14 @@ static enum status share_repeat(const struct split *x, struct param_parts *out, 
         bool shared = s->sections[k].shared, before = k > 0 && s->sections[k - 1].shared;
         uint64_t share = shared ? sizes[k] : sizes[k] / sharing;
         if (!shared && sizes[k] % sharing) return not_divisible(x, sizes[k] * s->repeat, err);
-        add_part(x, out, at + (shared ? 0 : x->rank % sharing * share), share, shared && before);
+        add_shard_part(x, out, at + (shared ? 0 : x->rank % sharing * share), share,
+                       shared && before);
     }
     return OK;
 }
 
-/* Whether ranks take whole repeats, and share a repeat if there are more ranks than repeats. True
- * for several repeats, or one with shared sections. */
+/* Whether ranks take whole repeats, or share one if there are more ranks than
+ * repeats: if there are several repeats, or shared sections. */
 static bool goes_by_repeats(const struct param_spec *s)
 {
     bool shares = false;
@@ -301,7 +304,7 @@ static enum status split_parts(const struct split *x, enum param_use use, struct
 {
     const struct param_spec *s = x->spec;
     if (s->split < 0 || x->size == 1) {
-        add_part(x, out, 0, s->split < 0 ? 0 : x->shape[s->split], false);
+        add_shard_part(x, out, 0, s->split < 0 ? 0 : x->shape[s->split], false);
         return OK;
     }
     if (!s->num_sections) return split_evenly(x, out, err);
@@ -314,7 +317,8 @@ static enum status check_dims(const struct param_spec *s, const char *name, unsi
                               struct error *err)
 {
     if (num_dims <= MAX_AXES && s->split < (int)num_dims) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", name, num_dims);
+    return fail(err, ERR_UNSUPPORTED, "%s: has %u dimensions, expected %d to %d", name, num_dims,
+                s->split + 1, MAX_AXES);
 }
 
 enum status param_shard(const struct param_spec *s, const char *name, unsigned num_dims,

@@ -101,7 +101,8 @@ static void other_names_are_no_parameters(void **state)
 
 /* ---- shards ---- */
 
-/* A parameter of up to three dimensions and eight sections, of which some are shared. */
+/* A parameter of up to three dimensions and eight sections, of which some are
+ * shared. */
 static struct param_spec random_spec(uint64_t *seed, unsigned num_dims)
 {
     struct param_spec s = {.split = (int)test_below(seed, num_dims + 1) - 1, .repeat = 1};
@@ -164,8 +165,8 @@ static const struct param_spec gate_up = {.split = 0,
                                           .sections = {{"gate", 3, 0}, {"up", 3, 0}}};
 static const struct param_spec columns = {.split = 1, .repeat = 1};
 
-/* Ranks [0, 1, 2] share group 0, [3, 4, 5] group 1: a query head of 2 rows each, and the group's
- * key and value, which are one part. */
+/* Ranks [0, 1, 2] share group 0, [3, 4, 5] group 1: a query head of 2 rows
+ * each, and the group's key and value, which are one part. */
 static void more_ranks_than_query_groups_copy_key_and_value(void **state)
 {
     (void)state;
@@ -244,10 +245,28 @@ static const struct {
      2,
      PARAM_STORED,
      "fc1: 5 rows are not divisible by tensor parallel size 2"},
-    {&gate_up, "fc1", 2, {9, 4}, 3, PARAM_STORED, "fc1: 9 rows are not gate and up of one size"},
-    {&columns, "fc2", 1, {8}, 2, PARAM_STORED, "fc2: 1 dimensions"},
-    {&gate_up, "b", MAX_AXES + 1, {8, 1, 1, 1, 1, 1, 1, 1, 1}, 2, PARAM_STORED, "b: 9 dimensions"},
-    {&mixed, "in", 2, {8, 4}, 2, PARAM_STORED, "in: 8 rows are not z, x and dt as 4 : 4 : 1"},
+    {&gate_up,
+     "fc1",
+     2,
+     {9, 4},
+     3,
+     PARAM_STORED,
+     "fc1: 9 rows do not split into gate and up of equal size"},
+    {&columns, "fc2", 1, {8}, 2, PARAM_STORED, "fc2: has 1 dimensions, expected 2 to 8"},
+    {&gate_up,
+     "b",
+     MAX_AXES + 1,
+     {8, 1, 1, 1, 1, 1, 1, 1, 1},
+     2,
+     PARAM_STORED,
+     "b: has 9 dimensions, expected 1 to 8"},
+    {&mixed,
+     "in",
+     2,
+     {8, 4},
+     2,
+     PARAM_STORED,
+     "in: 8 rows do not split into z, x and dt as 4 : 4 : 1"},
     {&mixed,
      "in",
      2,
@@ -255,7 +274,7 @@ static const struct {
      2,
      PARAM_STORED,
      "in: 1 rows are not divisible by tensor parallel size 2"},
-    {&unknown, "in", 2, {8, 4}, 2, PARAM_STORED, "in: the config does not tell the size of its dt"},
+    {&unknown, "in", 2, {8, 4}, 2, PARAM_STORED, "in: the config does not give the size of its dt"},
     {&qkv,
      "qkv",
      2,
@@ -283,7 +302,7 @@ static const struct {
      {22, 4},
      4,
      PARAM_COMPUTED,
-     "qkv: 22 rows are not query, key and value as 6 : 2 : 2, 2 times"},
+     "qkv: 22 rows do not split into query, key and value as 6 : 2 : 2, 2 times"},
 };
 
 static void what_ranks_do_not_divide_is_refused(void **state)
@@ -308,7 +327,7 @@ static void the_whole_is_found_from_a_part(void **state)
     assert_int_equal(shape[0], 4);
     assert_int_equal(shape[1], 15);
     assert_fails(param_whole_shape(&columns, "x", 1, local, 3, shape, &err), ERR_UNSUPPORTED,
-                 "x: 1 dimensions");
+                 "x: has 1 dimensions, expected 2 to 8");
 }
 
 /* ---- the vocabulary ---- */
@@ -316,7 +335,8 @@ static void the_whole_is_found_from_a_part(void **state)
 static void the_vocabulary_is_rounded_up_as_megatron_does(void **state)
 {
     (void)state;
-    /* calculate_padded_vocab_size(vocab, divisible_by, tp) of megatron/training/vocab_utils.py */
+    /* calculate_padded_vocab_size(vocab, divisible_by, tp) of
+     * megatron/training/vocab_utils.py */
     assert_int_equal(padded_vocab_size(128256, 128, 1), 128256);
     assert_int_equal(padded_vocab_size(128256, 128, 8), 129024);
     assert_int_equal(padded_vocab_size(50257, 128, 1), 50304);
@@ -338,7 +358,8 @@ static enum status see_rows(void *context, const struct pair *p, struct error *e
     return OK;
 }
 
-/* 11 true rows of 3, padded to 16: rank 2 of 4 has the last three and one of padding. */
+/* 11 true rows of 3, padded to 16: rank 2 of 4 has the last three and one of
+ * padding. */
 static void padding_is_clipped_by_the_true_rows(void **state)
 {
     (void)state;
@@ -347,14 +368,14 @@ static void padding_is_clipped_by_the_true_rows(void **state)
     uint64_t padded[MAX_AXES];
     struct param_parts p;
     struct error err = {0};
-    struct rows_seen own = {0}, behind = {0};
+    struct rows_seen inside = {0}, behind = {0};
     param_padded_shape(&embedding, 2, shape, 16, padded);
     assert_int_equal(padded[0], 16);
     assert_ok(param_shard(&embedding, "e", 2, padded, 2, 4, PARAM_STORED, &p, &err));
-    assert_ok(pair_clip(&p.pairs[0], 0, 11 * 3, "e", see_rows, &own, &err));
+    assert_ok(pair_clip(&p.pairs[0], 0, 11 * 3, "e", see_rows, &inside, &err));
     assert_ok(pair_clip(&p.pairs[0], 11 * 3, 5 * 3, "e", see_rows, &behind, &err));
-    assert_int_equal(own.elements, 9);
-    assert_int_equal(own.last, 11 * 3);
+    assert_int_equal(inside.elements, 9);
+    assert_int_equal(inside.last, 11 * 3);
     assert_int_equal(behind.elements, 3);
     param_padded_shape(&columns, 2, shape, 16, padded);
     assert_int_equal(padded[0], 11);

@@ -18,7 +18,7 @@ void plan_init(struct plan *p, const struct catalog *source)
 
 void plan_release(struct plan *p)
 {
-    map_release(&p->carried);
+    map_release(&p->copy_names);
     catalog_release(&p->made);
     arena_release(&p->arena);
 }
@@ -51,22 +51,22 @@ uint32_t plan_add_segment(struct plan *p, uint32_t file, enum dtype dtype, uint6
     return (uint32_t)(p->num_segments - 1);
 }
 
-static struct carry *carry_of(struct plan *p, const struct tensor *t)
+static struct plan_copy *copy_of(struct plan *p, const struct tensor *t)
 {
-    size_t i = p->num_carries;
-    if (!map_add(&p->carried, t->name, i, &i)) {
-        if (p->carries[i].source != t) p->twice = t->name;
-        return &p->carries[i];
+    size_t i = p->num_copies;
+    if (!map_add(&p->copy_names, t->name, i, &i)) {
+        if (p->copies[i].source != t) p->twice = t->name;
+        return &p->copies[i];
     }
-    struct carry *c = ARENA_PUSH(&p->arena, p->carries, p->num_carries, p->carries_capacity);
-    *c = (struct carry){.source = t};
+    struct plan_copy *c = ARENA_PUSH(&p->arena, p->copies, p->num_copies, p->copies_capacity);
+    *c = (struct plan_copy){.source = t};
     return c;
 }
 
 void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
                     const struct pair *pair)
 {
-    struct carry *c = carry_of(p, t);
+    struct plan_copy *c = copy_of(p, t);
     if (!c->pieces_capacity) {
         c->pieces_capacity = 1;
         c->pieces = arena_alloc(&p->arena, sizeof *c->pieces);
@@ -82,7 +82,7 @@ enum dtype plan_piece_dtype(const struct plan *p, const struct target_piece *pie
 
 /* A piece that fills a segment. */
 struct filling {
-    const struct carry *carry;
+    const struct plan_copy *copy;
     const struct target_piece *piece;
 };
 
@@ -92,13 +92,13 @@ static int by_segment(const void *a, const void *b)
     return x->piece->segment < y->piece->segment ? -1 : x->piece->segment > y->piece->segment;
 }
 
-/* The pieces of a segment, seen from it. */
+/* Turns the pieces of a segment, so that a is the segment. */
 static enum status turn_fillings(const struct filling *f, size_t n, struct pair *pairs,
                                  struct error *err)
 {
     for (size_t i = 0; i < n; i++) {
         pairs[i] = pair_unpack(&f[i].piece->pair);
-        TRY(pair_turn(&pairs[i], f[i].carry->source->name, err));
+        TRY(pair_turn(&pairs[i], f[i].copy->source->name, err));
     }
     return OK;
 }
@@ -107,7 +107,7 @@ static enum status check_tiles(const struct plan *p, const struct filling *f, si
                                struct pair *pairs, struct error *err)
 {
     const struct segment *s = &p->segments[f->piece->segment];
-    const char *path = p->files[s->file].path, *name = f->carry->source->name;
+    const char *path = p->files[s->file].path, *name = f->copy->source->name;
     size_t bad;
     uint64_t covered;
     TRY(turn_fillings(f, n, pairs, err));
@@ -131,7 +131,7 @@ static enum status check_segment(const struct plan *p, const struct filling *f, 
     return st;
 }
 
-/* A hole is neither read nor written, so it has no cast and no other pieces. */
+/* A hole is neither read nor written: it has no cast and no other pieces. */
 static enum status check_holes(const struct tensor *t, struct error *err)
 {
     for (size_t i = 0; i < t->num_pieces; i++)
@@ -140,7 +140,7 @@ static enum status check_holes(const struct tensor *t, struct error *err)
     return OK;
 }
 
-static enum status check_casts(const struct plan *p, const struct carry *c, struct error *err)
+static enum status check_casts(const struct plan *p, const struct plan_copy *c, struct error *err)
 {
     enum dtype last = NUM_DTYPES;
     for (size_t i = 0; i < c->num_pieces; i++) {
@@ -151,8 +151,8 @@ static enum status check_casts(const struct plan *p, const struct carry *c, stru
     return OK;
 }
 
-/* Nests the target pieces, as pair_join() wants them. */
-static enum status check_carry(struct plan *p, struct carry *c, struct error *err)
+/* Nests the target pieces for pair_join(). */
+static enum status check_copy(struct plan *p, struct plan_copy *c, struct error *err)
 {
     const struct tensor *t = c->source;
     TRY(tensor_check(t, err));
@@ -168,18 +168,18 @@ static enum status check_carry(struct plan *p, struct carry *c, struct error *er
         TRY(pair_require_nested(&pair, t->name, err));
         if (pair_count(&pair) &&
             (pair.a_offset > t->numel || pair_a_span(&pair) > t->numel - pair.a_offset))
-            return fail(err, ERR_OURS, "%s: planned from elements that it does not have", t->name);
+            return fail(err, ERR_OURS, "%s: the plan takes elements past its end", t->name);
         if (memcmp(&pair, &added, sizeof pair)) c->pieces[i].pair = pair_pack(&p->arena, &pair);
     }
     return OK;
 }
 
-/* Returns their number. */
+/* Returns the number of fillings. */
 static size_t collect_fillings(const struct plan *p, struct filling *all)
 {
     size_t count = 0;
-    for (size_t i = 0; i < p->num_carries; i++) {
-        const struct carry *c = &p->carries[i];
+    for (size_t i = 0; i < p->num_copies; i++) {
+        const struct plan_copy *c = &p->copies[i];
         for (size_t k = 0; k < c->num_pieces; k++)
             if (!is_memory(p, c->pieces[k].segment))
                 all[count++] = (struct filling){c, &c->pieces[k]};
@@ -190,8 +190,8 @@ static size_t collect_fillings(const struct plan *p, struct filling *all)
 static enum status check_fillings(const struct plan *p, struct error *err)
 {
     size_t n = 0, filled = 0, wanted = 0;
-    for (size_t i = 0; i < p->num_carries; i++)
-        n += p->carries[i].num_pieces;
+    for (size_t i = 0; i < p->num_copies; i++)
+        n += p->copies[i].num_pieces;
     struct filling *all = malloc(n * sizeof *all + 1);
     if (!all) return fail(err, ERR_MEMORY, "no memory to check a plan of %zu pieces", n);
     enum status st = OK;
@@ -217,13 +217,13 @@ static uint64_t segment_bytes(const struct segment *s)
     return s->numel * dtype_bytes(s->dtype);
 }
 
-static int by_place(const void *a, const void *b, void *segments)
+static int by_file_offset(const void *a, const void *b, void *segments)
 {
     const struct segment *all = segments;
     const struct segment *x = &all[*(const uint32_t *)a], *y = &all[*(const uint32_t *)b];
     if (x->file != y->file) return x->file < y->file ? -1 : 1;
     if (x->offset_bytes != y->offset_bytes) return x->offset_bytes < y->offset_bytes ? -1 : 1;
-    if (!x->numel != !y->numel) return x->numel ? 1 : -1; /* an empty one lies before */
+    if (!x->numel != !y->numel) return x->numel ? 1 : -1; /* an empty one comes first */
     return x < y ? -1 : x > y;
 }
 
@@ -233,7 +233,7 @@ static enum status check_places(struct plan *p, struct error *err)
     for (size_t i = 0; i < p->num_segments; i++)
         p->by_file[i] = (uint32_t)i;
     if (p->num_segments)
-        qsort_r(p->by_file, p->num_segments, sizeof *p->by_file, by_place, p->segments);
+        qsort_r(p->by_file, p->num_segments, sizeof *p->by_file, by_file_offset, p->segments);
     uint64_t end = 0;
     uint32_t file = UINT32_MAX;
     for (size_t i = 0; i < p->num_segments; i++) {
@@ -247,7 +247,8 @@ static enum status check_places(struct plan *p, struct error *err)
         if (s->numel > MAX_ELEMENTS || s->offset_bytes < end ||
             s->offset_bytes > p->files[file].size_bytes ||
             segment_bytes(s) > p->files[file].size_bytes - s->offset_bytes)
-            return fail(err, ERR_OURS, "%s: a segment at %" PRIu64 " overlaps or lies outside",
+            return fail(err, ERR_OURS,
+                        "%s: a segment at %" PRIu64 " overlaps another or lies outside the file",
                         p->files[file].path, s->offset_bytes);
         end = s->offset_bytes + segment_bytes(s);
     }
@@ -258,7 +259,7 @@ static enum status check_files(const struct plan *p, struct error *err)
 {
     for (size_t i = 0; i < p->num_files; i++)
         if (!p->files[i].path != !p->files[0].path)
-            return fail(err, ERR_OURS, "a plan of both files and memory");
+            return fail(err, ERR_OURS, "the plan has both files and arrays in memory");
     return OK;
 }
 
@@ -266,20 +267,20 @@ enum status plan_finish(struct plan *p, struct error *err)
 {
     TRY(check_files(p, err));
     if (p->twice) return fail(err, ERR_OURS, "%s: two tensors of one name are planned", p->twice);
-    for (size_t i = 0; i < p->num_carries; i++)
-        TRY(check_carry(p, &p->carries[i], err));
+    for (size_t i = 0; i < p->num_copies; i++)
+        TRY(check_copy(p, &p->copies[i], err));
     TRY(check_fillings(p, err));
     TRY(check_places(p, err));
     held_set_ranks(p);
     p->source_bytes = p->target_bytes = 0;
-    for (size_t i = 0; i < p->num_carries; i++)
-        p->source_bytes += p->carries[i].source->numel * dtype_bytes(p->carries[i].source->dtype);
+    for (size_t i = 0; i < p->num_copies; i++)
+        p->source_bytes += p->copies[i].source->numel * dtype_bytes(p->copies[i].source->dtype);
     for (size_t i = 0; i < p->num_files; i++)
         p->target_bytes += p->files[i].size_bytes;
     return OK;
 }
 
-/* ---- who writes it ---- */
+/* ---- the rank of each file ---- */
 
 struct file_size {
     size_t file;

@@ -71,9 +71,9 @@ static void a_plan_that_fits_is_sorted_and_summed_up(void **state)
     fill(u, late, 0, 0, 5);
     fill(u, early, 5, 0, 5);
     assert_ok(plan_finish(&p, &err));
-    assert_int_equal(p.num_carries, 2);
-    assert_ptr_equal(p.carries[0].source, t);
-    assert_int_equal(p.carries[1].num_pieces, 2);
+    assert_int_equal(p.num_copies, 2);
+    assert_ptr_equal(p.copies[0].source, t);
+    assert_int_equal(p.copies[1].num_pieces, 2);
     assert_int_equal(p.source_bytes, 20 + 40);
     assert_int_equal(p.target_bytes, 100 + 40);
     assert_int_equal(p.files[other].num_segments, 2);
@@ -114,9 +114,9 @@ static void elements_that_come_twice_or_lie_past_the_end_are_found(void **state)
     fill(t, 0, 3, 3, 1);
     assert_fails(plan_finish(&p, &err), ERR_OURS,
                  "out: elements of w are planned twice or past their segment's end");
-    p.carries[0].num_pieces = 1;
+    p.copies[0].num_pieces = 1;
     assert_ok(plan_finish(&p, &err));
-    p.carries[0].pieces[0].pair.b_offset = 1;
+    p.copies[0].pieces[0].pair.b_offset = 1;
     assert_fails(plan_finish(&p, &err), ERR_OURS, "are planned twice or past");
 }
 
@@ -124,10 +124,10 @@ static void elements_that_the_source_does_not_have_are_found(void **state)
 {
     (void)state;
     (void)add_ordinary();
-    p.carries[0].pieces[0].pair.a_offset = 1;
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: planned from elements that it does not have");
-    p.carries[0].pieces[0].pair.a_offset = 11;
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: planned from elements that it does not have");
+    p.copies[0].pieces[0].pair.a_offset = 1;
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: the plan takes elements past its end");
+    p.copies[0].pieces[0].pair.a_offset = 11;
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: the plan takes elements past its end");
 }
 
 static void a_source_that_is_not_whole_is_found(void **state)
@@ -144,7 +144,8 @@ static void segments_of_a_file_that_overlap_are_found(void **state)
     struct tensor *t = add_ordinary();
     uint32_t s = add_segment_at(0, DT_BF16, 10, 27);
     fill(t, s, 0, 0, 10);
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "out: a segment at 27 overlaps or lies outside");
+    assert_fails(plan_finish(&p, &err), ERR_OURS,
+                 "out: a segment at 27 overlaps another or lies outside the file");
     p.segments[s].offset_bytes = 28;
     assert_ok(plan_finish(&p, &err));
     p.segments[s].offset_bytes = 8;
@@ -156,16 +157,19 @@ static void segments_outside_their_file_are_found(void **state)
     (void)state;
     (void)add_ordinary();
     p.files[0].size_bytes = 27;
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "out: a segment at 8 overlaps or lies outside");
+    assert_fails(plan_finish(&p, &err), ERR_OURS,
+                 "out: a segment at 8 overlaps another or lies outside the file");
     p.files[0].size_bytes = 28;
     assert_ok(plan_finish(&p, &err));
     p.segments[0].offset_bytes = 29;
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "out: a segment at 29 overlaps or lies outside");
+    assert_fails(plan_finish(&p, &err), ERR_OURS,
+                 "out: a segment at 29 overlaps another or lies outside the file");
     p.segments[0].offset_bytes = UINT64_MAX - 10;
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "overlaps or lies outside");
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "overlaps another or lies outside the file");
 }
 
-/* As safetensors has it: an empty tensor lies where the next one begins, or the last one ended. */
+/* As safetensors has it: an empty tensor lies where the next one begins, or the
+ * last one ended. */
 static void empty_segments_may_lie_anywhere_between_others(void **state)
 {
     (void)state;
@@ -177,7 +181,8 @@ static void empty_segments_may_lie_anywhere_between_others(void **state)
     assert_ok(plan_finish(&p, &err));
     assert_int_equal(p.by_file[2], between);
     p.segments[between].offset_bytes = 101;
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "a segment at 101 overlaps or lies outside");
+    assert_fails(plan_finish(&p, &err), ERR_OURS,
+                 "a segment at 101 overlaps another or lies outside the file");
 }
 
 static void dtypes_that_cannot_be_cast_are_refused(void **state)
@@ -201,7 +206,8 @@ static void elements_without_whole_bytes_are_refused(void **state)
     uint32_t file = plan_add_file(&p, "out");
     p.files[file].size_bytes = 4;
     fill(t, add_segment_at(file, DT_F4, 8, 0), 0, 0, 8);
-    assert_fails(plan_finish(&p, &err), ERR_UNSUPPORTED, "f4: elements of F4 have no whole bytes");
+    assert_fails(plan_finish(&p, &err), ERR_UNSUPPORTED,
+                 "f4: elements of dtype F4 are not whole bytes");
 }
 
 static void a_tensor_may_go_out_in_several_dtypes(void **state)
@@ -224,11 +230,11 @@ static void memory_need_not_be_filled(void **state)
     fill(t, add_segment_at(file, DT_F32, 10, 0), 2, 5, 3);
     fill(t, add_segment_at(file, DT_F32, 10, 0), 2, 8, 1);
     assert_ok(plan_finish(&p, &err));
-    p.carries[0].pieces[1].pair.a_offset = 10;
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: planned from elements that it does not have");
-    p.carries[0].pieces[1].pair.a_offset = 9;
+    p.copies[0].pieces[1].pair.a_offset = 10;
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "w: the plan takes elements past its end");
+    p.copies[0].pieces[1].pair.a_offset = 9;
     (void)plan_add_file(&p, "out");
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "a plan of both files and memory");
+    assert_fails(plan_finish(&p, &err), ERR_OURS, "the plan has both files and arrays in memory");
 }
 
 static void holes_have_no_cast(void **state)
@@ -283,7 +289,7 @@ static void views_whose_size_overflows_are_refused(void **state)
 {
     (void)state;
     (void)add_ordinary();
-    struct packed_pair *pair = &p.carries[0].pieces[0].pair;
+    struct packed_pair *pair = &p.copies[0].pieces[0].pair;
     const uint64_t half = UINT64_C(1) << 32; /* half * half is 0 elements, and spans 1 */
     *pair = packed(2, (struct axis[]){{half, half, 1}, {half, 1, half}});
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: not a nested view");
@@ -302,10 +308,10 @@ static void views_that_repeat_elements_are_refused_and_others_nested(void **stat
     const struct pair pair = {.num_axes = 2, .axes = {{3, 1, 2}, {2, 3, 1}}};
     plan_add_piece(&p, t, s, &pair);
     assert_ok(plan_finish(&p, &err));
-    assert_int_equal(p.carries[0].pieces[0].pair.axes[0].a_stride, 3);
-    p.carries[0].pieces[0].pair = packed(2, (struct axis[]){{2, 1, 3}, {3, 1, 1}});
+    assert_int_equal(p.copies[0].pieces[0].pair.axes[0].a_stride, 3);
+    p.copies[0].pieces[0].pair = packed(2, (struct axis[]){{2, 1, 3}, {3, 1, 1}});
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: not a nested view");
-    p.carries[0].pieces[0].pair = packed(2, (struct axis[]){{2, 3, 1}, {3, 1, 1}});
+    p.copies[0].pieces[0].pair = packed(2, (struct axis[]){{2, 3, 1}, {3, 1, 1}});
     assert_fails(plan_finish(&p, &err), ERR_OURS, "w: not a nested view");
 }
 
@@ -318,7 +324,8 @@ static void a_segment_of_more_elements_than_can_be_is_found(void **state)
     fill(t, s, 0, 0, MAX_ELEMENTS);
     fill(t, s, 0, MAX_ELEMENTS, 1);
     p.files[0].size_bytes = UINT64_MAX;
-    assert_fails(plan_finish(&p, &err), ERR_OURS, "out: a segment at 28 overlaps or lies outside");
+    assert_fails(plan_finish(&p, &err), ERR_OURS,
+                 "out: a segment at 28 overlaps another or lies outside the file");
 }
 
 static void nothing_at_all_is_a_plan_too(void **state)

@@ -18,10 +18,9 @@
 #include "common/strbuf.h"
 
 const char publish_lock[] = ".ferry-lock", publish_journal[] = ".ferry-journal";
-static const char command_name[] =
-    ".ferry-command"; /* the command line that made the staging folder, as text */
+static const char command_name[] = ".ferry-command"; /* the command line of the run, as text */
 
-/* ---- what is there ---- */
+/* ---- existing folders ---- */
 
 static bool matches_any(const char *name, const char *const *patterns, size_t count)
 {
@@ -36,8 +35,8 @@ bool publish_is_private(const char *name)
     return strncmp(name, prefix, sizeof prefix - 1) == 0;
 }
 
-/* Whether a name is one that staging uses. */
-static bool is_ours(const char *name)
+/* Whether a name belongs to staging. */
+static bool is_staging_name(const char *name)
 {
     static const char *const ours[] = {".*.ferry-partial", ".*.ferry-old"};
     return matches_any(name, ours, COUNT(ours));
@@ -51,13 +50,13 @@ static enum status is_empty(const char *folder, bool but_for_ours, bool *empty, 
     enum status st = folder_list(folder, &a, &list, err);
     *empty = true;
     for (size_t i = 0; i < list.count && !st; i++)
-        if (!but_for_ours || !is_ours(list.names[i])) *empty = false;
+        if (!but_for_ours || !is_staging_name(list.names[i])) *empty = false;
     arena_release(&a);
     return st;
 }
 
-/* Whether a folder is a root of units: it has a name that a sign matches, or only staging
- * folders. */
+/* Whether a folder is a root of units: a name in it matches a sign, or it holds
+ * only staging folders. */
 static enum status is_root(const char *folder, const char *const *signs, bool *root,
                            struct error *err)
 {
@@ -72,7 +71,7 @@ static enum status is_root(const char *folder, const char *const *signs, bool *r
     enum status st = folder_list(folder, &a, &list, err);
     for (size_t i = 0; i < list.count && !st; i++) {
         if (matches_any(list.names[i], signs, num_signs)) *root = true;
-        if (!is_ours(list.names[i])) foreign++;
+        if (!is_staging_name(list.names[i])) foreign++;
     }
     if (!st && !foreign) *root = true;
     arena_release(&a);
@@ -93,8 +92,8 @@ static bool lies_in(const char *path, const char *folder)
     return strncmp(path, folder, n) == 0 && (!path[n] || path[n] == '/' || folder[n - 1] == '/');
 }
 
-/* ERR_USAGE if one of source and destination lies in the other. Paths that do not exist yet are
- * resolved by their existing parents. */
+/* ERR_USAGE if one of source and destination lies in the other. Missing paths
+ * are resolved by their existing parents. */
 static enum status check_source(const struct publishing *p, const char *source, struct error *err)
 {
     const char *from = path_real(p->arena, source), *to = path_real(p->arena, p->destination);
@@ -114,7 +113,8 @@ static const char *lock_of(const struct publishing *p, const char *folder)
     return path_join(p->arena, folder, publish_lock);
 }
 
-/* A run that ended after its rename has left its lock in the published folder. */
+/* Whether a run ended after its rename: it left its lock in the published
+ * folder. */
 static bool is_unfinished(const struct publishing *p, const char *folder)
 {
     struct lock_watch w = {.found = false};
@@ -126,8 +126,8 @@ static bool is_made(const struct publishing *p, const char *unit_folder)
     return p->options.is_made && p->options.is_made(p->options.context, unit_folder);
 }
 
-/* Whether a run of the same work ended after it had moved its unit into place; then *final is the
- * folder that it moved. If it had created the root, it moved the whole root. */
+/* Whether a run of the same work ended after it moved its unit into place;
+ * *final is then the folder that it moved: the whole root if it created that. */
 static bool is_in_place(const struct publishing *p, const char *root, const char *unit_folder,
                         const char **final)
 {
@@ -135,8 +135,8 @@ static bool is_in_place(const struct publishing *p, const char *root, const char
     return path_is_folder(unit_folder) && is_unfinished(p, *final) && is_made(p, unit_folder);
 }
 
-/* Adds the finished bytes of a journal. Each rank has its own journal, whose work is "WORK, rank
- * R". */
+/* Adds the finished bytes of a journal. Each rank has one, of the work "WORK,
+ * rank R". */
 static void add_journal(const struct publishing *p, const char *path, struct publish_left *left)
 {
     struct journal_summary s = journal_summarize(path, p->arena);
@@ -161,8 +161,8 @@ static const char *command_of(const struct publishing *p)
     return out;
 }
 
-/* Looks at the staging folder of an interrupted run, whose lock w has found free. Without a
- * finished task, the lock has the work. */
+/* Looks at the staging folder of an interrupted run, whose lock w found free.
+ * Without a finished task, the lock gives the work. */
 static struct publish_left find_left(const struct publishing *p, const struct lock_watch *w)
 {
     struct publish_left left = {.found = false};
@@ -176,8 +176,8 @@ static struct publish_left find_left(const struct publishing *p, const struct lo
     return left;
 }
 
-/* Looks for an interrupted run. Does not wait until it is sure that a lock is free: publish_begin()
- * does. */
+/* Looks for an interrupted run, without waiting until a lock is surely free:
+ * publish_begin() waits. */
 static void look_for_left(struct publishing *p)
 {
     struct lock_watch w = {.patience = p->options.patience};
@@ -195,21 +195,22 @@ bool publish_discards_left(const struct publishing *p)
     return p->left.found && (p->options.restart || (!p->left.same_work && p->options.overwrite));
 }
 
-static bool is_complete(const struct publishing *p)
+static bool is_destination_complete(const struct publishing *p)
 {
     return !p->finished && !path_exists(p->staging) && !path_exists(lock_of(p, p->final)) &&
            is_made(p, p->unit_folder);
 }
 
-/* For a rank above 0: rank 0 may have published the common work already, or be about to. */
+/* Whether the destination may exist already. For a rank above 0, rank 0 may
+ * have published the common work. */
 static bool may_be_there(const struct publishing *p)
 {
     if (p->finished || (p->complete && p->options.resume)) return true;
     return p->options.joins && !p->options.overwrite && is_made(p, p->unit_folder);
 }
 
-/* Whether an existing folder is replaced: with --overwrite, or if an interrupted run has left it
- * and that is discarded. */
+/* Whether an existing folder is replaced: with --overwrite, or as the rest of
+ * an interrupted run that is discarded. */
 static bool is_to_replace(const struct publishing *p)
 {
     if (!p->options.may_replace) return false;
@@ -218,35 +219,33 @@ static bool is_to_replace(const struct publishing *p)
            (is_unfinished(p, p->final) || is_unfinished(p, p->destination));
 }
 
-/* Checks the existing folder or file at the place of the unit. */
+/* Checks the existing folder or file at the unit's place. */
 static enum status check_final(struct publishing *p, struct error *err)
 {
     bool empty;
     if (!path_exists(p->final)) return OK;
     if (!path_is_folder(p->final))
-        return fail(err, ERR_EXISTS, "%s: exists, and is no folder", p->final);
+        return fail(err, ERR_EXISTS, "%s: exists and is not a folder", p->final);
     TRY(is_empty(p->final, p->stays, &empty, err));
     if (empty) return OK;
     if (p->stays)
         return fail(err, ERR_EXISTS,
-                    "%s: exists and is not empty; it cannot be replaced, since it is a mount point "
-                    "or its parent cannot be written",
+                    "%s: exists and is not empty; it cannot be replaced, because it is a mount "
+                    "point or its parent is not writable",
                     p->final);
     if (may_be_there(p)) return OK;
     if (is_to_replace(p))
         return p->options.may_replace(p->options.context, p->final, &p->replaces, err);
     if (is_unfinished(p, p->final) || is_unfinished(p, p->destination))
-        return fail(
-            err, ERR_EXISTS,
-            "%s: exists, from a run with other arguments or of another source that was "
-            "interrupted just before it was done: the same command finishes it, --overwrite "
-            "replaces it",
-            p->final);
+        return fail(err, ERR_EXISTS,
+                    "%s: exists, from a run with other arguments or another source, interrupted "
+                    "just before its end: the same command finishes it, --overwrite replaces it",
+                    p->final);
     return fail(err, ERR_EXISTS, "%s: exists and is not empty; --overwrite replaces it", p->final);
 }
 
-/* The path by which a folder can be renamed: without trailing slashes; a link, "." or ".."
- * resolved. */
+/* The path by which a folder can be renamed: without trailing slashes; links,
+ * "." and ".." resolved. */
 static const char *renamable(struct arena *a, const char *path)
 {
     struct stat s;
@@ -258,7 +257,7 @@ static const char *renamable(struct arena *a, const char *path)
     return real ? real : plain;
 }
 
-/* Whether another folder can take the place of this one. */
+/* Whether another folder can replace this one. */
 static bool can_be_replaced(struct arena *a, const char *folder)
 {
     struct stat own, above;
@@ -293,21 +292,22 @@ enum status publish_check(struct publishing *p, struct arena *a, const char *des
     p->unit_folder = unit_folder;
     const char *name = path_base(a, p->final);
     const char *parent = p->stays ? p->final : path_parent(a, p->final);
-    if (!*name) return fail(err, ERR_USAGE, "\"%s\" is no name for a destination", destination);
+    if (!*name)
+        return fail(err, ERR_USAGE, "\"%s\" is not a valid name for a destination", destination);
     p->staging = path_join(a, parent, arena_printf(a, ".%s.ferry-partial", name));
     if (p->finished)
         p->folder = unit_folder;
     else
         p->folder = unit && !p->unit_in_root ? path_join(a, p->staging, unit) : p->staging;
-    p->complete = is_complete(p);
+    p->complete = is_destination_complete(p);
     look_for_left(p);
     return check_final(p, err);
 }
 
 /* ---- staging ---- */
 
-/* Removes a staging folder of a dead process. flock lets one of two processes do it; when the other
- * gets the lock, the path is another folder. */
+/* Removes a staging folder of a dead process. flock lets one of two processes
+ * do it; when the other gets the lock, the path is another folder. */
 static enum status remove_stale(const struct publishing *p, const char *staging,
                                 const struct lock_watch *seen, struct error *err)
 {
@@ -324,8 +324,8 @@ static enum status remove_stale(const struct publishing *p, const char *staging,
     return st;
 }
 
-/* The prefix of names that take_staging() of this host uses for a folder before it becomes staging:
- * ".HOST.SCOPE.PID.ferry-partial". */
+/* The prefix of take_staging()'s names on this host for a folder before it
+ * becomes staging: ".HOST.SCOPE.PID.ferry-partial". */
 static const char *fresh_prefix(const struct publishing *p)
 {
     char host[256] = "", scope[64];
@@ -339,7 +339,7 @@ static const char *fresh_name(const struct publishing *p, const char *prefix, lo
     return arena_printf(p->arena, "%s%ld.ferry-partial", prefix, pid);
 }
 
-/* Whether the folder only has files of take_staging(); other files are the user's. */
+/* Whether the folder has only files of take_staging(); others are the user's. */
 static bool holds_only_ours(const struct publishing *p, const char *path)
 {
     struct name_list list;
@@ -350,8 +350,8 @@ static bool holds_only_ours(const struct publishing *p, const char *path)
     return true;
 }
 
-/* Whether a folder was made by take_staging() of a process of this boot and namespace that died
- * before it could rename it. */
+/* Whether a folder is of take_staging() in a process of this boot and namespace
+ * that died before its rename. */
 static bool is_stillborn(const struct publishing *p, const char *path, const char *name,
                          const char *prefix, struct lock_watch *w)
 {
@@ -362,9 +362,8 @@ static bool is_stillborn(const struct publishing *p, const char *path, const cha
     if (pid <= 0 || strcmp(name, fresh_name(p, prefix, pid))) return false;
     if (lstat(path, &s) || !S_ISDIR(s.st_mode) || !holds_only_ours(p, path)) return false;
     if (lock_look(w, lock_of(p, path)) != LOCK_FREE) return false;
-    if (*w->record.host) return true; /* it has a lock, whose process is dead */
-    return kill((pid_t)pid, 0) != 0 &&
-           errno == ESRCH; /* or it died before it could write its lock */
+    if (*w->record.host) return true;                  /* its lock's process is dead */
+    return kill((pid_t)pid, 0) != 0 && errno == ESRCH; /* it died before it wrote its lock */
 }
 
 static void remove_stillborn(const struct publishing *p, const char *parent)
@@ -380,15 +379,15 @@ static void remove_stillborn(const struct publishing *p, const char *parent)
     }
 }
 
-static enum status busy(const struct publishing *p, const char *folder, struct error *err)
+static enum status busy_error(const struct publishing *p, const char *folder, struct error *err)
 {
     struct lock_watch w = {.found = false};
     (void)lock_look(&w, lock_of(p, folder));
     if (!w.found || !*w.record.host)
         return fail(err, ERR_EXISTS, "%s: busy: another ferry is writing it", p->final);
     return fail(err, ERR_EXISTS,
-                "%s: busy: another ferry is writing it: process %ld on %s%s; where that is dead, "
-                "%s may be removed",
+                "%s: busy: another ferry is writing it: process %ld on %s%s; if that process is "
+                "dead, remove %s",
                 p->final, w.record.pid, w.record.host, lock_since(p->arena, &w.record),
                 lock_of(p, folder));
 }
@@ -400,10 +399,10 @@ static enum status see_free(const struct publishing *p, const char *folder, stru
     enum lock_life life;
     *w = (struct lock_watch){.patience = p->options.patience};
     TRY(lock_watch_until_sure(w, lock_of(p, folder), &life, err));
-    return life == LOCK_HELD ? busy(p, folder, err) : OK;
+    return life == LOCK_HELD ? busy_error(p, folder, err) : OK;
 }
 
-/* Lists the staging folder, which another process that takes over may be removing. */
+/* Lists the staging folder, which a process that takes over may be removing. */
 static enum status list_staging(const struct publishing *p, struct name_list *list,
                                 struct error *err)
 {
@@ -416,7 +415,7 @@ static enum status list_staging(const struct publishing *p, struct name_list *li
     return path_is_folder(p->staging) ? st : OK;
 }
 
-/* Checks that no rank of an earlier run is alive, which might still write to its files. */
+/* Checks that no rank of an earlier run lives, which might still write files. */
 static enum status see_no_ranks(const struct publishing *p, struct error *err)
 {
     struct name_list list;
@@ -435,28 +434,28 @@ static enum status see_no_ranks(const struct publishing *p, struct error *err)
     return OK;
 }
 
-/* Takes over the folder of a dead run; w: the look at its lock. */
+/* Takes over the folder of a dead run, whose lock w found free. */
 static enum status take_over(struct publishing *p, const char *folder, const struct lock_watch *w,
                              struct error *err)
 {
     const char *run = *w->record.run ? w->record.run : NULL;
     enum status st = lock_take(&p->lock, folder, publish_lock, w, run, p->options.work, err);
-    return st == ERR_EXISTS ? busy(p, folder, err) : st;
+    return st == ERR_EXISTS ? busy_error(p, folder, err) : st;
 }
 
 static enum status check_left(const struct publishing *p, struct error *err)
 {
     if (!publish_refuses_left(p)) return OK;
     return fail(err, ERR_EXISTS,
-                "%s: an interrupted run with other arguments or of another source has left what it "
-                "has done in %s: --restart or --overwrite discards it",
+                "%s: an interrupted run with other arguments or another source left its work in "
+                "%s: --restart or --overwrite discards it",
                 p->final, p->staging);
 }
 
 static enum status rename_staging(const struct publishing *p, const char *fresh, struct error *err)
 {
     enum status st = path_rename_new(fresh, p->staging, err);
-    return st == ERR_EXISTS ? busy(p, p->staging, err) : st;
+    return st == ERR_EXISTS ? busy_error(p, p->staging, err) : st;
 }
 
 static enum status write_command(const struct publishing *p, const char *folder, struct error *err)
@@ -467,8 +466,9 @@ static enum status write_command(const struct publishing *p, const char *folder,
                           false, err);
 }
 
-/* A staging folder appears by a rename, with its lock in it: no process sees one without a lock.
- * old: the lock of an existing staging folder, which is removed. */
+/* Makes a staging folder by a rename, with its lock inside: no process sees one
+ * without a lock. old: the lock of an existing staging folder, which is
+ * removed. */
 static enum status take_staging(struct publishing *p, const struct lock_watch *old,
                                 struct error *err)
 {
@@ -477,7 +477,7 @@ static enum status take_staging(struct publishing *p, const struct lock_watch *o
     const char *fresh = path_join(p->arena, parent, fresh_name(p, fresh_prefix(p), (long)getpid()));
     TRY(path_remove(fresh, err));
     if (mkdir(fresh, 0777))
-        return fail_errno(err, ERR_IO, "%s: no folder can be created beside it, in %s", p->final,
+        return fail_errno(err, ERR_IO, "%s: cannot create a folder beside it, in %s", p->final,
                           parent);
     enum status st = lock_take(&p->lock, fresh, publish_lock, &none, NULL, p->options.work, err);
     if (!st) st = write_command(p, fresh, err);
@@ -491,7 +491,7 @@ static enum status take_staging(struct publishing *p, const struct lock_watch *o
     return st;
 }
 
-/* Removes the parents that were created, unless another process has put files there. */
+/* Removes the created parents, unless another process uses them. */
 static void remove_new_parents(const struct publishing *p)
 {
     const char *path = path_parent(p->arena, p->staging);
@@ -499,7 +499,8 @@ static void remove_new_parents(const struct publishing *p)
         path = path_parent(p->arena, path);
 }
 
-/* Takes over the staging folder of an interrupted run of the same work, or creates one. */
+/* Takes over the staging folder of an interrupted run of the same work, or
+ * creates one. */
 static enum status take_or_create_staging(struct publishing *p, struct error *err)
 {
     struct lock_watch w;
@@ -563,7 +564,8 @@ enum status publish_check_ours(const struct publishing *p, struct error *err)
 {
     if (!lock_is_lost(p->lock)) return OK;
     return fail(err, ERR_EXISTS,
-                "%s: another ferry has taken this one for dead and continues, or it was removed",
+                "%s: another ferry took it over from this process, which it believed dead, or it "
+                "was removed",
                 p->staging);
 }
 
@@ -606,7 +608,7 @@ static enum status sync_tree(const char *folder, struct error *err)
     return st;
 }
 
-/* A root file is written to the unit first, where no other process writes. */
+/* Writes a root file to the unit first, where no other process writes. */
 static enum status put_root_file(const struct publishing *p, const char *unit, const char *folder,
                                  const struct root_file *f, struct error *err)
 {
@@ -627,7 +629,7 @@ static enum status put_root_files(const struct publishing *p, const char *unit, 
     return OK;
 }
 
-/* Syncs the folder of the moved entries and the parents that publish_begin() created. */
+/* Syncs the folder of the moved entries and the parents from publish_begin(). */
 static enum status sync_parents(const struct publishing *p, const char *parent, struct error *err)
 {
     TRY(folder_sync(parent, err));
@@ -681,10 +683,10 @@ static const char *aside_of(const struct publishing *p)
                         path_base(p->arena, p->final));
 }
 
-/* Staging takes the place of a folder, which is moved aside: in one step, so that a complete one is
- * there at any moment; in two where the file system cannot. A run that is killed in between leaves
- * the old one as a staging folder without a lock, which the next run removes. */
-static enum status replace(const struct publishing *p, const char *aside, struct error *err)
+/* Swaps staging and a folder atomically, or in two steps where the file system
+ * cannot. A run killed in between leaves the old folder as a staging folder
+ * without a lock, which the next run removes. */
+static enum status replace_folder(const struct publishing *p, const char *aside, struct error *err)
 {
     TRY(path_remove(aside, err));
     if (path_exchange(p->staging, p->final)) {
@@ -697,7 +699,7 @@ static enum status replace(const struct publishing *p, const char *aside, struct
     return st;
 }
 
-/* Renames staging to its final place; a folder there is deleted last. */
+/* Renames staging to its final place; deletes the old folder last. */
 static enum status move_into_place(struct publishing *p, struct error *err)
 {
     const char *parent = path_parent(p->arena, p->final);
@@ -709,7 +711,7 @@ static enum status move_into_place(struct publishing *p, struct error *err)
         if (empty && rmdir(p->final)) return fail_errno(err, ERR_IO, "%s", p->final);
         replaced = !empty;
     }
-    TRY(replaced ? replace(p, aside, err) : path_rename_new(p->staging, p->final, err));
+    TRY(replaced ? replace_folder(p, aside, err) : path_rename_new(p->staging, p->final, err));
     p->moved = true;
     if (p->durable) TRY(sync_parents(p, parent, err));
     return replaced || p->options.overwrite ? path_remove(aside, err) : OK; /* also a dead run's */
@@ -725,10 +727,10 @@ static enum status remove_private(const struct publishing *p, const char *folder
     return path_remove(lock_of(p, folder), err);
 }
 
-/* Last steps, when the folder is in its place. The lock, which moved with it, is removed last: a
- * run that finds it there knows that these steps were not done. */
-static enum status finish(const struct publishing *p, const struct root_file *files,
-                          size_t num_files, struct error *err)
+/* The last steps, with the folder in place. Its lock is removed last: a run
+ * that finds it knows that these steps were not done. */
+static enum status finish_publishing(const struct publishing *p, const struct root_file *files,
+                                     size_t num_files, struct error *err)
 {
     if (p->unit_in_root) TRY(put_root_files(p, p->final, p->destination, files, num_files, err));
     if (p->unit_in_root && p->durable) TRY(folder_sync(p->destination, err));
@@ -742,14 +744,14 @@ static enum status move_and_finish(struct publishing *p, const struct root_file 
 {
     if (p->finished) {
         if (p->options.overwrite) TRY(path_remove(aside_of(p), err));
-        return finish(p, files, num_files, err);
+        return finish_publishing(p, files, num_files, err);
     }
     if (!p->unit_in_root) TRY(put_root_files(p, p->staging, p->staging, files, num_files, err));
     if (p->durable) TRY(sync_tree(p->staging, err));
     TRY(publish_check_ours(p, err));
     if (p->stays) return move_into_folder(p, err);
     TRY(move_into_place(p, err));
-    return finish(p, files, num_files, err);
+    return finish_publishing(p, files, num_files, err);
 }
 
 enum status publish_commit(struct publishing *p, const struct root_file *files, size_t num_files,

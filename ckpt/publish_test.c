@@ -152,17 +152,19 @@ static void a_folder_that_is_not_empty_is_refused(void **state)
                  "out: exists and is not empty; --overwrite replaces it");
     assert_names(folder, "out");
     put(in("file"), "x");
-    assert_fails(check(&p, in("file"), NULL, true), ERR_EXISTS, "file: exists, and is no folder");
+    assert_fails(check(&p, in("file"), NULL, true), ERR_EXISTS, "file: exists and is not a folder");
     assert_int_equal(symlink("nowhere", in("link")), 0);
-    assert_fails(check(&p, in("link"), NULL, true), ERR_EXISTS, "link: exists, and is no folder");
+    assert_fails(check(&p, in("link"), NULL, true), ERR_EXISTS, "link: exists and is not a folder");
 }
 
 static void names_that_name_no_folder_are_refused(void **state)
 {
     (void)state;
     struct publishing p;
-    assert_fails(check(&p, "", NULL, false), ERR_USAGE, "\"\" is no name for a destination");
-    assert_fails(check(&p, "/", NULL, true), ERR_USAGE, "\"/\" is no name for a destination");
+    assert_fails(check(&p, "", NULL, false), ERR_USAGE,
+                 "\"\" is not a valid name for a destination");
+    assert_fails(check(&p, "/", NULL, true), ERR_USAGE,
+                 "\"/\" is not a valid name for a destination");
 }
 
 static void overwriting_keeps_the_old_until_the_new_is_there(void **state)
@@ -500,7 +502,7 @@ static void a_destination_in_work_is_busy(void **state)
                  "out: busy: another ferry is writing it: process ");
     assert_non_null(
         strstr(err.text, arena_printf(&a, "process %ld on %s since 20", (long)getpid(), host())));
-    assert_non_null(strstr(err.text, ".out.ferry-partial/.ferry-lock may be removed"));
+    assert_non_null(strstr(err.text, ".out.ferry-partial/.ferry-lock"));
     assert_names(in("x"), ".out.ferry-partial");
     assert_ok(publish_commit(&p, NULL, 0, &err));
     assert_names(in("x/out"), "weights");
@@ -536,7 +538,7 @@ static void who_was_taken_for_dead_touches_nothing_any_more(void **state)
     put(path_join(&a, p.staging, ".ferry-lock"),
         "elsewhere 1 2 s 0123456789abcdef 3\nw\nat work\n");
     assert_fails(publish_commit(&p, NULL, 0, &err), ERR_EXISTS,
-                 ".out.ferry-partial: another ferry has taken this one for dead");
+                 ".out.ferry-partial: another ferry took it over");
     publish_abandon(&p);
     assert_names(in(".out.ferry-partial"), ".ferry-lock weights");
     assert_false(path_exists(in("out")));
@@ -568,8 +570,8 @@ static void only_what_a_dead_process_left_is_taken_over(void **state)
     check_lock(alive, true);
 }
 
-/* In a child process: takes the destination, writes the outcome to the pipe `tell`, and holds the
- * destination until the other pipe is closed. */
+/* In a child process: takes the destination, writes the outcome to the pipe
+ * `tell`, and holds the destination until the other pipe is closed. */
 static _Noreturn void compete(int tell, int wait_for)
 {
     struct publishing p;
@@ -687,7 +689,8 @@ static void what_may_be_of_a_living_process_or_of_somebody_stays(void **state)
 
 /* ---- what an interrupted run has left ---- */
 
-/* A staging folder of a dead run of this work, with half of the weights; bytes 0: no journal. */
+/* A staging folder of a dead run of this work, with half of the weights; bytes
+ * 0: no journal. */
 static void leave_half(const char *destination, const char *work, uint64_t bytes)
 {
     const char *name = path_base(&a, destination), *parent = path_parent(&a, destination);
@@ -867,7 +870,7 @@ static void a_parent_that_cannot_be_written_is_told_at_the_beginning(void **stat
     enum status st = publish_begin(&p, true, &err);
     if (root) assert_int_equal(seteuid(0), 0);
     assert_int_equal(st, ERR_IO);
-    assert_non_null(strstr(err.text, "closed/out: no folder can be created beside it, in "));
+    assert_non_null(strstr(err.text, "closed/out: cannot create a folder beside it, in "));
     assert_non_null(strstr(err.text, "/closed: Permission denied"));
     assert_names(in("closed"), "out");
 }

@@ -13,12 +13,12 @@
 #include "common/threads.h"
 
 enum {
-    LATE_SECONDS = 90,  /* the longest time in which a network file system shows a new file late */
-    WAITING_TURNS = 12, /* pauses, about five seconds, before the missing ranks are printed */
+    LATE_SECONDS = 90,  /* a network file system shows a new file this late at most */
+    WAITING_TURNS = 12, /* pauses, about five seconds, until the missing ranks are printed */
     MAX_NAMED = 10,     /* ranks in a message */
 };
 
-/* The state of another rank as this process last saw it. */
+/* Another rank as this process last saw it. */
 struct rendezvous_other {
     struct lock_watch watch;
     struct lock_record old; /* the lock of an earlier process of this rank */
@@ -63,7 +63,7 @@ static enum status pause_a_moment(unsigned *turn, struct error *err)
     return interrupted() ? fail(err, ERR_INTERRUPTED, "interrupted") : OK;
 }
 
-/* Whether a rank has shown no life for the whole timeout. */
+/* Whether a rank showed no life for the whole timeout. */
 static bool is_given_up(const struct rendezvous *r, struct rendezvous_other *o, bool alive)
 {
     double now = seconds_now();
@@ -90,13 +90,14 @@ static enum status rank_failed(unsigned rank, const struct lock_watch *w, struct
 
 /* ---- a rank above 0 ---- */
 
-/* Whether rank 0 has published. Its lock moves with the published folder and is removed last. */
+/* Whether rank 0 has published. Its lock moves with the published folder and is
+ * removed last. */
 static bool is_published(const struct rendezvous *r, const char *run)
 {
     return !path_exists(r->final_lock) && r->is_there(r->publishing->unit_folder, run, r->plan);
 }
 
-/* Whether a rank has marked itself done and its whole journal is visible here. */
+/* Whether a rank is marked done and its whole journal is visible here. */
 static bool is_done(const struct rendezvous *r, unsigned rank, const struct lock_watch *w,
                     const char *run)
 {
@@ -106,8 +107,8 @@ static bool is_done(const struct rendezvous *r, unsigned rank, const struct lock
            journal.size_bytes >= strtoull(w->record.state + strlen("done"), NULL, 10);
 }
 
-/* Takes this rank's lock, unless the rank is finished: then nothing may change, since rank 0 may be
- * publishing. */
+/* Takes this rank's lock, unless the rank is finished: nothing may change then,
+ * since rank 0 may be publishing. */
 static enum status take_place(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
 {
     struct lock_watch w = {.patience = r->publishing->options.patience};
@@ -115,7 +116,7 @@ static enum status take_place(struct rendezvous *r, enum rendezvous_left *left, 
     enum lock_life life;
     TRY(lock_watch_until_sure(&w, r->locks[rank], &life, err));
     if (life != LOCK_FREE)
-        return fail(err, ERR_EXISTS, "rank %u is at work already (%s, process %ld)", rank,
+        return fail(err, ERR_EXISTS, "rank %u is already running (%s, process %ld)", rank,
                     w.record.host, w.record.pid);
     *left = is_done(r, rank, &w, r->run) ? LEFT_WAITING : LEFT_SHARE;
     if (*left == LEFT_WAITING) return OK;
@@ -123,8 +124,9 @@ static enum status take_place(struct rendezvous *r, enum rendezvous_left *left, 
                      r->work, err);
 }
 
-/* Whether rank 0 has published the work of this rank. A folder that is to be replaced may have the
- * same contents; then the run in its record decides, or that rank 0 is given up. */
+/* Whether rank 0 has published the work of this rank. A folder to be replaced
+ * may have the same contents; then the run in its record decides, or that rank
+ * 0 is given up. */
 static bool is_published_by_now(const struct rendezvous *r, const char *last_run, bool given_up)
 {
     if (r->others[0].watch.found) return false;
@@ -132,7 +134,7 @@ static bool is_published_by_now(const struct rendezvous *r, const char *last_run
     return last_run && is_published(r, last_run);
 }
 
-static enum status join(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
+static enum status join_rank_0(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
 {
     const struct publishing *p = r->publishing;
     struct rendezvous_other *o = &r->others[0];
@@ -146,13 +148,13 @@ static enum status join(struct rendezvous *r, enum rendezvous_left *left, struct
         if (says(w, "failed") && !lock_is_same_process(&w->record, &o->old))
             return rank_failed(0, w, err);
         if (given_up)
-            return fail(err, ERR_RANK, "%s: rank 0 has not begun within %u s (--timeout)%s%s",
-                        p->destination, r->timeout_seconds, *w->record.state ? "; it was " : "",
-                        w->record.state);
+            return fail(err, ERR_RANK, "%s: rank 0 did not start within %u s (--timeout)%s%s",
+                        p->destination, r->timeout_seconds,
+                        *w->record.state ? "; its last state: " : "", w->record.state);
         if (turn == WAITING_TURNS && !r->quiet)
             fprintf(stderr,
-                    "rank %u of %u waits for rank 0, which is not at work on %s (--world-size 1 "
-                    "converts alone)\n",
+                    "rank %u of %u waits for rank 0, which has not started on %s (--world-size 1 "
+                    "converts without other ranks)\n",
                     r->ranks.rank, r->ranks.size, p->destination);
         TRY(pause_a_moment(&turn, err));
     }
@@ -160,26 +162,25 @@ static enum status join(struct rendezvous *r, enum rendezvous_left *left, struct
     memcpy(r->run, w->record.run, sizeof r->run);
     if (strcmp(w->record.work, r->work) == 0) return take_place(r, left, err);
     return fail(err, ERR_RANK,
-                "rank 0 (%s, process %ld) does something else: other arguments, another number of "
-                "ranks, or a source that looks different from there",
+                "rank 0 (%s, process %ld) runs another job: its arguments, its number of ranks or "
+                "its view of the source differ",
                 w->record.host, w->record.pid);
 }
 
 enum status rendezvous_join(struct rendezvous *r, enum rendezvous_left *left, struct error *err)
 {
-    enum status st = join(r, left, err);
+    enum status st = join_rank_0(r, left, err);
     if (st != ERR_IO || path_exists(r->publishing->staging)) return st;
-    *left = LEFT_WAITING; /* rank 0 has just published the files that this rank finished before it
-                             died */
+    *left = LEFT_WAITING; /* rank 0 has just published the files that this rank had finished */
     return OK;
 }
 
-/* Checks that rank 0 is still in the run that this rank has joined. */
+/* Checks that rank 0 is still in the run that this rank joined. */
 static enum status check_same_run(const struct rendezvous *r, const struct lock_watch *w,
                                   struct error *err)
 {
     if (w->found && *w->record.run && !is_of_run(w, r->run))
-        return fail(err, ERR_RANK, "rank 0 (%s, process %ld) has begun anew: run this one again",
+        return fail(err, ERR_RANK, "rank 0 (%s, process %ld) has started over: run this rank again",
                     w->record.host, w->record.pid);
     return says(w, "failed") ? rank_failed(0, w, err) : OK;
 }
@@ -195,8 +196,8 @@ static enum status wait_for_rank_0(struct rendezvous *r, struct error *err)
         if (!w->found && is_published(r, r->run)) return OK;
         if (is_given_up(r, o, w->found && !dead))
             return fail(err, ERR_RANK,
-                        "%s: rank 0 is gone, and has not been back within %u s (--timeout); what "
-                        "is done is kept in %s",
+                        "%s: rank 0 is gone and did not return within %u s (--timeout); finished "
+                        "work is kept in %s",
                         p->destination, r->timeout_seconds, p->staging);
         if (dead && !o->told && !r->quiet)
             fprintf(stderr, "rank 0 (%s, process %ld) is dead: run its command again\n",
@@ -280,7 +281,7 @@ static enum status rank_lost(const struct rendezvous *r, unsigned rank, struct e
     const char *who =
         *is->host ? arena_printf(r->publishing->arena, " (%s, process %ld)", is->host, is->pid)
                   : "";
-    return fail(err, ERR_RANK, "rank %u of %u%s is lost: it has shown no life for %u s (--timeout)",
+    return fail(err, ERR_RANK, "rank %u of %u%s is lost: no sign of life for %u s (--timeout)",
                 rank, r->ranks.size, who, r->timeout_seconds);
 }
 
@@ -301,13 +302,13 @@ static enum status look_at_all(struct rendezvous *r, unsigned *missing, struct e
 
 static enum status wait_until_done(struct rendezvous *r, struct error *err)
 {
-    enum { SOON = 5 /* turns before the missing ranks are printed */ };
+    enum { SOON = 5 /* turns until the missing ranks are printed */ };
     unsigned turn = 0, missing, told = 0;
     TRY(look_at_all(r, &missing, err));
     while (missing) {
         if (turn > SOON && missing != told && !r->quiet)
-            fprintf(stderr, "rank 0 is done; not yet: %s of %u\n", who_is_missing(r),
-                    r->ranks.size);
+            fprintf(stderr, "rank 0 is done and waits for rank%s %s of %u\n",
+                    missing == 1 ? "" : "s", who_is_missing(r), r->ranks.size);
         if (turn > SOON) told = missing;
         TRY(pause_a_moment(&turn, err));
         TRY(look_at_all(r, &missing, err));
@@ -342,8 +343,7 @@ enum status rendezvous_is_ours(void *rendezvous, struct error *err)
     struct rendezvous *r = rendezvous;
     if (!r->ranks.rank) return publish_check_ours(r->publishing, err);
     if (!lock_is_lost(r->lock)) return OK;
-    return fail(err, ERR_RANK,
-                "another process has taken the place of this one, or rank 0 has begun anew");
+    return fail(err, ERR_RANK, "another process runs as this rank, or rank 0 has started over");
 }
 
 enum status rendezvous_keep_going(void *rendezvous, struct error *err)
@@ -353,8 +353,8 @@ enum status rendezvous_keep_going(void *rendezvous, struct error *err)
     return r->ranks.rank ? check_rank_0(r, err) : check_others(r, err);
 }
 
-static enum status check_size(const struct rendezvous *r, const struct output_file *f, double until,
-                              struct error *err)
+static enum status check_file_size(const struct rendezvous *r, const struct output_file *f,
+                                   double until, struct error *err)
 {
     const char *path = path_join(r->publishing->arena, r->publishing->folder, f->path);
     struct file_stamp s = {.size_bytes = 0};
@@ -362,8 +362,8 @@ static enum status check_size(const struct rendezvous *r, const struct output_fi
     while (file_stamp(path, &s, NULL) || s.size_bytes != f->size_bytes) {
         if (seconds_now() > until)
             return fail(err, ERR_RANK,
-                        "%s: has %" PRIu64 " bytes, should have %" PRIu64
-                        ", though rank %u said that it is done; --restart begins anew",
+                        "%s: has %" PRIu64 " bytes, expected %" PRIu64
+                        ", although rank %u reported that it is done; --restart starts over",
                         path, s.size_bytes, f->size_bytes, f->rank);
         TRY(pause_a_moment(&turn, err));
     }
@@ -375,6 +375,6 @@ enum status rendezvous_wait_ranks(struct rendezvous *r, const struct plan *p, st
     TRY(wait_until_done(r, err));
     double until = seconds_now() + (double)min_u64(r->timeout_seconds, LATE_SECONDS);
     for (size_t i = 0; i < p->num_files; i++)
-        TRY(check_size(r, &p->files[i], until, err));
+        TRY(check_file_size(r, &p->files[i], until, err));
     return OK;
 }

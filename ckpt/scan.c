@@ -13,12 +13,12 @@
 enum {
     PANEL_BYTES = 1 << 20, /* for runs and slices: fits the second-level cache */
     WIDE_PANEL_BYTES =
-        32 << 20, /* at most, for transposes: a run has as many elements as the panel rows */
+        32 << 20, /* at most, for transposes: a run is as long as the panel has rows */
     LEAST_BUFFER = 64 << 10,
     TASK_BYTES = 64 << 20,
-    STACK_BYTES = 1 << 20, /* of a thread, and what its first calls allocate */
-    SPARE_BYTES = 1 << 20, /* memory that may become resident between scan_memory() and the run */
-    SPARE_FILES = 16, /* that something else may open during the run: journals, folders, locks */
+    STACK_BYTES = 1 << 20, /* of a thread, and allocated by its first calls */
+    SPARE_BYTES = 1 << 20, /* may become resident between scan_memory() and the run */
+    SPARE_FILES = 16,      /* opened by other code during the run: journals, folders, locks */
 };
 
 struct worker {
@@ -39,7 +39,7 @@ struct running {
 
 /* ---- sizes of items ---- */
 
-/* Bytes of the widest element of an item: stored, read or cast. */
+/* Bytes of an item's widest element: stored, read or cast. */
 static size_t widest_element(const struct scan_item *item)
 {
     size_t bytes = item->element_bytes;
@@ -64,12 +64,12 @@ static bool is_wide(const struct scan_item *item)
     return false;
 }
 
-static uint64_t row_of(const struct tensor *t)
+static uint64_t elements_per_row(const struct tensor *t)
 {
     return t->num_dims > 1 && t->shape[0] ? t->numel / t->shape[0] : 1;
 }
 
-/* How many elements fit `room`: whole rows, unless not even one fits. */
+/* Elements that fit `room`: whole rows, if one fits. */
 static uint64_t whole_rows(uint64_t room, uint64_t row)
 {
     return row && row <= room ? room / row * row : room;
@@ -80,19 +80,19 @@ static uint64_t panel_elements(const struct running *x, const struct scan_item *
     size_t bytes = widest_element(item);
     uint64_t room = x->buffer_bytes / bytes;
     if (!is_wide(item)) room = min_u64(room, PANEL_BYTES / bytes);
-    return whole_rows(room, row_of(item->tensors[0]));
+    return whole_rows(room, elements_per_row(item->tensors[0]));
 }
 
 static uint64_t task_elements(const struct scan_item *item)
 {
-    return whole_rows(TASK_BYTES / widest_element(item), row_of(item->tensors[0]));
+    return whole_rows(TASK_BYTES / widest_element(item), elements_per_row(item->tensors[0]));
 }
 
 /* ---- parts of tensors ---- */
 
 enum { MAX_COMPARED = 32 };
 
-/* More than MAX_COMPARED parts are not compared; they count as overlapping. */
+/* Whether parts share no element; false for more than MAX_COMPARED parts. */
 static bool are_apart(const struct pair *parts, size_t num_parts)
 {
     for (size_t i = 0; i < num_parts && num_parts <= MAX_COMPARED; i++)
@@ -124,7 +124,7 @@ void scan_item_read_parts(struct scan_item *item, struct pair *parts, size_t num
 
 /* ---- memory ---- */
 
-/* How many buffers each worker has, and the largest useful size of one. */
+/* Buffers of each worker, and the largest useful size of one. */
 struct need {
     unsigned buffers;
     uint64_t wanted_bytes;
@@ -163,7 +163,7 @@ unsigned scan_threads(const struct scan *s)
     return s->threads ? s->threads : threads_available();
 }
 
-/* Bytes that a run allocates besides its buffers. */
+/* Bytes that a run allocates besides buffers. */
 static uint64_t fixed_bytes(const struct scan *s, const struct need *need)
 {
     uint64_t each = STACK_BYTES + (s->direct_io ? FILE_DIRECT_BYTES : 0);
@@ -176,7 +176,8 @@ uint64_t scan_own_bytes(const struct scan *s)
     return fixed_bytes(s, &need) + scan_threads(s) * need.buffers * need.wanted_bytes;
 }
 
-/* Sets the largest buffer size for which the peak and `spare` bytes fit max_memory. */
+/* Sets the largest buffer size with which the peak and `spare` bytes fit
+ * max_memory. */
 static enum status choose_buffers(const struct scan *s, const struct need *need, uint64_t spare,
                                   uint64_t *buffer_bytes, uint64_t *peak_bytes, struct error *err)
 {
@@ -187,8 +188,8 @@ static enum status choose_buffers(const struct scan *s, const struct need *need,
     if (s->max_memory && least > s->max_memory) {
         const bool small = s->max_memory < 1 << 20;
         return fail(err, ERR_MEMORY,
-                    "--max-memory %" PRIu64 " %s is not enough for this plan: the least that works "
-                    "with %" PRIu64 " threads is %" PRIu64 " MiB",
+                    "--max-memory %" PRIu64 " %s is not enough for this plan: %" PRIu64
+                    " threads need at least %" PRIu64 " MiB",
                     small ? s->max_memory : s->max_memory >> 20, small ? "bytes" : "MiB", workers,
                     ((least + SPARE_BYTES) >> 20) + 1);
     }
@@ -209,7 +210,7 @@ enum status scan_memory(const struct scan *s, uint64_t *peak_bytes, struct error
 
 /* ---- open files ---- */
 
-/* Files that all threads read at once, or all files that there are to read. */
+/* Files that all threads read at once, or all files to read. */
 static size_t files_to_read(const struct scan *s, size_t at_most)
 {
     size_t n = 0;
@@ -230,13 +231,13 @@ enum status scan_share_files(const struct scan *s, size_t wanted, size_t *kept, 
                     "`ulimit -n` is %" PRIu64 " and leaves %zu; raise it, or use fewer --threads",
                     threads, read + written + SPARE_FILES, read, written, SPARE_FILES, limit, left);
     const size_t share = left - SPARE_FILES;
-    const size_t unread = share > all ? share - all : 0; /* that readers have no use for */
+    const size_t unread = share > all ? share - all : 0; /* of no use to readers */
     *kept = min_u64(wanted, min_u64(max_u64(share / 2, unread), share - read));
     *kept = max_u64(*kept, written);
     return OK;
 }
 
-/* How many files the reader of one catalog keeps open. */
+/* Files that the reader of one catalog keeps open. */
 static size_t files_of_reader(const struct scan *s)
 {
     uint64_t limit;
@@ -346,7 +347,7 @@ static enum status run_task(void *context, size_t index, unsigned worker, struct
 
 static enum status run_all(struct running *x, struct error *err)
 {
-    TRY(set_up_workers(x, err)); /* before the tasks: their memory is estimated */
+    TRY(set_up_workers(x, err)); /* before the tasks, whose memory is estimated */
     for (size_t i = 0; i < x->s->num_items; i++)
         add_tasks(x, i);
     TRY(threads_run(x->num_workers, x->num_tasks, run_task, x, err));

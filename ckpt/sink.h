@@ -1,8 +1,9 @@
-/* sink.h - the destination of a plan's segments: files (sink_file.h) or arrays in memory
- * (sink_memory.h). Functions may be called from several threads.
+/* sink.h - the destination of a plan's segments: files (sink_file.h) or arrays
+ * in memory (sink_memory.h). Threads may call its functions at once.
  *
- * Every byte of a segment is written once, as plan_finish() has checked. A sink either gives the
- * address of a segment, to which callers write elements themselves, or takes runs of bytes. */
+ * Every byte of a segment is written once, as plan_finish() has checked. A sink
+ * either gives the address of a segment, where callers write elements, or takes
+ * runs of bytes. */
 #ifndef FERRY_CKPT_SINK_H
 #define FERRY_CKPT_SINK_H
 
@@ -15,8 +16,8 @@ struct sink {
     const struct plan *plan;
     _Atomic uint64_t written_bytes;
 
-    /* The address of a segment's first byte in memory. NULL in sinks that take runs of bytes by the
-     * functions below; in sinks with addresses those are NULL. */
+    /* The address of a segment's first byte in memory. NULL in sinks that take
+     * runs of bytes, by the functions below, which are NULL in the others. */
     void *(*address)(const struct sink *s, uint32_t segment);
 
     enum status (*write)(struct sink *s, uint32_t segment, uint64_t offset, const void *from,

@@ -17,17 +17,17 @@
 #include "common/threads.h"
 
 enum {
-    WRITEBACK_BYTES = 8 << 20, /* dirty bytes of a file that are worth starting to write back */
+    WRITEBACK_BYTES = 8 << 20, /* dirty bytes of a file that start a writeback */
     FSYNC_THREADS = 8,
 };
 
-/* A written run of a segment that wants a CRC: as many bytes as follow one another so far. */
+/* A written run of a segment that wants a CRC: bytes consecutive so far. */
 struct run {
     uint64_t offset, bytes; /* within the segment */
     uint32_t crc;
 };
 
-/* runs and crc are behind the sink's lock. */
+/* The sink's lock protects runs and crc. */
 struct filled_segment {
     _Atomic uint64_t bytes_left;
     struct run *runs; /* in any order; on the heap until the segment is complete */
@@ -35,13 +35,13 @@ struct filled_segment {
     uint32_t crc; /* of a complete segment that wants a CRC */
 };
 
-/* fd and created change behind the lock of the open files. */
+/* The lock of the open files protects fd and created. */
 struct filled_file {
     char *path;
     int fd;
     bool created;           /* by this sink */
     uint64_t device, inode; /* of the created file */
-    _Atomic bool unsynced;  /* has bytes that may not be on disk */
+    _Atomic bool unsynced;  /* some bytes may not be on disk */
     _Atomic uint32_t segments_left;
     _Atomic uint64_t dirty_bytes;
 };
@@ -52,8 +52,8 @@ uint64_t sink_file_state_bytes(const struct plan *p)
            p->num_files * sizeof(struct filled_file) + open_files_bytes(p->num_files);
 }
 
-/* How many runs of the segment grow while the elements of a piece come in their order: bytes of a
- * transpose come to a run in each row. */
+/* Runs of the segment that grow at once while a piece's elements come in order:
+ * bytes of a transpose go to a run in each row. */
 static uint64_t growing_runs(const struct packed_pair *packed)
 {
     struct pair p = pair_unpack(packed);
@@ -68,37 +68,38 @@ static uint64_t growing_runs(const struct packed_pair *packed)
     return run ? pair_count(&p) / run : 0;
 }
 
-enum { NO_CARRY, SEVERAL_CARRIES, FIRST_CARRY };
+enum { NO_COPY, SEVERAL_COPIES, FIRST_COPY };
 
-/* FIRST_CARRY + i for segments that carry i alone fills. */
+/* FIRST_COPY + i for segments that copy i alone fills. */
 static size_t *find_fillers(const struct plan *p)
 {
     size_t *fillers = must_calloc(p->num_segments + 1, sizeof *fillers);
-    for (size_t i = 0; i < p->num_carries; i++)
-        for (size_t k = 0; k < p->carries[i].num_pieces; k++) {
-            size_t *f = &fillers[p->carries[i].pieces[k].segment];
-            *f = *f == NO_CARRY || *f == FIRST_CARRY + i ? FIRST_CARRY + i : SEVERAL_CARRIES;
+    for (size_t i = 0; i < p->num_copies; i++)
+        for (size_t k = 0; k < p->copies[i].num_pieces; k++) {
+            size_t *f = &fillers[p->copies[i].pieces[k].segment];
+            *f = *f == NO_COPY || *f == FIRST_COPY + i ? FIRST_COPY + i : SEVERAL_COPIES;
         }
     return fillers;
 }
 
-/* The runs of a piece are at most those that grow, once for each task that is not finished and once
- * for all tasks between two of these. As many carries as there are threads are written at once;
- * only segments of several carries keep runs for longer. */
+/* The runs of a piece, at most: those that grow, once for each unfinished task
+ * and once for all tasks between two of these. At most as many copies as
+ * threads are written at once; only segments of several copies keep runs
+ * longer. */
 uint64_t sink_file_run_bytes(const struct plan *p, unsigned threads)
 {
-    enum { TASK_ELEMENTS = 2 << 20, SPARE = 4 }; /* of a task, at least; see make_room() */
+    enum { TASK_ELEMENTS = 2 << 20, SPARE = 4 }; /* of a task, at least; see make_run_room() */
     size_t *fillers = find_fillers(p);
     uint64_t kept = 0, most = 0;
-    for (size_t i = 0; i < p->num_carries; i++) {
-        const struct carry *c = &p->carries[i];
+    for (size_t i = 0; i < p->num_copies; i++) {
+        const struct plan_copy *c = &p->copies[i];
         const uint64_t windows = min_u64(c->source->numel / TASK_ELEMENTS + 1, threads + 1);
         uint64_t alone = 0;
         for (size_t k = 0; k < c->num_pieces && !tensor_is_hole(c->source); k++) {
             const uint32_t segment = c->pieces[k].segment;
             if (!p->segments[segment].wants_crc) continue;
             const uint64_t runs = growing_runs(&c->pieces[k].pair) * windows;
-            *(fillers[segment] == SEVERAL_CARRIES ? &kept : &alone) += runs;
+            *(fillers[segment] == SEVERAL_COPIES ? &kept : &alone) += runs;
         }
         most = max_u64(most, alone);
     }
@@ -116,8 +117,8 @@ void sink_file_release(struct sink_file *s)
     arena_release(&s->arena);
 }
 
-/* Whether only this rank writes the file. */
-static bool is_ours(const struct sink_file *s, uint32_t file)
+/* Whether this rank alone writes the file. */
+static bool writes_alone(const struct sink_file *s, uint32_t file)
 {
     const struct output_file *f = &s->sink.plan->files[file];
     return f->rank == s->options.rank && !f->shared;
@@ -171,7 +172,7 @@ enum status sink_file_remove_others(struct sink_file *s, struct error *err)
 
 /* ---- writing ---- */
 
-/* At the first use sets the size, so that no other process sees the file grow. */
+/* Sets the size at the first use, so that no process sees the file grow. */
 static enum status set_up_file(struct filled_file *f, uint64_t size_bytes, struct error *err)
 {
     struct stat is;
@@ -179,14 +180,14 @@ static enum status set_up_file(struct filled_file *f, uint64_t size_bytes, struc
     if (f->created && (is.st_dev != f->device || is.st_ino != f->inode))
         return fail(err, ERR_IO, "%s: was replaced while it was written", f->path);
     if (!f->created && ftruncate(f->fd, (off_t)size_bytes))
-        return fail_errno(err, ERR_IO, "%s: setting its size", f->path);
+        return fail_errno(err, ERR_IO, "%s: cannot set its size", f->path);
     f->device = is.st_dev;
     f->inode = is.st_ino;
     f->created = true;
     return OK;
 }
 
-static enum status open_file(void *sink, size_t file, struct error *err)
+static enum status open_output_file(void *sink, size_t file, struct error *err)
 {
     const struct sink_file *s = sink;
     struct filled_file *f = &s->files[file];
@@ -206,7 +207,8 @@ static enum status close_file(void *sink, size_t file, struct error *err)
     return close(f->fd) ? fail_errno(err, ERR_IO, "%s: close", f->path) : OK;
 }
 
-/* Starts the writeback of dirty bytes of a file, so that fsync at the end finds little to do. */
+/* Starts the writeback of a file's dirty bytes, to leave little for the final
+ * fsync. */
 static void start_writeback(struct sink_file *s, uint32_t file, uint64_t bytes)
 {
     struct filled_file *f = &s->files[file];
@@ -259,7 +261,7 @@ static int by_offset(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Sorts the runs and joins those that follow one another. */
+/* Sorts the runs and joins consecutive ones. */
 static void join_runs(struct filled_segment *f)
 {
     size_t n = 0;
@@ -272,9 +274,9 @@ static void join_runs(struct filled_segment *f)
     f->num_runs = n;
 }
 
-/* Makes room for one more by joining runs. Where few can be joined it takes more memory, so that
- * the sorting is seldom. */
-static void make_room(struct filled_segment *f)
+/* Makes room for a run by joining runs, or, if few can be joined, by more
+ * memory: sorting stays rare. */
+static void make_run_room(struct filled_segment *f)
 {
     join_runs(f);
     if (f->num_runs < f->runs_capacity - f->runs_capacity / 4) return;
@@ -282,7 +284,7 @@ static void make_room(struct filled_segment *f)
     f->runs = must_realloc(f->runs, f->runs_capacity * sizeof *f->runs);
 }
 
-static void add_run(struct sink *sink, const struct journal_run *added)
+static void add_written_run(struct sink *sink, const struct journal_run *added)
 {
     struct sink_file *s = (struct sink_file *)sink;
     struct filled_segment *f = &s->segments[added->segment];
@@ -291,7 +293,7 @@ static void add_run(struct sink *sink, const struct journal_run *added)
     if (f->num_runs && end_of(&f->runs[f->num_runs - 1]) == run.offset) {
         append_run(&f->runs[f->num_runs - 1], &run);
     } else {
-        if (f->num_runs == f->runs_capacity) make_room(f);
+        if (f->num_runs == f->runs_capacity) make_run_room(f);
         f->runs[f->num_runs++] = run;
     }
     pthread_mutex_unlock(&s->lock);
@@ -299,7 +301,7 @@ static void add_run(struct sink *sink, const struct journal_run *added)
 
 /* ---- files that are complete ---- */
 
-/* The CRC-32 of count zero bytes, from those of 1, 2, 4, ... */
+/* The CRC-32 of count zero bytes, from those of 1, 2, 4, ... bytes. */
 static uint32_t crc_of_zeros(uint64_t count)
 {
     uint32_t crc = 0, part = (uint32_t)crc32(0, (const unsigned char[]){0}, 1);
@@ -310,8 +312,8 @@ static uint32_t crc_of_zeros(uint64_t count)
     return crc;
 }
 
-/* Adds zeros to what reaches to *end, up to `to`, if the segment has holes: plan_finish has checked
- * that something fills each element. */
+/* Adds the CRC of zeros from *end up to `to`, if the segment has holes:
+ * plan_finish has checked that every element is filled. */
 static void add_hole(const struct segment *s, uint64_t to, uint32_t *crc, uint64_t *end)
 {
     if (!s->has_holes || to <= *end) return;
@@ -319,7 +321,8 @@ static void add_hole(const struct segment *s, uint64_t to, uint32_t *crc, uint64
     *end = to;
 }
 
-/* The CRC-32 of a complete segment from those of its runs, which must tile it but for holes. */
+/* Computes the CRC-32 of a complete segment from its runs, which must tile it
+ * but for holes. */
 static enum status combine_runs(struct sink_file *x, uint32_t segment, struct error *err)
 {
     const struct segment *s = &x->sink.plan->segments[segment];
@@ -349,8 +352,8 @@ struct finishing {
     uint32_t file;
 };
 
-static enum status put(void *context, uint64_t offset, const void *bytes, size_t count,
-                       struct error *err)
+static enum status put_finish_bytes(void *context, uint64_t offset, const void *bytes, size_t count,
+                                    struct error *err)
 {
     const struct finishing *f = context;
     return put_bytes(f->sink, f->file, offset, bytes, count, err);
@@ -366,7 +369,7 @@ static enum status complete_file(struct sink_file *s, uint32_t file, struct erro
 {
     const struct output_file *f = &s->sink.plan->files[file];
     struct finishing finishing = {.sink = s, .file = file};
-    const struct file_writer writer = {put, crc_of, &finishing};
+    const struct file_writer writer = {put_finish_bytes, crc_of, &finishing};
     enum status st = OK;
     for (uint32_t i = 0; i < f->num_segments && f->shared; i++)
         TRY(combine_runs(s, s->sink.plan->by_file[f->first_segment + i], err));
@@ -374,7 +377,7 @@ static enum status complete_file(struct sink_file *s, uint32_t file, struct erro
     if (f->finish) st = f->finish(s->sink.plan, file, f->finish_context, &writer, err);
     if (s->options.fsync) (void)sync_file_range(s->files[file].fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     open_files_release(&s->open, file);
-    if (st || s->open.max_open >= s->open.num_files) return st; /* it stays open until finish() */
+    if (st || s->open.max_open >= s->open.num_files) return st; /* open until finish_sink() */
     return open_files_close(&s->open, file, err);
 }
 
@@ -393,7 +396,7 @@ static enum status count_bytes(struct sink *sink, uint32_t segment, uint64_t byt
 enum status sink_file_complete_empty(struct sink_file *s, struct error *err)
 {
     for (uint32_t i = 0; i < s->sink.plan->num_files; i++)
-        if (is_ours(s, i) && s->files[i].segments_left == 0) TRY(complete_file(s, i, err));
+        if (writes_alone(s, i) && s->files[i].segments_left == 0) TRY(complete_file(s, i, err));
     return OK;
 }
 
@@ -413,7 +416,7 @@ enum status sink_file_sync(struct sink_file *s, struct error *err)
     return OK;
 }
 
-/* Makes the file durable, metadata too. */
+/* Makes the file durable, with its metadata. */
 static enum status settle_file(struct sink_file *s, size_t file, struct error *err)
 {
     struct filled_file *f = &s->files[file];
@@ -432,14 +435,14 @@ static enum status finish_file(void *context, size_t index, unsigned worker, str
     struct filled_file *f = &s->files[index];
     const bool shared = s->sink.plan->files[index].shared;
     (void)worker;
-    if (shared ? !f->created : !is_ours(s, (uint32_t)index)) return OK;
+    if (shared ? !f->created : !writes_alone(s, (uint32_t)index)) return OK;
     if (!f->created || (f->segments_left && !shared))
         return fail(err, ERR_OURS, "%s: not complete", f->path);
     TRY(settle_file(s, index, err));
     return open_files_close(&s->open, index, err);
 }
 
-/* Checks that the bytes of all its segments are counted. */
+/* Checks that all bytes of the file's segments are counted. */
 static enum status check_counts(const struct sink_file *s, uint32_t file, struct error *err)
 {
     const struct output_file *f = &s->sink.plan->files[file];
@@ -448,8 +451,7 @@ static enum status check_counts(const struct sink_file *s, uint32_t file, struct
         uint64_t left = s->segments[segment].bytes_left;
         if (left)
             return fail(err, ERR_RANK,
-                        "%s: %" PRIu64 " bytes of a segment were written by no rank; --restart "
-                        "begins anew",
+                        "%s: no rank wrote %" PRIu64 " bytes of a segment; --restart starts over",
                         s->files[file].path, left);
     }
     return OK;
@@ -463,7 +465,7 @@ enum status sink_file_complete_shared(struct sink_file *s, struct error *err)
         TRY(check_counts(s, i, err));
         if (!sink_file_is_intact(s, i))
             return fail(err, ERR_RANK,
-                        "%s: is gone, which ranks have written; --restart begins anew",
+                        "%s: the ranks wrote this file, but it is gone; --restart starts over",
                         s->files[i].path);
         TRY(complete_file(s, i, err));
         TRY(finish_file(s, i, 0, err));
@@ -471,7 +473,7 @@ enum status sink_file_complete_shared(struct sink_file *s, struct error *err)
     return OK;
 }
 
-static enum status finish(struct sink *sink, struct error *err)
+static enum status finish_sink(struct sink *sink, struct error *err)
 {
     struct sink_file *s = (struct sink_file *)sink;
     return threads_run(FSYNC_THREADS, s->sink.plan->num_files, finish_file, s, err);
@@ -487,9 +489,9 @@ void sink_file_init(struct sink_file *s, const struct plan *p, const char *folde
 {
     *s = (struct sink_file){.sink = {.plan = p,
                                      .write = write_bytes,
-                                     .add_run = add_run,
+                                     .add_run = add_written_run,
                                      .count = count_bytes,
-                                     .finish = finish},
+                                     .finish = finish_sink},
                             .options = *o,
                             .folder = folder,
                             .folder_fd = -1};
@@ -497,7 +499,7 @@ void sink_file_init(struct sink_file *s, const struct plan *p, const char *folde
     pthread_mutex_init(&s->lock, NULL);
     s->segments = arena_array(&s->arena, p->num_segments, sizeof *s->segments);
     s->files = arena_array(&s->arena, p->num_files, sizeof *s->files);
-    open_files_init(&s->open, p->num_files, p->num_files, s, open_file, close_file);
+    open_files_init(&s->open, p->num_files, p->num_files, s, open_output_file, close_file);
     for (uint32_t i = 0; i < p->num_files; i++)
         s->files[i].path = path_join(&s->arena, folder, p->files[i].path);
     for (size_t i = 0; i < p->num_segments; i++) {

@@ -8,8 +8,8 @@
 #include "tests/temporary.h"
 #include "tests/testing.h"
 
-/* A flat segment that runs of many tensors fill, with a hole before each: run i is RUN elements of
- * tensor i. */
+/* A flat segment that runs of many tensors fill, with a hole before each: run i
+ * is RUN elements of tensor i. */
 enum { RUNS = 4000, RUN = 6, GAP = 2, STEP = RUN + GAP, NUMEL = RUNS * STEP };
 
 struct fixture {
@@ -162,7 +162,8 @@ static void runs_that_follow_one_another_are_one(void **state)
     sink_file_release(&x.sink);
 }
 
-/* A matrix that is transposed while it is written grows one run for each of its columns. */
+/* A matrix that is transposed while it is written grows one run for each of its
+ * columns. */
 static void a_transpose_has_a_run_for_each_column(void **state)
 {
     (void)state;

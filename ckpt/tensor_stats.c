@@ -7,8 +7,8 @@
 
 struct counting {
     const struct scan_item *items;
-    struct moments *of_tasks; /* joined in the order of tasks, so that sums are rounded the same way
-                                 for any number of threads */
+    struct moments *of_tasks; /* joined in the order of tasks: sums are rounded alike for any number
+                                 of threads */
     size_t *item_of_task;
     struct progress *progress;
 };
@@ -32,8 +32,8 @@ static enum status note_item(void *context, const struct scan_task *t, bool *ski
     return OK;
 }
 
-/* Sets the tensors that have moments as items of the scan, and their places in the results. Returns
- * their bytes. */
+/* Makes tensors with moments items of the scan, and sets their places in the
+ * results. Returns their bytes. */
 static uint64_t choose_items(const struct tensor *const *tensors, size_t count,
                              struct scan_item *items, size_t *place, size_t *num_items)
 {

@@ -1,4 +1,5 @@
-/* tensor_stats.h - smallest, largest, mean and spread of tensors, by one reading of each. */
+/* tensor_stats.h - smallest, largest, mean and spread of tensors, by one
+ * reading. */
 #ifndef FERRY_CKPT_TENSOR_STATS_H
 #define FERRY_CKPT_TENSOR_STATS_H
 
@@ -13,8 +14,9 @@ struct stats_options {
     enum progress_style progress;
 };
 
-/* Sets out[i] to the moments of tensors[i], a tensor of catalog c. If moments_exist() is false for
- * its dtype, out[i] is not set. The numbers do not depend on the number of threads. */
+/* Sets out[i] to the moments of tensors[i], a tensor of catalog c, or leaves it
+ * 0 if moments_exist() is false for its dtype. Independent of the number of
+ * threads. */
 MUST_CHECK enum status tensor_stats(const struct catalog *c, const struct tensor *const *tensors,
                                     size_t count, const struct stats_options *o,
                                     struct moments *out, struct error *err);

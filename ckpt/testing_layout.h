@@ -34,7 +34,8 @@ static inline const char *random_stages(uint64_t *seed, struct arena *a, uint64_
     return copy;
 }
 
-/* A random layout of any kind, which may or may not fit the model. Its text lies in arena a. */
+/* A random layout of any kind, which may or may not fit the model. Its text
+ * lies in arena a. */
 static inline struct layout_options random_layout(uint64_t *seed, struct arena *a,
                                                   const struct model_config *c)
 {

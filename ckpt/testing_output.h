@@ -1,8 +1,8 @@
-/* testing_output.h - random plans for random sources (testing_source.h), and the expected contents
- * of their files.
+/* testing_output.h - random plans for random sources (testing_source.h), and
+ * the expected contents of their files.
  *
- * The places of a tensor's elements are kept as boxes, and the expected bytes are computed from
- * these one by one, without views and joins. */
+ * The places of a tensor's elements are kept as boxes, and the expected bytes
+ * are computed from these one by one, without views and joins. */
 #ifndef FERRY_CKPT_TESTING_OUTPUT_H
 #define FERRY_CKPT_TESTING_OUTPUT_H
 
@@ -14,7 +14,8 @@
 
 enum { OUTPUT_FILES = 5, MAX_FILLS = 1024, PATTERN = 0xA5 };
 
-/* A box of a tensor that goes into a segment: element (i, j, ..) to first + i * stride[0] + .. */
+/* A box of a tensor that goes into a segment: element (i, j, ..) to
+ * first + i * stride[0] + .. */
 struct fill {
     uint32_t segment;
     const struct tensor *tensor;
@@ -29,7 +30,7 @@ struct output {
     unsigned char *images[OUTPUT_FILES]; /* the expected contents of the files */
     bool finishes[OUTPUT_FILES];         /* the bytes between segments are written, as PATTERN */
     _Atomic unsigned finished[OUTPUT_FILES], wrong_crcs;
-    struct carry_result *carries; /* the results of the plan's carries */
+    struct copy_result *copies; /* the results of the plan's copies */
     size_t num_fills;
     struct fill fills[MAX_FILLS];
 };
@@ -57,8 +58,8 @@ static inline void row_major(struct box *x, uint64_t unit)
         x->stride[d] = unit;
 }
 
-/* Each of n parts along dimension d, which n divides, in a segment of its own, in any order of
- * its axes: row and column splits, transposes. */
+/* Each of n parts along dimension d, which n divides, in a segment of its own,
+ * in any order of its axes: row and column splits, transposes. */
 static inline void split_into_segments(struct output *o, const struct tensor *t, enum dtype dtype,
                                        unsigned d, uint64_t n)
 {
@@ -85,7 +86,8 @@ static inline void interleave(struct output *o, const struct tensor *t, enum dty
     }
 }
 
-/* A segment for each rank r of n: part r of the first half, then part r of the second. */
+/* A segment for each rank r of n: part r of the first half, then part r of the
+ * second. */
 static inline void split_gated(struct output *o, const struct tensor *t, enum dtype dtype,
                                uint64_t n)
 {
@@ -162,8 +164,8 @@ static inline bool may_go_to(const struct tensor *t, enum dtype dtype)
     return t->numel && (t->dtype == dtype || (dtype_is_float(t->dtype) && dtype_is_float(dtype)));
 }
 
-/* A segment as a flat partition of an optimizer: runs of many tensors, in any order, with gaps
- * before some of them that are runs of `zeros`. */
+/* A segment as a flat partition of an optimizer: runs of many tensors, in any
+ * order, with gaps before some of them that are runs of `zeros`. */
 static inline void add_flat(struct output *o, const struct tensor *zeros)
 {
     uint64_t *seed = o->source->seed;
@@ -273,19 +275,19 @@ static inline void output_release(struct output *o)
 {
     struct error err;
     plan_release(&o->plan);
-    free(o->carries);
+    free(o->copies);
     for (size_t i = 0; i < OUTPUT_FILES; i++)
         free(o->images[i]);
     assert_ok(path_remove(o->folder, &err));
 }
 
-/* An array for the results of all carries of the plan. */
-static inline struct carry_result *output_results(struct output *o)
+/* An array for the results of all copies of the plan. */
+static inline struct copy_result *output_results(struct output *o)
 {
-    free(o->carries);
-    o->carries = calloc(o->plan.num_carries + 1, sizeof *o->carries);
-    assert_non_null(o->carries);
-    return o->carries;
+    free(o->copies);
+    o->copies = calloc(o->plan.num_copies + 1, sizeof *o->copies);
+    assert_non_null(o->copies);
+    return o->copies;
 }
 
 static inline void check_file(const struct output *o, size_t file)
@@ -344,10 +346,10 @@ static inline uint64_t least_memory(const struct plan *p, const struct executor_
     uint64_t peak;
     o.max_memory = 1;
     assert_fails(executor_memory(p, &o, &peak, &err), ERR_MEMORY,
-                 "--max-memory 1 bytes is not enough for this plan: the least that works with ");
-    const char *is = strstr(err.text, "threads is ");
+                 "--max-memory 1 bytes is not enough for this plan: ");
+    const char *is = strstr(err.text, "threads need at least ");
     assert_non_null(is);
-    return strtoull(is + strlen("threads is "), NULL, 10) << 20;
+    return strtoull(is + strlen("threads need at least "), NULL, 10) << 20;
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* testing_param.h - computes the elements of a parameter that a rank holds, line by line of the
- * split dimension, one element at a time. */
+/* testing_param.h - computes the elements of a parameter that a rank holds,
+ * line by line of the split dimension, one element at a time. */
 #ifndef FERRY_CKPT_TESTING_PARAM_H
 #define FERRY_CKPT_TESTING_PARAM_H
 
@@ -17,7 +17,8 @@ struct cut {
     enum param_use use;
 };
 
-/* The section in which line x of n is, if sections come `repeat` times; *at: its place there. */
+/* The section in which line x of n is, if sections come `repeat` times; *at:
+ * its place there. */
 static inline unsigned section_of(const struct param_spec *s, uint64_t n, uint64_t repeat,
                                   uint64_t x, uint64_t *at, uint64_t *length)
 {
@@ -59,7 +60,8 @@ static inline bool has_line(const struct cut *c, uint64_t r, uint64_t x)
     return s->sections[k].shared || at / (length / sharing) == r % sharing;
 }
 
-/* The elements of the whole that rank r has, in the order of its own tensor; how many. */
+/* The elements of the whole that rank r has, in the order of its local tensor;
+ * how many. */
 static inline uint64_t held_elements(const struct cut *c, uint64_t r, uint64_t *out)
 {
     uint64_t numel, count = 0, behind = 1;

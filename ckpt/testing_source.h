@@ -1,9 +1,9 @@
 /* testing_source.h - random checkpoints for the tests of this folder.
  *
- * Tensors of random shapes are cut into random boxes, which lie in random bytes of real files: row
- * by row, with gaps, transposed, repeated (a stride of 0), byte-swapped, in another dtype, or in
- * memory. The expected value of each element is computed from the meaning of its piece, without
- * views and joins. */
+ * Tensors of random shapes are cut into random boxes, which lie in random bytes
+ * of real files: row by row, with gaps, transposed, repeated (a stride of 0),
+ * byte-swapped, in another dtype, or in memory. The expected value of each
+ * element is computed from the meaning of its piece, without views and joins. */
 #ifndef FERRY_CKPT_TESTING_SOURCE_H
 #define FERRY_CKPT_TESTING_SOURCE_H
 
@@ -33,8 +33,8 @@ struct source {
     } files[SOURCE_FILES];
     unsigned char *values[SOURCE_TENSORS]; /* of each tensor: its elements, row-major */
     uint64_t cast_elements;                /* elements that are stored in another dtype */
-    /* For each tensor: stored elements that are NaN or infinite; elements that the cast to its
-     * dtype made infinite. */
+    /* For each tensor: stored elements that are NaN or infinite; elements that
+     * the cast to its dtype made infinite. */
     uint64_t non_finite[SOURCE_TENSORS], overflowed[SOURCE_TENSORS];
 };
 
@@ -55,7 +55,8 @@ static inline uint64_t box_count(const struct box *x)
     return n;
 }
 
-/* Element n of a box, in the box's row-major order: *a in the tensor, *b on the other side. */
+/* Element n of a box, in the box's row-major order: *a in the tensor, *b on the
+ * other side. */
 static inline void box_element(const struct box *x, uint64_t n, uint64_t *a, uint64_t *b)
 {
     uint64_t row_major = 1;
@@ -76,8 +77,8 @@ static inline struct box box_of_tensor(const struct tensor *t)
     return x;
 }
 
-/* Strides for a random order of the dimensions, outermost first; gaps: sometimes with room between
- * rows; repeat: sometimes 0. Returns the span. */
+/* Strides for a random order of the dimensions, outermost first; gaps:
+ * sometimes with room between rows; repeat: sometimes 0. Returns the span. */
 static inline uint64_t box_random_strides(struct box *x, uint64_t *seed, bool gaps, bool repeat)
 {
     unsigned order[SOURCE_DIMS];
@@ -279,8 +280,8 @@ static inline struct tensor *source_new_tensor(struct source *s, enum dtype dtyp
     return t;
 }
 
-/* Adds a tensor with a random shape and cut, of about `elements` at most; pieces have several
- * dtypes, or are made up. */
+/* Adds a tensor with a random shape and cut, of about `elements` at most;
+ * pieces have several dtypes, or are made up. */
 static inline struct tensor *source_add_random(struct source *s, uint64_t elements)
 {
     uint64_t shape[SOURCE_DIMS];

@@ -5,7 +5,8 @@
 #include "ckpt/view.h"
 #include "tests/testing.h"
 
-/* Element n of a pair, in the order of its axes: *a and *b are flat in the two tensors. */
+/* Element n of a pair, in the order of its axes: *a and *b are flat in the two
+ * tensors. */
 static inline void pair_element(const struct pair *p, uint64_t n, uint64_t *a, uint64_t *b)
 {
     *a = p->a_offset;

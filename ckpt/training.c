@@ -179,7 +179,7 @@ cJSON *training_json(const struct training *t)
     return object;
 }
 
-/* What training_from_json is at. */
+/* The state of training_from_json(). */
 struct json_reader {
     struct training *t;
     struct arena *arena;
@@ -200,7 +200,8 @@ static const struct field *group_field_find(const char *name)
     return NULL;
 }
 
-/* Sets field f (NULL: unknown) of a struct; `where` stands before its name in messages. */
+/* Sets field f (NULL: unknown) of a struct; `where` precedes its name in
+ * messages. */
 static enum status set_member(struct json_reader *r, const struct field *f, void *of,
                               const char *where, const cJSON *item, struct error *err)
 {
@@ -229,8 +230,8 @@ static enum status read_group(struct json_reader *r, const cJSON *item, struct e
     for (const cJSON *m = item->child; m; m = m->next)
         TRY(set_member(r, group_field_find(m->string), g, where, m, err));
     if (g->members && !group_members_find(g->members))
-        return fail(err, ERR_CORRUPT, "%smembers is \"%.100s\": no known set of parameters", where,
-                    g->members);
+        return fail(err, ERR_CORRUPT, "%smembers \"%.100s\" is not a known set of parameters",
+                    where, g->members);
     return OK;
 }
 
@@ -239,7 +240,7 @@ static enum status read_groups(struct json_reader *r, const cJSON *list, struct 
     if (!cJSON_IsArray(list)) return fail(err, ERR_CORRUPT, "groups is not a list");
     for (const cJSON *item = list->child; item; item = item->next) {
         if (r->t->num_groups == MAX_PARAM_GROUPS)
-            return fail(err, ERR_CORRUPT, "groups: more than %d", MAX_PARAM_GROUPS);
+            return fail(err, ERR_CORRUPT, "groups has more than %d items", MAX_PARAM_GROUPS);
         TRY(read_group(r, item, err));
     }
     return OK;
@@ -282,7 +283,7 @@ static void add_difference(struct comparison *c, const char *field, const char *
         (struct training_difference){field, {x, y}};
 }
 
-/* A field as text. A real number has as many digits as it takes to tell it from any other. */
+/* A field as text; a real number with enough digits to tell it from any other. */
 static const char *value_text(struct comparison *c, const struct field *f, const void *of)
 {
     static const struct scalar_style style = {17, "true", "false", "not given"};
@@ -307,20 +308,20 @@ static bool same_members(const struct param_group *x, const struct param_group *
     return text_equal(x->members, y->members) && x->is_expert_parallel == y->is_expert_parallel;
 }
 
-static int order_of_reals(double x, double y)
+static int compare_reals(double x, double y)
 {
     if (isfinite(x) != isfinite(y)) return isfinite(x) ? 1 : -1;
     return (x > y) - (x < y);
 }
 
-/* Which of two scalars of a kind comes first. */
-static int order_of(struct scalar x, struct scalar y)
+/* Orders two scalars of one kind. */
+static int compare_scalars(struct scalar x, struct scalar y)
 {
     switch (x.kind) {
     case FIELD_UINT:
         return (x.number > y.number) - (x.number < y.number);
     case FIELD_REAL:
-        return order_of_reals(x.real, y.real);
+        return compare_reals(x.real, y.real);
     case FIELD_BOOL:
         return x.truth - y.truth;
     case FIELD_TEXT:
@@ -330,17 +331,17 @@ static int order_of(struct scalar x, struct scalar y)
     return 0;
 }
 
-/* Whether group k comes before group i, by their fields, then by their place. */
+/* Whether group k precedes group i, by fields, then by place. */
 static bool is_before(const struct training *t, size_t k, size_t i)
 {
     int order = 0;
     for (size_t f = 0; f < num_group_fields && !order; f++)
-        order = order_of(field_get(&group_fields[f], &t->groups[k]),
-                         field_get(&group_fields[f], &t->groups[i]));
+        order = compare_scalars(field_get(&group_fields[f], &t->groups[k]),
+                                field_get(&group_fields[f], &t->groups[i]));
     return order ? order < 0 : k < i;
 }
 
-/* Of each group, how many with its members come before it. */
+/* The rank of each group: the number of groups with its members before it. */
 static size_t *rank_groups(const struct training *t, struct arena *a)
 {
     size_t *ranks = arena_array(a, t->num_groups, sizeof *ranks);
@@ -350,8 +351,8 @@ static size_t *rank_groups(const struct training *t, struct arena *a)
     return ranks;
 }
 
-/* The group of t with the members of g and this rank: formats keep equal ones in different orders.
- * NULL: none. */
+/* The group of t with g's members and this rank; NULL: none. Formats keep equal
+ * groups in different orders. */
 static const struct param_group *counterpart(const struct param_group *g, size_t rank,
                                              const struct training *t, const size_t *ranks)
 {
@@ -403,21 +404,21 @@ struct line {
     bool begun; /* the next part needs ", " before it */
 };
 
-static void add_part(struct line *l, const char *text)
+static void add_line_part(struct line *l, const char *text)
 {
     if (l->begun) strbuf_add_text(&l->text, ", ");
     strbuf_add_text(&l->text, text);
     l->begun = true;
 }
 
-/* Adds format with the count or number in it if that is given. */
+/* Adds `format` with a count or number, if that is given. */
 #define ADD_COUNT(l, a, format, n)                                                                 \
     do {                                                                                           \
-        if (n) add_part(l, arena_printf(a, format, n));                                            \
+        if (n) add_line_part(l, arena_printf(a, format, n));                                       \
     } while (0)
 #define ADD_REAL(l, a, format, x)                                                                  \
     do {                                                                                           \
-        if (isfinite(x)) add_part(l, arena_printf(a, format, x));                                  \
+        if (isfinite(x)) add_line_part(l, arena_printf(a, format, x));                             \
     } while (0)
 
 static void progress_line(struct line *l, const struct training *t, struct arena *a)
@@ -426,19 +427,19 @@ static void progress_line(struct line *l, const struct training *t, struct arena
     ADD_COUNT(l, a, "iteration %" PRIu64, t->iteration);
     ADD_COUNT(l, a, "%" PRIu64 " samples", t->consumed_train_samples);
     ADD_COUNT(l, a, "%" PRIu64 " skipped", t->skipped_train_samples);
-    ADD_COUNT(l, a, "%" PRIu64 " of validation", t->consumed_valid_samples);
+    ADD_COUNT(l, a, "%" PRIu64 " validation samples", t->consumed_valid_samples);
     ADD_COUNT(l, a, "%" PRIu64 " tokens", t->consumed_tokens);
     if (t->floating_point_operations > 0)
         ADD_REAL(l, a, "%.6g floating point operations", t->floating_point_operations);
 }
 
-static void add_group(struct line *l, const struct param_group *g, struct arena *a)
+static void add_group_text(struct line *l, const struct param_group *g, struct arena *a)
 {
     struct line facts = {0};
     ADD_REAL(&facts, a, "lr %.9g", g->lr);
     ADD_REAL(&facts, a, "weight decay %.9g", g->weight_decay);
     ADD_REAL(&facts, a, "momentum %.9g", g->momentum);
-    add_part(l, group_name(g, a));
+    add_line_part(l, group_name(g, a));
     if (facts.begun) strbuf_printf(&l->text, " (%s)", facts.text.data);
     strbuf_release(&facts.text);
 }
@@ -446,22 +447,23 @@ static void add_group(struct line *l, const struct param_group *g, struct arena 
 static void groups_line(struct line *l, const struct training *t, struct arena *a)
 {
     enum { SHOWN = 8 }; /* a line stays a line */
-    if (t->optimizer) add_part(l, t->optimizer);
+    if (t->optimizer) add_line_part(l, t->optimizer);
     if (!t->num_groups) return;
-    add_part(l, arena_printf(a, "%zu group%s: ", t->num_groups, t->num_groups == 1 ? "" : "s"));
+    add_line_part(l,
+                  arena_printf(a, "%zu group%s: ", t->num_groups, t->num_groups == 1 ? "" : "s"));
     l->begun = false;
     for (size_t i = 0; i < t->num_groups && i < SHOWN; i++)
-        add_group(l, &t->groups[i], a);
-    if (t->num_groups > SHOWN) add_part(l, arena_printf(a, "%zu more", t->num_groups - SHOWN));
+        add_group_text(l, &t->groups[i], a);
+    if (t->num_groups > SHOWN) add_line_part(l, arena_printf(a, "%zu more", t->num_groups - SHOWN));
 }
 
 static void schedule_line(struct line *l, const struct training *t, struct arena *a)
 {
     if (!training_has(t, TRAINING_SCHEDULE)) return;
     strbuf_add_text(&l->text, "schedule: ");
-    if (t->lr_decay_style) add_part(l, t->lr_decay_style);
+    if (t->lr_decay_style) add_line_part(l, t->lr_decay_style);
     if (isfinite(t->max_lr) && isfinite(t->min_lr))
-        add_part(l, arena_printf(a, "lr %.9g to %.9g", t->max_lr, t->min_lr));
+        add_line_part(l, arena_printf(a, "lr %.9g to %.9g", t->max_lr, t->min_lr));
     else
         ADD_REAL(l, a, "lr %.9g", t->max_lr);
     if (t->lr_warmup_steps > 0) ADD_REAL(l, a, "warmup of %.9g samples", t->lr_warmup_steps);
@@ -469,7 +471,7 @@ static void schedule_line(struct line *l, const struct training *t, struct arena
     ADD_COUNT(l, a, "at sample %" PRIu64, t->num_steps);
     if (isfinite(t->start_wd) && isfinite(t->end_wd) &&
         (t->start_wd < t->end_wd || t->start_wd > t->end_wd))
-        add_part(l, arena_printf(a, "weight decay %.9g to %.9g", t->start_wd, t->end_wd));
+        add_line_part(l, arena_printf(a, "weight decay %.9g to %.9g", t->start_wd, t->end_wd));
     if (!l->begun) strbuf_clear(&l->text);
 }
 
@@ -484,7 +486,7 @@ static void loss_scale_line(struct line *l, const struct training *t, struct are
 static void rng_line(struct line *l, const struct training *t, struct arena *a)
 {
     (void)a;
-    if (t->has_rng) add_part(l, "states of random number generators");
+    if (t->has_rng) add_line_part(l, "states of random number generators");
 }
 
 size_t training_lines(const struct training *t, struct arena *a, const char ***out)

@@ -1,11 +1,14 @@
-/* training.h - the state of a training run beside its tensors: step, samples seen, parameter
- * groups, schedule, loss scale.
+/* training.h - the state of a training run beside its tensors: step, samples,
+ * parameter groups, schedule, loss scale.
  *
- * Members are named as in Megatron-LM's args, its opt_param_scheduler and its param_groups. The
- * tables below are the only list of members; reading, writing, printing and comparing use them. A
- * source fills what it has; the other members stay "not given": 0 for a count, NaN for a real
- * number, NULL for a text. A boolean is always given. training_init and param_group_init make
- * states in which nothing is given. An infinite number is as good as none: no JSON has it. */
+ * Members have the names of Megatron-LM's args, its opt_param_scheduler and its
+ * param_groups. The tables below are the only list of members; reading,
+ * writing, printing and comparing use them.
+ *
+ * Members that a source lacks stay "not given": 0 for a count, NaN for a real
+ * number, NULL for a text. A boolean is always given. training_init and
+ * param_group_init make states with nothing given. An infinite number counts as
+ * not given: no JSON has it. */
 #ifndef FERRY_CKPT_TRAINING_H
 #define FERRY_CKPT_TRAINING_H
 
@@ -15,7 +18,7 @@
 #include "common/arena.h"
 #include "common/status.h"
 
-/* A hostile file may name any number of groups, and groups are compared in pairs. */
+/* Groups are compared in pairs, and a hostile file may name any number. */
 enum { MAX_PARAM_GROUPS = 1000 };
 
 // clang-format off
@@ -43,10 +46,10 @@ enum { MAX_PARAM_GROUPS = 1000 };
     X(UINT, growth_tracker,           LOSS_SCALE) /* good steps since the scale changed last */                     \
     X(UINT, hysteresis_tracker,       LOSS_SCALE) /* overflows that are still left before it is lowered */
 
-/* Kind, name. Of a group of parameters. */
+/* Kind, name: the members of a group of parameters. */
 #define GROUP_FIELDS(X)                                                                            \
     X(TEXT, members)                /* which parameters: a row of group_members[]; NULL: not known */ \
-    X(BOOL, is_expert_parallel)     /* of these, the experts that are split over ranks; else the others */ \
+    X(BOOL, is_expert_parallel)     /* the experts among them that are split over ranks; else the others */ \
     X(UINT, step)                                                                                  \
     X(REAL, lr)                                                                                    \
     X(REAL, max_lr)                                                                                \
@@ -63,14 +66,14 @@ enum { MAX_PARAM_GROUPS = 1000 };
     X(BOOL, is_decoupled_lr)
 // clang-format on
 
-/* The parts of the state that a target carries or loses together. */
+/* The parts of the state that a target keeps or loses as a whole. */
 enum training_part {
     TRAINING_PROGRESS,
     TRAINING_OPTIMIZER,
     TRAINING_SCHEDULE,
     TRAINING_LOSS_SCALE,
     TRAINING_GROUPS,
-    TRAINING_RNG, /* no fields, has_rng: only formats know what it is */
+    TRAINING_RNG, /* has_rng, no fields: only formats know them */
     NUM_TRAINING_PARTS
 };
 extern const char *const training_part_names[NUM_TRAINING_PARTS]; /* "progress", "loss scale" */
@@ -83,7 +86,7 @@ struct training {
     TRAINING_FIELDS(FIELD_MEMBER)
     struct param_group *groups;
     size_t num_groups, groups_capacity;
-    bool has_rng; /* states of random number generators are there */
+    bool has_rng; /* has states of random number generators */
 };
 
 struct training_field {
@@ -95,11 +98,16 @@ extern const size_t num_training_fields;
 extern const struct field group_fields[];
 extern const size_t num_group_fields;
 
-/* Values of param_group.members, and whether a parameter belongs to them. A parameter that several
- * rules have belongs to the first of these, in the order of the table, that a group of the state
- * names. The rules are Megatron's (megatron/core/optimizer/__init__.py:_get_param_groups): no
- * weight decay for biases and for parameters of one dimension, with --apply-wd-to-qk-layernorm but
- * for the norms of queries and keys; --decoupled-lr for embedding and output layer. */
+/* A value of param_group.members, and the parameters that belong to it. If
+ * several rules match a parameter, it belongs to the first in the table that a
+ * group of the state names.
+ *
+ * The rules are Megatron's
+ * (megatron/core/optimizer/__init__.py:_get_param_groups):
+ *
+ * - no weight decay for biases and parameters of one dimension; with
+ *   --apply-wd-to-qk-layernorm except for the norms of queries and keys;
+ * - --decoupled-lr for embedding and output layer. */
 struct group_member_rule {
     const char *name; /* "embeddings", "matrices", "vectors", "all" ... */
     bool (*has)(const char *logical, unsigned num_dims);
@@ -108,7 +116,7 @@ extern const struct group_member_rule group_members[];
 extern const size_t num_group_members;
 const struct group_member_rule *group_members_find(const char *name); /* NULL: none */
 
-/* What a user gives to complete a state. NaN and NULL: not given. */
+/* A user's values that complete a state. NaN and NULL: not given. */
 struct training_given {
     double lr, min_lr, weight_decay, adam_beta1, adam_beta2, adam_eps;
     const char *lr_decay_style;
@@ -118,44 +126,48 @@ void training_given_init(struct training_given *g);
 
 void training_init(struct training *t);
 void param_group_init(struct param_group *g);
-/* A copy of `from`, with groups of its own in arena a. */
+/* A copy of `from`, whose groups are copied into arena a. */
 struct training training_copy(const struct training *from, struct arena *a);
-/* Adds a group without fields, in arena a. */
+/* Adds an empty group, in arena a. */
 struct param_group *training_add_group(struct training *t, struct arena *a);
-/* The group that a parameter belongs to; NULL if no group of known members has it. If there are
- * groups of unknown members, a parameter may belong to one of these all the same. */
+/* The group of a parameter; NULL if no group of known members matches. It may
+ * still belong to a group of unknown members, if there is one. */
 const struct param_group *training_group_of(const struct training *t, const char *logical,
                                             unsigned num_dims, bool is_expert_parallel);
-/* Whether any field of the part is given; of the groups, whether there is one. */
+/* Whether any field of the part is given; TRAINING_GROUPS: whether there is a
+ * group. */
 bool training_has(const struct training *t, enum training_part part);
-/* Whether the field of a struct training or param_group is given. */
+/* Whether a field of a struct training or param_group is given. */
 bool training_field_given(const struct field *f, const void *of);
 
-/* {"iteration": 10, "step": 2, "groups": [{"members": "matrices", "lr": 0.01, ...}], ...}: the
- * fields that are given, without the states of random number generators. The caller frees it. */
+/* {"iteration": 10, "step": 2, "groups": [{"members": "matrices", "lr": 0.01,
+ * ...}], ...}: the given fields, without states of random number generators.
+ * The caller frees it. */
 cJSON *training_json(const struct training *t);
-/* Reads that into a new state. ERR_CORRUPT, naming the member, if one has another kind, members is
- * no known rule, or there are more than MAX_PARAM_GROUPS groups; unknown members are named in
- * *unknown ("a, groups[0].b"; NULL: none). In arena a. */
+/* Reads that into a new state. ERR_CORRUPT, naming the member, if a member has
+ * another kind, `members` is not a known rule, or there are more than
+ * MAX_PARAM_GROUPS groups. *unknown names the unknown members ("a,
+ * groups[0].b"; NULL: none). In arena a. */
 MUST_CHECK enum status training_from_json(struct training *t, const cJSON *tree, struct arena *a,
                                           const char **unknown, struct error *err);
 
-/* A field that two states both have, with different values. */
+/* A field that both states have, with different values. */
 struct training_difference {
     const char *field;     /* "step", "groups[1].lr" */
     const char *values[2]; /* texts */
 };
-/* All differences, in arena a. Groups are matched by members and is_expert_parallel, several equal
- * ones in the order of their fields, and are named by their place in x, groups that only y has by
- * their place in y. A group of one side alone is a difference only if both sides have groups. Real
- * numbers are compared exactly. */
+/* All differences, in arena a. Groups are matched by members and
+ * is_expert_parallel, equal ones in the order of their fields. A group is named
+ * by its place in x, or in y if only y has it. A group of one side alone is a
+ * difference only if both sides have groups. Real numbers are compared exactly. */
 size_t training_differences(const struct training *x, const struct training *y, struct arena *a,
                             struct training_difference **out);
 
 /* Lines for people, in arena a, one for each of these that is given:
  * "step 2, iteration 10, 40 samples",
- * "adam, 2 groups: matrices (lr 0.01, weight decay 0.1), vectors (lr 0.01, weight decay 0)",
- * "schedule: cosine, lr 0.005 to 0.0005, warmup of 32 samples, decay over 160, at sample 80",
+ * "adam, 2 groups: matrices (lr 0.01, weight decay 0.1), vectors (lr 0.01)",
+ * "schedule: cosine, lr 0.005 to 0.0005, warmup of 32 samples, decay over 160,
+ * at sample 80",
  * "loss scale 65536", "states of random number generators". */
 size_t training_lines(const struct training *t, struct arena *a, const char ***out);
 

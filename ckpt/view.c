@@ -1,12 +1,14 @@
-/* view.c - see view.h. The join works on *digits*: the axes of a nested view are the digits of a
- * mixed-radix number, most significant first, so two views are compared digit by digit from the
- * left. Invariants:
+/* view.c - see view.h. The join compares *digits*: the axes of a nested view
+ * are digits of a mixed-radix number, most significant first, compared one by
+ * one from the left. Invariants:
  *
- * 1. `delta` is where z's first element lies relative to y's, in elements of the common tensor.
- * 2. Each digit list is nested, so the digits behind one span at most its stride (a *window*).
- * 3. When both lists begin with the same stride, windows meet in at most two ways. When they do
- * not, the smaller digit is split so that it does (division), or the larger is taken apart window
- * by window. */
+ * 1. `delta` is the place of z's first element relative to y's, in elements
+ *    of the common tensor.
+ * 2. Each digit list is nested: the digits behind one span at most its
+ *    stride (a *window*).
+ * 3. If both lists begin with the same stride, windows meet in at most two
+ *    ways. If not, the smaller digit is split so that they do (division), or
+ *    the larger one is taken apart window by window. */
 #include "ckpt/view.h"
 
 #include <assert.h>
@@ -135,7 +137,8 @@ static void sort_axes(struct pair *p)
     }
 }
 
-/* Adds an inner axis behind axes[0..*n), or lengthens the last one where x continues it. */
+/* Adds an inner axis behind axes[0..*n), or extends the last one if x continues
+ * it. */
 static bool append_axis(struct axis *axes, unsigned *n, struct axis x)
 {
     if (x.extent == 1) return true;
@@ -151,7 +154,7 @@ static bool append_axis(struct axis *axes, unsigned *n, struct axis x)
     return true;
 }
 
-/* Whether each stride is at least the span of the axes behind it, and all of it fits a tensor. */
+/* Whether the view is nested and fits a tensor. */
 static bool is_nested(const struct pair *p)
 {
     uint64_t span = 1, reach;
@@ -171,7 +174,7 @@ static bool is_nested(const struct pair *p)
 bool pair_nest(struct pair *p)
 {
     sort_axes(p);
-    bool nested = is_nested(p); /* before extents of axes that continue each other are multiplied */
+    bool nested = is_nested(p); /* before extents are multiplied */
     unsigned n = 0;
     for (unsigned k = 0; k < p->num_axes; k++)
         (void)append_axis(p->axes, &n, p->axes[k]);
@@ -190,16 +193,16 @@ enum status pair_turn(struct pair *p, const char *name, struct error *err)
     return pair_require_nested(p, name, err);
 }
 
-/* One digit list while two are compared: stride is the common tensor's, other the far side's. Each
- * level of the recursion takes at most one digit off and splits at most one, so twice the axes are
- * room enough. */
+/* A digit of a list: stride is that of the common tensor, other the far side's.
+ * Each level of the recursion takes off at most one digit and splits at most
+ * one, so twice the axes are enough room. */
 struct digit {
     uint64_t extent, stride, other;
 };
 enum { MAX_DIGITS = 2 * MAX_AXES + 2 };
 
-/* If strides do not divide each other, windows are compared one by one. There are few of them,
- * unless someone tries how long that can take. */
+/* Limit of windows compared one by one, where strides do not divide each other.
+ * Usually there are few; a hostile file may ask for many. */
 enum { MAX_WINDOWS = 1 << 20 };
 
 struct digits {
@@ -214,10 +217,10 @@ struct join {
     pair_visit *visit;
     void *context;
     struct error *err;
-    uint64_t windows_left;      /* that may be looked at one by one */
+    uint64_t windows_left;      /* to compare one by one */
     struct axis axes[MAX_AXES]; /* of the result, outermost first: a_stride is y's, b_stride z's */
     unsigned num_axes;
-    bool swapped; /* y and z have changed places */
+    bool swapped; /* y and z are swapped */
 };
 
 static struct digits digits_of(const struct pair *p)
@@ -256,10 +259,10 @@ static int64_t min_i64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static enum status join(struct join *j, struct digits y, struct digits z, int64_t delta);
+static enum status join_digits(struct join *j, struct digits y, struct digits z, int64_t delta);
 
-/* Puts n steps of both first digits into the result, from step y_first of y and z_first of z, and
- * goes on with what is behind them. */
+/* Adds n steps of both first digits to the result, from steps y_first of y and
+ * z_first of z, and joins the digits behind them. */
 static enum status join_windows(struct join *j, const struct digits *y, const struct digits *z,
                                 int64_t y_first, int64_t z_first, int64_t n, int64_t delta)
 {
@@ -276,14 +279,14 @@ static enum status join_windows(struct join *j, const struct digits *y, const st
     memcpy(saved, j->axes, sizeof saved);
     if (!append_axis(j->axes, &j->num_axes, x))
         return fail(j->err, ERR_OURS, "%s: a view with more than %d axes", j->name, MAX_AXES);
-    enum status st = join(j, in_y, in_z, delta);
+    enum status st = join_digits(j, in_y, in_z, delta);
     memcpy(j->axes, saved, sizeof saved);
     j->num_axes = saved_count;
     return st;
 }
 
-/* Both begin with the same stride s. Window k of z begins `rest` behind the beginning of window
- * k + shift of y: there the two may meet, and z's may reach into y's next window. */
+/* Both begin with stride s. Window k of z begins `inside` behind window k +
+ * shift of y: the two may meet there, and z's may reach into y's next window. */
 static enum status join_equal(struct join *j, const struct digits *y, const struct digits *z,
                               int64_t delta)
 {
@@ -300,7 +303,8 @@ static enum status join_equal(struct join *j, const struct digits *y, const stru
     return OK;
 }
 
-/* Takes steps [first, first + n * width) of z's first digit as n windows of `width` steps. */
+/* Splits steps [first, first + n * width) of z's first digit into n windows of
+ * `width` steps. */
 static enum status join_split(struct join *j, const struct digits *y, const struct digits *z,
                               int64_t first, int64_t n, int64_t width, int64_t delta)
 {
@@ -316,7 +320,7 @@ static enum status join_split(struct join *j, const struct digits *y, const stru
     return join_equal(j, y, &split, delta + first * (int64_t)d.stride);
 }
 
-/* y's first stride is larger than z's (or z has no digit left). */
+/* y's first stride is larger than z's, or z has no digit left. */
 static enum status join_larger(struct join *j, const struct digits *y, const struct digits *z,
                                int64_t delta)
 {
@@ -324,8 +328,9 @@ static enum status join_larger(struct join *j, const struct digits *y, const str
     int64_t first = max_i64(0, floor_div(delta, s));
     int64_t last = min_i64((int64_t)y->at[0].extent - 1, floor_div(delta + span_of(z, 0) - 1, s));
     if (first < last && z->count > 0 && s % (int64_t)z->at[0].stride == 0) {
-        /* Whole windows of z and a tail. Where z begins inside what y holds of a window, a head
-         * goes before them, so that they begin where y's do; a cut in y's gap cuts nothing. */
+        /* Whole windows of z, and a tail. If z begins inside y's part of a
+         * window, a head comes first so that the windows begin with y's; a cut
+         * in y's gap cuts nothing. */
         int64_t t = (int64_t)z->at[0].stride, width = s / t, steps = (int64_t)z->at[0].extent;
         int64_t inside = delta - floor_div(delta, s) * s;
         int64_t to_boundary = inside < span_of(y, 1) ? (s - inside) % s : 0;
@@ -339,15 +344,15 @@ static enum status join_larger(struct join *j, const struct digits *y, const str
         struct digits window = *y;
         if (!j->windows_left--)
             return fail(j->err, ERR_UNSUPPORTED,
-                        "%s: two views whose strides have too little in common", j->name);
+                        "%s: the strides of two views have too little in common", j->name);
         window.other_offset += (uint64_t)k * y->at[0].other;
         drop_first(&window);
-        TRY(join(j, window, *z, delta - k * s));
+        TRY(join_digits(j, window, *z, delta - k * s));
     }
     return OK;
 }
 
-static enum status join(struct join *j, struct digits y, struct digits z, int64_t delta)
+static enum status join_digits(struct join *j, struct digits y, struct digits z, int64_t delta)
 {
     if (delta >= span_of(&y, 0) || delta + span_of(&z, 0) <= 0) return OK;
     if (y.count == 0 && z.count == 0) {
@@ -367,13 +372,13 @@ static enum status join(struct join *j, struct digits y, struct digits z, int64_
     return st;
 }
 
-/* Whether the elements of a follow one another. */
-static bool is_a_run(const struct pair *p)
+/* Whether the elements of a are consecutive. */
+static bool is_run_of_a(const struct pair *p)
 {
     return p->num_axes == 0 || (p->num_axes == 1 && p->axes[0].a_stride == 1);
 }
 
-/* The join of two runs, which most pieces are: without digits. */
+/* Joins two runs without digits: most pieces are runs. */
 static enum status join_a_runs(struct join *j, const struct pair *y, const struct pair *z)
 {
     const uint64_t begin = max_u64(y->a_offset, z->a_offset),
@@ -395,8 +400,8 @@ static enum status join_pairs(struct join *j, const struct pair *y, const struct
     if (!pair_count(y) || !pair_count(z)) return OK;
     if (z->a_offset >= y->a_offset + pair_a_span(y) || y->a_offset >= z->a_offset + pair_a_span(z))
         return OK; /* the usual case for a tensor of many pieces */
-    if (is_a_run(y) && is_a_run(z)) return join_a_runs(j, y, z);
-    return join(j, digits_of(y), digits_of(z), (int64_t)(z->a_offset - y->a_offset));
+    if (is_run_of_a(y) && is_run_of_a(z)) return join_a_runs(j, y, z);
+    return join_digits(j, digits_of(y), digits_of(z), (int64_t)(z->a_offset - y->a_offset));
 }
 
 enum status pair_join(const struct pair *y, const struct pair *z, const char *name,
@@ -426,7 +431,7 @@ static enum status stop_at_first(void *context, const struct pair *p, struct err
     return DIFFERENT;
 }
 
-/* Whether two views of the same outer stride lie in different columns of it. */
+/* Whether two views of one outer stride lie in different columns. */
 static bool are_beside(const struct pair *y, const struct pair *z)
 {
     if (!y->num_axes || !z->num_axes || y->axes[0].a_stride != z->axes[0].a_stride) return false;
@@ -437,7 +442,7 @@ static bool are_beside(const struct pair *y, const struct pair *z)
     return y_end <= stride && z_end <= stride && (y_end <= z_begin || z_end <= y_begin);
 }
 
-static bool overlap(const struct pair *y, const struct pair *z, uint64_t *windows_left)
+static bool overlaps_within(const struct pair *y, const struct pair *z, uint64_t *windows_left)
 {
     struct join j = {.name = "", .visit = stop_at_first, .windows_left = *windows_left};
     if (pair_count(y) && pair_count(z) && are_beside(y, z)) return false;
@@ -449,7 +454,7 @@ static bool overlap(const struct pair *y, const struct pair *z, uint64_t *window
 bool pair_overlap(const struct pair *y, const struct pair *z)
 {
     uint64_t windows_left = MAX_WINDOWS;
-    return overlap(y, z, &windows_left);
+    return overlaps_within(y, z, &windows_left);
 }
 
 static int by_a_offset(const void *x, const void *y)
@@ -464,7 +469,7 @@ bool pairs_tile(struct pair *pairs, size_t num_pairs, uint64_t numel, size_t *fi
     if (num_pairs) qsort(pairs, num_pairs, sizeof *pairs, by_a_offset);
     *covered = 0;
     uint64_t windows_left = MAX_WINDOWS;
-    size_t begin = 0; /* pairs before it end before all that follow begin */
+    size_t begin = 0; /* earlier pairs end before all later ones begin */
     for (size_t i = 0; i < num_pairs; i++) {
         struct pair *p = &pairs[i];
         *first_bad = i;
@@ -473,7 +478,7 @@ bool pairs_tile(struct pair *pairs, size_t num_pairs, uint64_t numel, size_t *fi
         while (begin < i && pairs[begin].a_offset + pair_a_span(&pairs[begin]) <= p->a_offset)
             begin++;
         for (size_t k = begin; k < i; k++)
-            if (overlap(&pairs[k], p, &windows_left)) return false;
+            if (overlaps_within(&pairs[k], p, &windows_left)) return false;
         *covered += pair_count(p);
     }
     *first_bad = num_pairs;

@@ -5,7 +5,8 @@
 
 enum { VIEW_ELEMENTS = 4096 };
 
-/* Evaluates a pair element by element: to[x] = b's element + 1 for a's element x, 0 for none. */
+/* Evaluates a pair element by element: to[x] = b's element + 1 for a's element
+ * x, 0 for none. */
 static void expand(const struct pair *p, uint64_t to[VIEW_ELEMENTS])
 {
     memset(to, 0, VIEW_ELEMENTS * sizeof *to);
@@ -56,8 +57,8 @@ static void check_join(const struct pair *y, const struct pair *z, struct blocks
     assert_int_equal(pair_overlap(y, z), share);
 }
 
-/* Axes with random strides, mostly multiples of the inner one, sometimes with gaps; b is a random
- * order of the same axes, packed, from a random offset. */
+/* Axes with random strides, mostly multiples of the inner one, sometimes with
+ * gaps; b is a random order of the same axes, packed, from a random offset. */
 static struct pair random_nested(uint64_t *seed)
 {
     struct pair p = {.num_axes = (unsigned)test_below(seed, 5)};
@@ -117,7 +118,8 @@ static void tensor_parallel_rows_of_fused_qkv_are_few_blocks(void **state)
     check_join(&q, &rows, &blocks);
     assert_int_equal(blocks.count, 1);
 
-    /* A rank that begins and ends inside a group: its first head, whole groups, its last rows. */
+    /* A rank that begins and ends inside a group: its first head, whole groups,
+     * its last rows. */
     const uint64_t odd_start[] = {6, 0}, odd_rows[] = {37, 3};
     assert_true(pair_of_box(&rows, 2, shape, odd_start, odd_rows, 0, NULL));
     check_join(&q, &rows, &blocks);
@@ -170,8 +172,8 @@ static void tiles_are_told_from_holes_and_overlaps(void **state)
     assert_false(pairs_tile(p, 3, 24, &bad, &covered));
 }
 
-/* Twelve bits of an index, of which y and z each take some together; a's bits stand in reverse in
- * b, so that no two axes of the result are one. */
+/* Twelve bits of an index, of which y and z each take some together; a's bits
+ * stand in reverse in b, so that no two axes of the result are one. */
 static struct pair view_of_bits(unsigned num_axes, const unsigned *bits)
 {
     struct pair p = {.num_axes = num_axes};
@@ -234,7 +236,7 @@ static void views_with_little_in_common_are_not_compared_without_end(void **stat
                 z = {.num_axes = 1, .axes = {{UINT64_C(1) << 40, 4, 1}}, .a_offset = 1};
     assert_true(pair_overlap(&y, &z)); /* one is even, the other odd */
     assert_fails(pair_join(&y, &z, "w", add_block, &blocks, &err), ERR_UNSUPPORTED,
-                 "w: two views whose strides have too little in common");
+                 "w: the strides of two views have too little in common");
     y.axes[0].extent = z.axes[0].extent = 500000;
     assert_false(pair_overlap(&y, &z));
 }

@@ -9,8 +9,8 @@
 #include "common/asan.h"
 #include "common/memory.h"
 
-/* Behind each allocation. What nobody may touch under ASan: this gap, bytes that are not given out
- * yet, the old copy of a grown array. */
+/* Behind each allocation. ASan forbids this gap, free bytes of a block and the
+ * old copy of a grown array. */
 enum { GAP = WITH_ASAN ? 16 : 0 };
 
 struct arena_block {
@@ -35,8 +35,9 @@ void arena_release(struct arena *a)
     arena_init(a);
 }
 
-/* Blocks double up to LARGEST_BLOCK, so that a small description costs little and a large one few
- * calls; what is larger than a quarter of that gets a block of its own, behind the newest. */
+/* Blocks double up to LARGEST_BLOCK: a small description costs little, a large
+ * one few calls. Anything above a quarter of a block gets its own, behind the
+ * newest. */
 static char *block_for(struct arena *a, size_t bytes)
 {
     size_t size = a->total_bytes < FIRST_BLOCK ? FIRST_BLOCK : a->total_bytes;
@@ -56,7 +57,7 @@ static char *block_for(struct arena *a, size_t bytes)
     return NULL;
 }
 
-static size_t aligned(size_t bytes)
+static size_t aligned_bytes(size_t bytes)
 {
     const size_t unit = _Alignof(max_align_t);
     return (bytes + unit - 1) / unit * unit;
@@ -66,7 +67,7 @@ void *arena_alloc(struct arena *a, size_t bytes)
 {
     if (bytes > SIZE_MAX / 2) out_of_memory(bytes);
     const size_t used = bytes;
-    bytes = aligned(bytes ? bytes : 1) + GAP;
+    bytes = aligned_bytes(bytes ? bytes : 1) + GAP;
     char *p = bytes <= (size_t)(a->end - a->at) ? NULL : block_for(a, bytes);
     if (!p) {
         p = a->at;
@@ -77,12 +78,12 @@ void *arena_alloc(struct arena *a, size_t bytes)
     return memset(p, 0, used);
 }
 
-/* Text needs no alignment, so it fills the block from its end. */
+/* Text needs no alignment and fills the block from its end. */
 char *arena_text(struct arena *a, const char *text, size_t length)
 {
     if (length > SIZE_MAX / 2) out_of_memory(length);
     size_t bytes = length + 1;
-    if (GAP) bytes = aligned(bytes) + GAP;
+    if (GAP) bytes = aligned_bytes(bytes) + GAP;
     char *p = bytes <= (size_t)(a->end - a->at) ? NULL : block_for(a, bytes);
     if (!p) p = a->end -= bytes;
     a->total_bytes += length + 1;

@@ -1,7 +1,8 @@
-/* arena.h - memory for descriptions: names, shapes, plans. It is freed all at once.
+/* arena.h - memory for names, shapes and plans, freed all at once.
  *
- * Allocation never returns NULL: a process that cannot get a few more kilobytes prints a message
- * and ends with ERR_MEMORY. Tensor bytes never live in an arena. Not thread-safe. */
+ * Allocation never returns NULL: a process without memory for a few kilobytes
+ * prints a message and ends with ERR_MEMORY. Tensor bytes never live in an
+ * arena. Not thread-safe. */
 #ifndef FERRY_COMMON_ARENA_H
 #define FERRY_COMMON_ARENA_H
 
@@ -23,17 +24,17 @@ void arena_release(struct arena *a); /* frees all blocks; the arena can be used 
 
 /* Zeroed memory, aligned for any type. */
 void *arena_alloc(struct arena *a, size_t bytes);
-/* The same for count elements; ends the process if count * bytes overflows. */
+/* Like arena_alloc() for count elements; an overflow ends the process. */
 void *arena_array(struct arena *a, size_t count, size_t bytes);
 void *arena_copy(struct arena *a, const void *data, size_t bytes);
 /* A NUL-terminated copy of text[0..length). */
 char *arena_text(struct arena *a, const char *text, size_t length);
-/* A copy of a whole text. */
+/* A copy of a NUL-terminated text. */
 char *arena_copy_text(struct arena *a, const char *text);
 char *arena_printf(struct arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* A growing array of T in an arena: items, count and capacity side by side in the caller's struct.
- * The old copy stays in the arena, so the total is at most twice what is used. */
+/* A growing array of T in an arena: items, count and capacity in the caller's
+ * struct. Old copies stay in the arena: at most twice the memory in use. */
 #define ARENA_PUSH(a, items, count, capacity)                                                      \
     ((items) = arena_grow((a), (items), (count), &(capacity), sizeof *(items)), &(items)[(count)++])
 void *arena_grow(struct arena *a, void *items, size_t count, size_t *capacity, size_t bytes);

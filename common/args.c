@@ -43,9 +43,9 @@ const struct arg *args_find(const struct command *c, struct word typed,
     return NULL;
 }
 
-/* ---- what a user may have meant ---- */
+/* ---- hints and guesses ---- */
 
-/* The hint for a word; NULL: there is none. p may be NULL. */
+/* The hint for a word; NULL: none. p may be NULL. */
 static const char *hint_of(const struct arg_program *p, struct word typed)
 {
     for (size_t i = 0; p && i < p->num_hints; i++) {
@@ -56,8 +56,8 @@ static const char *hint_of(const struct arg_program *p, struct word typed)
     return NULL;
 }
 
-MUST_CHECK static enum status unknown(const struct arg_program *p, const char *what,
-                                      const struct args_guess *g, struct error *err)
+MUST_CHECK static enum status fail_unknown(const struct arg_program *p, const char *what,
+                                           const struct args_guess *g, struct error *err)
 {
     const char *hint = hint_of(p, g->typed);
     if (hint)
@@ -85,7 +85,7 @@ MUST_CHECK static enum status unknown_option(const struct arg_program *p, const 
             args_guess(&g, name);
     }
     args_guess(&g, (struct word){"--help", strlen("--help")});
-    return unknown(p, "option", &g, err);
+    return fail_unknown(p, "option", &g, err);
 }
 
 /* ---- values ---- */
@@ -173,13 +173,14 @@ static bool is_choice(const char *choices, const char *value)
 
 #define INT64_MAX_TEXT "9223372036854775807"
 
-/* Beyond INT64_MAX no other program reads a number; up there are the marks of "not given". */
+/* No other program reads numbers beyond INT64_MAX; "not given" is up there. */
 static bool parse_between(const char *text, uint64_t least, uint64_t *out)
 {
     return parse_u64(text, out) && *out >= least && *out <= INT64_MAX;
 }
 
-/* Puts value into the option's field; what it must be instead, or NULL if it is taken. */
+/* Puts value into the option's field. Returns the expected kind of value, or
+ * NULL if value fits. */
 static const char *set_value(const struct arg *a, void *field, const char *value)
 {
     switch (a->kind) {
@@ -196,7 +197,7 @@ static const char *set_value(const struct arg *a, void *field, const char *value
     case ARG_SIZE:
         return parse_size(value, field) && *(uint64_t *)field
                    ? NULL
-                   : "a size from 1 byte on, such as 4096, 5GB, 8G or 1.5GiB";
+                   : "a size of at least 1 byte, such as 4096, 5GB, 8G or 1.5GiB";
     case ARG_FLOAT:
         return parse_float(value, field) ? NULL : "a number";
     case ARG_CHOICE:
@@ -232,17 +233,17 @@ static const char *set_value(const struct arg *a, void *field, const char *value
 
 enum { MAX_NAMED = 8 };
 
-/* A positional argument that an option gives. */
+/* A positional argument given by an option. */
 struct named {
     struct word option;
-    const char *value; /* NULL: none does */
+    const char *value; /* NULL: not given */
 };
 
 struct parse {
-    const struct arg_program *program; /* for hints; NULL: none */
+    const struct arg_program *program; /* for hints; may be NULL */
     const struct command *command;
-    const struct arg_alias *alias; /* that was typed; NULL: the command's own name */
-    char **at, **end;              /* what is left of argv */
+    const struct arg_alias *alias; /* typed alias; NULL: the command's own name */
+    char **at, **end;              /* the rest of argv */
     void *options;
     const char **positional;
     size_t num_positional;
@@ -250,8 +251,8 @@ struct parse {
     struct error *err;
 };
 
-/* The option that an alias has under another name. */
-static struct word renamed(const struct arg_alias *alias, struct word typed)
+/* The option behind an alias's name for it. */
+static struct word resolve_alias_option(const struct arg_alias *alias, struct word typed)
 {
     const char *pairs = alias && alias->renames ? alias->renames : "";
     for (struct word from, to; next_word(&pairs, ' ', &from) && next_word(&pairs, ' ', &to);)
@@ -259,7 +260,7 @@ static struct word renamed(const struct arg_alias *alias, struct word typed)
     return typed;
 }
 
-static const char *spelled(const struct command *c, const struct arg *a, const char *value)
+static const char *resolve_spelling(const struct command *c, const struct arg *a, const char *value)
 {
     for (size_t i = 0; i < c->num_spellings && value; i++) {
         const struct arg_spelling *s = &c->spellings[i];
@@ -286,7 +287,7 @@ MUST_CHECK static enum status take_named(struct parse *p, size_t n, struct word 
     struct named *x = &p->named[n];
     const struct word name = position_name(p->command, n);
     if (!*value)
-        return fail(p->err, ERR_USAGE, "%.*s: an empty name", (int)option.length, option.text);
+        return fail(p->err, ERR_USAGE, "%.*s: the name is empty", (int)option.length, option.text);
     if (x->value)
         return fail(p->err, ERR_USAGE, "%.*s is given twice: %.*s %s and %.*s %s", (int)name.length,
                     name.text, (int)x->option.length, x->option.text, x->value, (int)option.length,
@@ -295,7 +296,7 @@ MUST_CHECK static enum status take_named(struct parse *p, size_t n, struct word 
     return OK;
 }
 
-/* Puts what options give by position among the words, in order. */
+/* Inserts positional arguments given by options among the words, in order. */
 MUST_CHECK static enum status merge_named(struct parse *p)
 {
     size_t num_named = 0, last = 0;
@@ -316,8 +317,8 @@ MUST_CHECK static enum status merge_named(struct parse *p)
     return OK;
 }
 
-/* One word too many, where options have given some by name. */
-MUST_CHECK static enum status one_too_many(const struct parse *p, size_t n)
+/* Word n is one too many; the message names a position that an option gave. */
+MUST_CHECK static enum status fail_extra_word(const struct parse *p, size_t n)
 {
     for (size_t i = 0; i < MAX_NAMED && i < n; i++) {
         const struct named *x = &p->named[i];
@@ -331,21 +332,21 @@ MUST_CHECK static enum status one_too_many(const struct parse *p, size_t n)
     return fail(p->err, ERR_USAGE, "\"%s\" is one argument too many", p->positional[n]);
 }
 
-/* The words behind the first value. */
+/* Takes the words behind the first value. */
 static void take_words(struct parse *p, const struct arg *a, void *field)
 {
     for (; p->at < p->end && is_value(*p->at); p->at++)
         if (a->kind == ARG_WORDS) list_add(field, *p->at);
 }
 
-/* The option *p->at, which moves behind it and its values. */
+/* Parses the option *p->at; moves behind it and its values. */
 MUST_CHECK static enum status parse_option(struct parse *p)
 {
     const char *text = *p->at++;
     struct word typed = {text, strcspn(text, "=")};
     const char *value = text[typed.length] ? text + typed.length + 1 : NULL;
     const struct arg_group *group;
-    const struct arg *a = args_find(p->command, renamed(p->alias, typed), &group);
+    const struct arg *a = args_find(p->command, resolve_alias_option(p->alias, typed), &group);
     if (is_spelling((struct word){"--help", 6}, typed))
         return fail(p->err, ERR_USAGE, "--help takes no value");
     if (!a) return unknown_option(p->program, p->command, typed, p->err);
@@ -361,7 +362,7 @@ MUST_CHECK static enum status parse_option(struct parse *p)
             return fail(p->err, ERR_USAGE, "%.*s needs a value (%.*s=%s if that is the value)",
                         length, text, length, text, value);
     }
-    value = spelled(p->command, a, value);
+    value = resolve_spelling(p->command, a, value);
     if (a->kind == ARG_POSITIONAL) return take_named(p, a->offset, typed, value);
     void *field = field_of(p->options, group, a);
     const char *must_be = set_value(a, field, a->kind == ARG_NAMED ? text : value);
@@ -389,7 +390,7 @@ MUST_CHECK static enum status parse_words(struct parse *p)
     return OK;
 }
 
-/* Compares what was given with the words of command->positional. */
+/* Compares the number of words with command->positional. */
 MUST_CHECK static enum status check_positional(const struct parse *p)
 {
     const char *words = p->command->positional ? p->command->positional : "";
@@ -400,11 +401,11 @@ MUST_CHECK static enum status check_positional(const struct parse *p)
             return fail(p->err, ERR_USAGE, "%.*s is missing", (int)w.length, w.text);
         repeats = repeats || memmem(w.text, w.length, "...", 3);
     }
-    if (p->num_positional > n && !repeats) return one_too_many(p, n);
+    if (p->num_positional > n && !repeats) return fail_extra_word(p, n);
     return OK;
 }
 
-/* The file that the line names last, and the field where its words are kept; NULL: none. */
+/* The field of the last file of options on the line; NULL: none. */
 MUST_CHECK static enum status find_config(struct parse *p, struct arg_config **x)
 {
     *x = NULL;
@@ -420,7 +421,7 @@ MUST_CHECK static enum status find_config(struct parse *p, struct arg_config **x
     return OK;
 }
 
-/* The options of a file come before those of the line, which so win. */
+/* Options of a file come first, so those of the line win. */
 MUST_CHECK static enum status parse_config(struct parse *p)
 {
     struct arg_config *x;
@@ -497,7 +498,7 @@ static const struct command *command_named(const struct arg_program *p, const ch
     return NULL;
 }
 
-/* *alias: the one that was typed; NULL: the command's own name. */
+/* *alias: the typed one; NULL: the command's own name. */
 MUST_CHECK static enum status find_command(const struct arg_program *p, const char *typed,
                                            const struct command **c, const struct arg_alias **alias,
                                            struct error *err)
@@ -521,17 +522,17 @@ MUST_CHECK static enum status find_command(const struct arg_program *p, const ch
         *c = command_named(p, p->aliases[i].command);
         return OK;
     }
-    return unknown(p, typed[0] == '-' ? "option" : "command", &g, err);
+    return fail_unknown(p, typed[0] == '-' ? "option" : "command", &g, err);
 }
 
-/* Of several processes that one launcher started, rank 0 answers. */
+/* Whether rank 0 prints for this process: one launcher, one output. */
 static bool is_another_rank(void)
 {
     struct ranks r;
     return ranks_from_environment(&r, NULL) == OK && r.share_output && r.rank > 0;
 }
 
-/* The answer of --json begins before the words are parsed: it tells of wrong ones, too. */
+/* Begins the result of --json before parsing: it also reports wrong words. */
 static void begin_result(const struct command *c, int argc, char **argv)
 {
     static const struct word json = {"--json", 6};
@@ -549,9 +550,10 @@ static bool asks_for_help(int argc, char **argv)
     return false;
 }
 
-/* Wrong words are most often the same for all that a launcher started: it ends all once rank 0 has
- * said what is wrong. Who is still there after that has words of its own, and says so itself. */
-MUST_CHECK static bool rank_0_speaks(struct error *err)
+/* Waits for rank 0 to print a usage error, which ranks mostly share; the
+ * launcher then ends them all. A rank that lives on has an error of its own and
+ * prints it. */
+MUST_CHECK static bool ended_after_rank_0(struct error *err)
 {
     if (!is_another_rank()) return false;
     bool is_ended = nanosleep(&(struct timespec){.tv_sec = 2}, NULL) != 0;
@@ -559,12 +561,12 @@ MUST_CHECK static bool rank_0_speaks(struct error *err)
     return is_ended;
 }
 
-MUST_CHECK static enum status words_failed(enum status st, struct error *err)
+MUST_CHECK static enum status defer_to_rank_0(enum status st, struct error *err)
 {
-    return st && rank_0_speaks(err) ? ERR_INTERRUPTED : st;
+    return st && ended_after_rank_0(err) ? ERR_INTERRUPTED : st;
 }
 
-/* The words that an alias adds come before those that were typed, which so win. */
+/* Words of an alias come first, so the typed ones win. */
 static size_t put_words(char **out, char *added, int argc, char **argv)
 {
     size_t n = 0;
@@ -574,10 +576,9 @@ static size_t put_words(char **out, char *added, int argc, char **argv)
     return n + (size_t)argc;
 }
 
-/* Parses and runs. */
-MUST_CHECK static enum status run(const struct arg_program *p, const struct command *c,
-                                  const struct arg_alias *alias, int argc, char **argv,
-                                  struct error *err)
+MUST_CHECK static enum status run_parsed(const struct arg_program *p, const struct command *c,
+                                         const struct arg_alias *alias, int argc, char **argv,
+                                         struct error *err)
 {
     char *added = alias && alias->adds ? must_strdup(alias->adds) : NULL;
     const size_t room = (size_t)argc + (added ? strlen(added) : 0) + 1;
@@ -593,7 +594,7 @@ MUST_CHECK static enum status run(const struct arg_program *p, const struct comm
                       .options = options,
                       .positional = positional,
                       .err = err};
-    enum status st = words_failed(parse_all(&x, &num_positional), err);
+    enum status st = defer_to_rank_0(parse_all(&x, &num_positional), err);
     if (!st) st = c->run(options, positional, num_positional, err);
     args_release(c, options);
     free(options);
@@ -603,7 +604,7 @@ MUST_CHECK static enum status run(const struct arg_program *p, const struct comm
     return st;
 }
 
-/* `ferry help`, `ferry help COMMAND`, and the options of the program itself. */
+/* `ferry help`, `ferry help COMMAND`, and options of the program itself. */
 MUST_CHECK static enum status run_program(const struct arg_program *p, int argc, char **argv,
                                           struct error *err)
 {
@@ -626,8 +627,8 @@ static bool is_for_program(const char *word)
     return false;
 }
 
-static int report(const struct arg_program *p, const struct command *c, enum status st,
-                  const struct error *err)
+static int print_error_line(const struct arg_program *p, const struct command *c, enum status st,
+                            const struct error *err)
 {
     if (!st || !err->text[0]) return (int)st;
     struct strbuf text = {0};
@@ -638,31 +639,31 @@ static int report(const struct arg_program *p, const struct command *c, enum sta
         else
             strbuf_add_char(&text, *t);
     strbuf_add_char(&text, '\n');
-    fwrite(text.data, 1, text.length, stderr); /* at once: other ranks write there, too */
+    fwrite(text.data, 1, text.length, stderr); /* in one piece: other ranks write there, too */
     strbuf_release(&text);
     return (int)st;
 }
 
-/* A full disk or a closed pipe shows when the rest of the buffer is written, at the latest. */
+/* The last flush shows a full disk or a closed pipe, at the latest. */
 MUST_CHECK static enum status flush_stdout(struct error *err)
 {
     if (fflush(stdout)) return fail_errno(err, ERR_IO, "standard output");
-    return ferror(stdout) ? fail(err, ERR_IO, "standard output: not all was written") : OK;
+    return ferror(stdout) ? fail(err, ERR_IO, "standard output: incomplete write") : OK;
 }
 
-/* *c is the command, where one is named. */
+/* Sets *c once a command is named. */
 MUST_CHECK static enum status run_words(const struct arg_program *p, const struct command **c,
                                         int argc, char **argv, struct error *err)
 {
     if (is_for_program(argv[0])) return run_program(p, argc, argv, err);
     const struct arg_alias *alias;
-    TRY(words_failed(find_command(p, argv[0], c, &alias, err), err));
+    TRY(defer_to_rank_0(find_command(p, argv[0], c, &alias, err), err));
     if (asks_for_help(argc - 1, argv + 1)) {
         print_help(stdout, p, *c);
         return OK;
     }
     begin_result(*c, argc - 1, argv + 1);
-    enum status st = run(p, *c, alias, argc - 1, argv + 1, err);
+    enum status st = run_parsed(p, *c, alias, argc - 1, argv + 1, err);
     result_end(st, err);
     return st;
 }
@@ -672,11 +673,11 @@ int args_main(const struct arg_program *p, int argc, char **argv)
     const struct command *c = NULL;
     struct error err = {0};
     if (argc < 2) {
-        if (!rank_0_speaks(&err)) print_help(stderr, p, NULL);
+        if (!ended_after_rank_0(&err)) print_help(stderr, p, NULL);
         return ERR_USAGE;
     }
     enum status st = run_words(p, &c, argc - 1, argv + 1, &err);
-    int code = report(p, c, st, &err);
+    int code = print_error_line(p, c, st, &err);
     st = flush_stdout(&err);
-    return code > DIFFERENT || !st ? code : report(p, c, st, &err);
+    return code > DIFFERENT || !st ? code : print_error_line(p, c, st, &err);
 }

@@ -1,4 +1,4 @@
-/* args_config.c - a file of options as the words of a command line. */
+/* args_config.c - reads a file of options as words of a command line. */
 #include <stdlib.h>
 
 #include "common/args_internal.h"
@@ -9,7 +9,7 @@
 
 enum { MAX_CONFIG_BYTES = 1 << 20 };
 
-/* The words in the making. */
+/* Words under construction. */
 struct words {
     const struct command *command;
     struct arg_config *to;
@@ -31,7 +31,7 @@ static void add_option(const struct words *x, const char *name, const char *valu
     add_word(x, s.data);
 }
 
-/* The text of a scalar; NULL: it is none. */
+/* The text of a scalar; NULL: not a scalar. */
 static const char *scalar_of(const cJSON *item)
 {
     return json_is_number(item) ? item->valuestring : json_as_text(item);
@@ -41,21 +41,21 @@ MUST_CHECK static enum status add_list(const struct words *x, const char *name, 
                                        const cJSON *list)
 {
     if (!takes_several(a))
-        return fail(x->err, ERR_USAGE, "%s: a list, where one value stands", name);
+        return fail(x->err, ERR_USAGE, "%s: found a list, expected one value", name);
     if (!list->child) return fail(x->err, ERR_USAGE, "%s: an empty list", name);
     add_option(x, name, NULL);
     for (const cJSON *i = list->child; i; i = i->next) {
         const char *text = scalar_of(i);
-        if (!text || !is_value(text))
-            return fail(x->err, ERR_USAGE, "%s: %s%s%s is no value of a list", name,
-                        text ? "\"" : "an item that is no text or number", text ? text : "",
-                        text ? "\"" : "");
+        if (!text)
+            return fail(x->err, ERR_USAGE, "%s: a list item is neither a text nor a number", name);
+        if (!is_value(text))
+            return fail(x->err, ERR_USAGE, "%s: list item \"%s\" looks like an option", name, text);
         add_word(x, must_strdup(text));
     }
     return OK;
 }
 
-/* A key and its value. A name that is unknown becomes a word, which the parser then refuses. */
+/* Adds a key and its value. The parser then refuses an unknown name. */
 MUST_CHECK static enum status add_key(const struct words *x, const cJSON *item)
 {
     const struct arg_group *group;
@@ -68,12 +68,12 @@ MUST_CHECK static enum status add_key(const struct words *x, const cJSON *item)
         return fail(x->err, ERR_USAGE, "%s: a file of options cannot name another", name);
     if (a && cJSON_IsNull(item)) return OK;
     if (a && cJSON_IsBool(item) && takes_value(a))
-        return fail(x->err, ERR_USAGE, "%s: %s, where a value stands", name,
+        return fail(x->err, ERR_USAGE, "%s: found %s, expected a value", name,
                     cJSON_IsTrue(item) ? "true" : "false");
     if (a && cJSON_IsFalse(item)) return OK;
     if (a && cJSON_IsArray(item)) return add_list(x, name, a, item);
     if (a && cJSON_IsObject(item))
-        return fail(x->err, ERR_USAGE, "%s: a mapping, where a value stands", name);
+        return fail(x->err, ERR_USAGE, "%s: found a mapping, expected a value", name);
     add_option(x, name, scalar_of(item));
     return OK;
 }

@@ -1,4 +1,4 @@
-/* args_docs.c - help, manual page and completions, made from the tables of args.h. */
+/* args_docs.c - help, manual page and completions from the tables of args.h. */
 #include <string.h>
 
 #include "common/args_internal.h"
@@ -7,7 +7,7 @@
 
 enum { LINE_COLUMNS = 100, HELP_COLUMN = 36 };
 
-/* Whether help shows any of its options. */
+/* Whether help shows any option of the group. */
 static bool is_shown(const struct arg_group *g)
 {
     for (size_t i = 0; i < g->num_args; i++)
@@ -17,14 +17,14 @@ static bool is_shown(const struct arg_group *g)
 
 /* ---- texts ---- */
 
-/* Lines that belong together: a paragraph or an example. */
+/* A paragraph or an example. */
 struct block {
     const char *text;
     size_t length;
     bool is_example;
 };
 
-/* The next block of a longer text (see args.h); *at moves behind it. */
+/* The next block of a text (see args.h); *at moves behind it. */
 static bool next_block(const char **at, struct block *b)
 {
     *at += strspn(*at, "\n");
@@ -45,7 +45,7 @@ static size_t columns_of(const char *text, size_t length)
     return n;
 }
 
-/* The words of text from `column` on; lines after the first begin at `indent`. */
+/* Adds words from `column` on; further lines begin at `indent`. */
 static void add_wrapped(struct strbuf *out, size_t column, size_t indent, const char *text,
                         size_t length)
 {
@@ -68,7 +68,7 @@ static void add_wrapped(struct strbuf *out, size_t column, size_t indent, const 
     }
 }
 
-/* All blocks of a longer text but `without` (NULL: all), an empty line before each. */
+/* Adds all blocks of a text except `without`, each after an empty line. */
 static void add_text_without(struct strbuf *out, const char *text, const char *without)
 {
     for (struct block b; text && next_block(&text, &b);) {
@@ -82,7 +82,7 @@ static void add_text_without(struct strbuf *out, const char *text, const char *w
     }
 }
 
-static void add_text(struct strbuf *out, const char *text)
+static void add_paragraphs(struct strbuf *out, const char *text)
 {
     add_text_without(out, text, NULL);
 }
@@ -100,7 +100,7 @@ static const char *value_name(const struct arg *a)
     return a->kind == ARG_CHOICE ? a->choices : a->value;
 }
 
-/* The help of an option, and its other spellings. */
+/* Help of an option, with its other names. */
 static void add_phrase(struct strbuf *out, const struct arg *a)
 {
     const char *names = a->names, *sep = "; also ";
@@ -131,7 +131,7 @@ static void add_aliases(struct strbuf *out, const struct arg_program *p, const s
     }
 }
 
-/* The explanation of a kind of value, printed once behind the options; NULL: none. */
+/* Explains a kind of value, once behind the options; NULL: none. */
 static const char *value_text(const struct command *c)
 {
     const struct arg_group *group;
@@ -177,7 +177,7 @@ void args_help(struct strbuf *out, const char *program, const struct command *c)
         for (size_t i = 0; i < c->groups[g].num_args; i++)
             if (c->groups[g].args[i].help) help_option(out, &c->groups[g].args[i]);
     }
-    add_text(out, value_text(c));
+    add_paragraphs(out, value_text(c));
     add_text_without(out, c->text, example.text);
 }
 
@@ -187,7 +187,7 @@ void args_program_help(struct strbuf *out, const struct arg_program *p)
     for (size_t i = 0; i < p->num_commands; i++)
         widest = max_u64(widest, strlen(p->commands[i]->name));
     strbuf_printf(out, "usage: %s COMMAND [OPTION]... [ARGUMENT]...\n", p->name);
-    add_text(out, p->about);
+    add_paragraphs(out, p->about);
     strbuf_add_text(out, "\nCommands\n");
     for (size_t i = 0; i < p->num_commands; i++) {
         const struct command *c = p->commands[i];
@@ -213,7 +213,7 @@ void args_program_help(struct strbuf *out, const struct arg_program *p)
 
 /* ---- man page ---- */
 
-/* Characters that roff would read as its own, or show as a typographic cousin. */
+/* Escapes roff's own characters and those it would typeset differently. */
 static void add_roff(struct strbuf *out, const char *text, size_t length)
 {
     static const struct {
@@ -324,7 +324,7 @@ static void add_replaced(struct strbuf *out, const char *text, char from, char t
         strbuf_add_char(out, *text == from ? to : *text);
 }
 
-/* The words that an option's value can be; empty: anything. */
+/* The possible values of an option; empty: any. */
 static void add_choices(struct strbuf *out, const struct arg_program *p, const struct arg *a)
 {
     if (a->kind == ARG_CHOICE)
@@ -376,7 +376,7 @@ void args_bash_completion(struct strbuf *out, const struct arg_program *p)
         strbuf_printf(out, "%s ", p->commands[i]->name);
     for (size_t i = 0; i < p->num_aliases; i++)
         strbuf_printf(out, "%s ", p->aliases[i].name);
-    /* bash takes the = of --option=value for a word of its own. */
+    /* bash splits --option=value at the =. */
     strbuf_add_text(out, "help'\n"
                          "    local cur=${COMP_WORDS[COMP_CWORD]} options= words=\n"
                          "    local prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
@@ -403,7 +403,7 @@ void args_bash_completion(struct strbuf *out, const struct arg_program *p)
 
 /* ---- zsh completion ---- */
 
-/* Text within '...' of a specification, in which [ ] : are zsh's own. */
+/* Text within '...' of a specification; zsh reads [ ] : itself. */
 static void add_zsh_text(struct strbuf *out, const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
@@ -416,7 +416,7 @@ static void add_zsh_text(struct strbuf *out, const char *text, size_t length)
     }
 }
 
-/* Whether its value may be the name of a file. */
+/* Whether the value may be a file name. */
 static bool is_text(const struct arg *a)
 {
     return a->kind == ARG_TEXT || a->kind == ARG_POSITIONAL || a->kind == ARG_WORDS ||

@@ -99,7 +99,8 @@ static void no_line_of_help_is_longer_than_100_columns(void **state)
     args_help(&text, "p", &c);
     const char *line = strstr(text.data, "  --a");
     assert_non_null(line);
-    /* 36 columns, 6 words of 9 and one of 4 letters, 6 blanks: exactly 100, umlauts as one each. */
+    /* 36 columns, 6 words of 9 and one of 4 letters, 6 blanks: exactly 100,
+     * umlauts as one each. */
     assert_int_equal(strcspn(line, "\n"), 100 + 9);
     assert_string_equal(strchr(line, '\n'), "\n                                    bb\n");
     strbuf_release(&text);
@@ -107,7 +108,8 @@ static void no_line_of_help_is_longer_than_100_columns(void **state)
 
 /* ---- what other programs read ---- */
 
-/* Runs a shell command with text in the file $F; its exit code, what it printed in ran.out. */
+/* Runs a shell command with text in the file $F; returns its exit code, prints
+ * into ran.out. */
 static int shell(const struct strbuf *text, const char *command)
 {
     char path[TEMPORARY_PATH], line[1024];
@@ -115,7 +117,8 @@ static int shell(const struct strbuf *text, const char *command)
     assert_true(fd >= 0);
     assert_int_equal(write(fd, text->data, text->length), text->length);
     close(fd);
-    snprintf(line, sizeof line, "F=%s; exec 2>&1; %s", path, command);
+    setenv("F", path, 1);
+    snprintf(line, sizeof line, "exec 2>&1; %s", command);
     FILE *p = popen(line, "r");
     assert_non_null(p);
     ran.out[fread(ran.out, 1, sizeof ran.out - 1, p)] = '\0';
@@ -139,9 +142,9 @@ static void the_man_page_is_roff_without_warnings(void **state)
     assert_non_null(strstr(page.data, ".SH \"EXIT STATUS\"\n.PP\n0 done; 1 different.\n"));
     assert_non_null(strstr(page.data, ".SH \"FILES\"\n.PP\nferry.json\n.PP\n.EX\n  an example\n"));
     if (shell(&page, "command -v groff") == 0) {
-        assert_int_equal(shell(&page, "groff -man -ww -z -rCHECKSTYLE=3 $F"), 0);
+        assert_int_equal(shell(&page, "groff -man -ww -z -rCHECKSTYLE=3 \"$F\""), 0);
         assert_string_equal(ran.out, "");
-        assert_int_equal(shell(&page, "groff -man -Tascii -P-cbou $F"), 0);
+        assert_int_equal(shell(&page, "groff -man -Tascii -P-cbou \"$F\""), 0);
         assert_non_null(strstr(ran.out, "ferry convert [OPTION]... SOURCE DESTINATION\n"));
         assert_non_null(strstr(ran.out, "ferry convert 'c' \"d\" \\\n"));
         assert_non_null(strstr(ran.out, ".A second one - with ~ and ^.\n"));
@@ -149,14 +152,15 @@ static void the_man_page_is_roff_without_warnings(void **state)
     strbuf_release(&page);
 }
 
-/* What bash offers after these words, the last of which is being typed. */
+/* bash's candidates after these words; the last one is being typed. */
 static void assert_completes(const struct strbuf *script, const char *words, const char *offered)
 {
     char command[512];
-    snprintf(command, sizeof command,
-             "bash -u -c '. $0; COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _ferry; "
-             "echo \"${COMPREPLY[*]-}\"' $F",
-             words);
+    snprintf(
+        command, sizeof command,
+        "bash -u -c '. \"$0\"; COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _ferry; "
+        "echo \"${COMPREPLY[*]-}\"' \"$F\"",
+        words);
     assert_int_equal(shell(script, command), 0);
     ran.out[strcspn(ran.out, "\n")] = '\0';
     assert_string_equal(ran.out, offered);
@@ -205,14 +209,14 @@ static void zsh_completes_the_same(void **state)
         strbuf_release(&script);
         skip();
     }
-    assert_int_equal(shell(&script, "zsh -n $F"), 0);
+    assert_int_equal(shell(&script, "zsh -n \"$F\""), 0);
     assert_string_equal(ran.out, "");
-    /* What _arguments and _describe are given. */
+    /* The arguments of _arguments and _describe. */
     assert_int_equal(shell(&script,
-                           "zsh -fc 'compdef() { :; }; . $0; _describe() { print $#commands; };"
+                           "zsh -fc 'compdef() { :; }; . \"$0\"; _describe() { print $#commands; };"
                            " _arguments() { print $# $words[1] $CURRENT; };"
                            " words=(ferry c); CURRENT=2; _ferry;"
-                           " words=(ferry export a --tp 2); CURRENT=5; _ferry' $F"),
+                           " words=(ferry export a --tp 2); CURRENT=5; _ferry' \"$F\""),
                      0);
     assert_string_equal(ran.out, "6\n16 export 4\n");
     strbuf_release(&script);

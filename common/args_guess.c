@@ -1,4 +1,4 @@
-/* args_guess.c - what a user may have meant. */
+/* args_guess.c - guesses the word a user meant. */
 #include "common/args_internal.h"
 #include "common/checked.h"
 
@@ -12,7 +12,7 @@ static size_t common_prefix(struct word a, struct word b)
     return n;
 }
 
-/* Levenshtein's, one row at a time. */
+/* Levenshtein's distance, one row at a time. */
 static size_t edit_distance(struct word a, struct word b)
 {
     size_t row[LONGEST_GUESS + 1];

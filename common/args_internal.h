@@ -1,4 +1,4 @@
-/* args_internal.h - what args.c (parsing) and args_docs.c (texts made from the tables) share. */
+/* args_internal.h - shared by the files common/args*.c. */
 #ifndef FERRY_COMMON_ARGS_INTERNAL_H
 #define FERRY_COMMON_ARGS_INTERNAL_H
 
@@ -11,7 +11,7 @@ struct word {
     size_t length;
 };
 
-/* The next word of a text in which words are separated by c; *at moves behind it. */
+/* The next word of a text separated by c; *at moves behind it. */
 static inline bool next_word(const char **at, char c, struct word *w)
 {
     while (**at == c)
@@ -54,17 +54,17 @@ static inline bool takes_several(const struct arg *a)
                                     (a->kind == ARG_NOTED || a->kind == ARG_NAMED));
 }
 
-/* Whether a word is a value where an option could stand: "-1" and "-.5" are numbers. */
+/* Whether a word is a value, not an option: "-1" and "-.5" are numbers. */
 static inline bool is_value(const char *word)
 {
     return word[0] != '-' || !word[1] || word[1] == '.' || (word[1] >= '0' && word[1] <= '9');
 }
 
-/* The option of that name; NULL: there is none. */
+/* The option of that name; NULL: none. */
 const struct arg *args_find(const struct command *c, struct word typed,
                             const struct arg_group **group);
 
-/* Reads x->path and makes x->words of it. */
+/* Reads the file x->path into x->words. */
 MUST_CHECK enum status args_config_read(const struct command *c, struct arg_config *x,
                                         struct error *err);
 void args_config_release(struct arg_config *x);
@@ -76,12 +76,12 @@ static inline char args_fold(char c)
 }
 
 struct args_guess {
-    struct word typed, best; /* best is empty while nothing is near enough */
+    struct word typed, best; /* best is empty if nothing is near enough */
     size_t distance;         /* of best */
-    size_t prefix;           /* that best and typed have in common: decides between equals */
+    size_t prefix;           /* length of the common prefix of best and typed: breaks ties */
 };
-/* Takes w for the guess if it is nearer. One character in three may be wrong; the beginning of a
- * long name counts as one mistake. */
+/* Makes w the guess if it is nearer. One character in three may be wrong; the
+ * beginning of a long name counts as one mistake. */
 void args_guess(struct args_guess *g, struct word w);
 
 /* `ferry --help`: all commands of the program. */

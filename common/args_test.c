@@ -160,7 +160,7 @@ static void ignored_options_take_their_value_along(void **state)
 
 #define FROM_0 "a whole number from 0 to 9223372036854775807"
 #define FROM_1 "a whole number from 1 to 9223372036854775807"
-#define SIZE "a size from 1 byte on, such as 4096, 5GB, 8G or 1.5GiB"
+#define SIZE "a size of at least 1 byte, such as 4096, 5GB, 8G or 1.5GiB"
 
 static void mistakes_are_named(void **state)
 {
@@ -177,7 +177,7 @@ static void mistakes_are_named(void **state)
          "SOURCE is given twice: --load-dir a and --source b"},
         {{"--save", "c"}, "SOURCE is missing"},
         {{"--load", "c"}, "DESTINATION is missing"},
-        {{"a", "--save", ""}, "--save: an empty name"},
+        {{"a", "--save", ""}, "--save: the name is empty"},
         {{"a", "b", "--help=x"}, "--help takes no value"},
         {{"a", "b", "--halp"}, "unknown option --halp (did you mean --help?)"},
         {{"--tpp", "2"}, "unknown option --tpp (did you mean --tp?)"},
@@ -463,11 +463,11 @@ static void wrong_command_lines_end_with_2(void **state)
     }
 }
 
-/* Again where it took so long that it might have waited: a busy machine is slow by chance, a wait
- * is always there. */
+/* Tries again if it took so long that it might have waited: a busy machine is
+ * slow by chance, a wait is always there. */
 static bool waits(const char *const *words)
 {
-    for (int tries = 0; tries < 2; tries++) {
+    for (int tries = 0; tries < 5; tries++) {
         double start = seconds_now();
         run_main(words);
         if (seconds_now() - start < 1.5) return false;
@@ -475,7 +475,7 @@ static bool waits(const char *const *words)
     return true;
 }
 
-/* Of processes that one launcher started: rank 0 has said it long before. */
+/* Rank 0 prints long before the other processes of one launcher. */
 static void of_several_processes_rank_0_says_first_what_is_wrong(void **state)
 {
     (void)state;
@@ -515,7 +515,7 @@ static void the_version_is_told(void **state)
     assert_string_equal(ran.out, "ferry 1.2\n");
 }
 
-/* The exit code of a child whose stdout is `out`; what it says on stderr is in ran.err. */
+/* The exit code of a child with `out` as stdout; its stderr is in ran.err. */
 static int code_with_stdout(int out)
 {
     int err, status;

@@ -1,5 +1,6 @@
-/* asan.h - which bytes of a block nobody may touch, for AddressSanitizer: it knows blocks, not what
- * they are cut into. Without it, WITH_ASAN is 0 and the macros do nothing. */
+/* asan.h - marks bytes within a block as untouchable for AddressSanitizer,
+ * which knows only whole blocks. Without it WITH_ASAN is 0 and the macros do
+ * nothing. */
 #ifndef FERRY_COMMON_ASAN_H
 #define FERRY_COMMON_ASAN_H
 

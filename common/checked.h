@@ -1,4 +1,5 @@
-/* checked.h - arithmetic on sizes that come from files. Each returns false on overflow. */
+/* checked.h - arithmetic on sizes from files. Functions that return bool return
+ * false on overflow. */
 #ifndef FERRY_COMMON_CHECKED_H
 #define FERRY_COMMON_CHECKED_H
 
@@ -15,8 +16,9 @@ static inline bool mul_u64(uint64_t a, uint64_t b, uint64_t *product)
     return !__builtin_mul_overflow(a, b, product);
 }
 
-/* The product of shape[0..num_dims), 1 for none; multiplied left to right without a stop at 0, so
- * that [2^63, 4, 0] overflows and [0, 2^63, 4] does not, as the safetensors reference has it. */
+/* The product of shape[0..num_dims), 1 for no dimension. Multiplies left to
+ * right and does not stop at 0, as the safetensors reference: [2^63, 4, 0]
+ * overflows, [0, 2^63, 4] does not. */
 static inline bool shape_numel(const uint64_t *shape, unsigned num_dims, uint64_t *numel)
 {
     *numel = 1;
@@ -30,7 +32,7 @@ static inline uint64_t min_u64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* The greatest common divisor; that of a and 0 is a. */
+/* The greatest common divisor; gcd_u64(a, 0) is a. */
 static inline uint64_t gcd_u64(uint64_t a, uint64_t b)
 {
     while (b) {

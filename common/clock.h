@@ -12,7 +12,7 @@ static inline int64_t nanoseconds_now(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Seconds since some moment in the past. */
+/* Seconds since an arbitrary moment. */
 static inline double seconds_now(void)
 {
     return 1e-9 * (double)nanoseconds_now();

@@ -12,7 +12,7 @@ static const char *const codes[] = {
 bool colour_is_wanted(FILE *f)
 {
     const char *refused = getenv("NO_COLOR"), *terminal = getenv("TERM");
-    struct ranks r; /* mpirun gives each rank a terminal, and puts what they print into a file */
+    struct ranks r; /* mpirun gives each rank a terminal and may log it to a file */
     if (ranks_from_environment(&r, NULL) || r.share_output) return false;
     if (refused && *refused) return false;
     return terminal && *terminal && strcmp(terminal, "dumb") && isatty(fileno(f));

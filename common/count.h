@@ -1,8 +1,8 @@
-/* count.h - how many elements an array has. */
+/* count.h - number of elements of an array. */
 #ifndef FERRY_COMMON_COUNT_H
 #define FERRY_COMMON_COUNT_H
 
-/* Of an array, not of a pointer to one. */
+/* For an array, not for a pointer to one. */
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 #endif

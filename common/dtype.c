@@ -13,7 +13,7 @@ const struct dtype_info dtype_infos[NUM_DTYPES] = {
 #undef X
 };
 
-static bool find(const char *name, size_t field, enum dtype *dtype)
+static bool find_dtype(const char *name, size_t field, enum dtype *dtype)
 {
     for (int i = 0; i < NUM_DTYPES; i++) {
         const char *text;
@@ -28,17 +28,17 @@ static bool find(const char *name, size_t field, enum dtype *dtype)
 
 bool dtype_from_safetensors(const char *name, enum dtype *dtype)
 {
-    return find(name, offsetof(struct dtype_info, safetensors), dtype);
+    return find_dtype(name, offsetof(struct dtype_info, safetensors), dtype);
 }
 
 bool dtype_from_torch(const char *name, enum dtype *dtype)
 {
-    return find(name, offsetof(struct dtype_info, torch), dtype);
+    return find_dtype(name, offsetof(struct dtype_info, torch), dtype);
 }
 
 bool dtype_from_storage(const char *name, enum dtype *dtype)
 {
-    return find(name, offsetof(struct dtype_info, storage), dtype);
+    return find_dtype(name, offsetof(struct dtype_info, storage), dtype);
 }
 
 bool dtype_from_user(const char *name, enum dtype *dtype)
@@ -85,7 +85,7 @@ bool dtype_size_bytes(enum dtype dtype, uint64_t numel, uint64_t *bytes)
     return true;
 }
 
-/* A small float of `exponent` and `mantissa` bits below its sign, subnormals included. */
+/* A small float with `exponent` and `mantissa` bits, subnormals included. */
 static double small_float(unsigned bits, int exponent, int mantissa, int bias)
 {
     int e = (int)(bits >> mantissa) & ((1 << exponent) - 1);
@@ -95,7 +95,7 @@ static double small_float(unsigned bits, int exponent, int mantissa, int bias)
     return bits >> (exponent + mantissa) & 1 ? -value : value;
 }
 
-/* ---- an element as a number: from its bits, in the lowest of these ---- */
+/* ---- an element as a number, from the lowest of these bits ---- */
 
 static double load_unsigned(uint64_t bits)
 {
@@ -137,8 +137,8 @@ static double load_f6_e3m2(uint64_t bits)
     return small_float((unsigned)bits, 3, 2, 3);
 }
 
-/* IEEE-like 8-bit floats differ in what they spend on infinities and NaN; see the table of types in
- * onnx/docs/docsgen/source/technical/float8.md. */
+/* 8-bit floats differ in their codes for infinities and NaN: see the table of
+ * types in onnx/docs/docsgen/source/technical/float8.md. */
 static double load_f8_e4m3(uint64_t bits)
 {
     return (bits & 0x7F) == 0x7F ? NAN : small_float((unsigned)bits, 4, 3, 7);
@@ -217,7 +217,7 @@ static double (*const loaders[NUM_DTYPES])(uint64_t bits) = {
     [DT_C128] = load_f64,
 };
 
-/* Of a sub-byte type: packed from the lowest bit of each byte up. */
+/* Bits of a sub-byte element, packed from the lowest bit of each byte up. */
 static uint64_t packed_bits(unsigned bits, const uint8_t *bytes, uint64_t index)
 {
     uint64_t at = index * bits;

@@ -1,12 +1,15 @@
-/* dtype.h - the element types: one row each, everything else is read off the rows.
+/* dtype.h - the element types: one row each, everything else is read off the
+ * rows.
  *
- * Elements are little-endian. Sub-byte types (F4, F6_*) are packed from the lowest bit of each byte
- * up, and a tensor of them must fill whole bytes; their shape counts elements. A complex element is
- * its real part, then its imaginary part.
+ * Elements are little-endian. Sub-byte types (F4, F6_*) are packed from the
+ * lowest bit of each byte up; a tensor of them must fill whole bytes, and its
+ * shape counts elements. A complex element is its real part, then its imaginary
+ * part.
  *
- * Columns: the name in safetensors (tensor.rs:Dtype; its writer sorts tensors by the order of these
- * rows, descending); the name in torch (`torch.NAME`); the legacy storage class of module `torch`,
- * NULL if torch saves the dtype through UntypedStorage and _rebuild_tensor_v3
+ * Columns: the name in safetensors (tensor.rs:Dtype; its writer sorts tensors
+ * by the order of these rows, descending); the name in torch (`torch.NAME`);
+ * the legacy storage class of module `torch`, NULL if torch saves the dtype
+ * through UntypedStorage and _rebuild_tensor_v3
  * (torch/storage.py:_dtype_to_storage_type_map). */
 #ifndef FERRY_COMMON_DTYPE_H
 #define FERRY_COMMON_DTYPE_H
@@ -53,33 +56,34 @@ enum dtype {
 
 struct dtype_info {
     unsigned bits;
-    const char *name; /* the id as text; also the name in safetensors, if it has one */
-    const char *safetensors, *torch, *storage; /* NULL where there is none */
+    const char *name; /* the id as text; equal to `safetensors` if that is set */
+    const char *safetensors, *torch, *storage; /* NULL: no name there */
 };
 extern const struct dtype_info dtype_infos[NUM_DTYPES];
 
-/* Find a dtype by one of its names; false if no row has it. Case-sensitive. */
+/* Find a dtype by name; false if no row has it. Case-sensitive. */
 bool dtype_from_safetensors(const char *name, enum dtype *dtype);
 bool dtype_from_torch(const char *name, enum dtype *dtype);   /* "bfloat16" */
 bool dtype_from_storage(const char *name, enum dtype *dtype); /* "BFloat16Storage" */
-/* A name as a user types it: of safetensors or torch, upper or lower case, or bf16, fp16, fp32,
- * half, float. */
+/* A name from a user, in upper or lower case: a safetensors or torch name, or
+ * fp16, half, fp32, float, fp64, double, fp8; "torch." in front is ignored. */
 bool dtype_from_user(const char *name, enum dtype *dtype);
 
-/* Whether it is one of the types that can be cast into one another: F16, BF16, F32, F64. */
+/* Whether the type can be cast to other floats: F16, BF16, F32, F64. */
 bool dtype_is_float(enum dtype dtype);
 
-/* Bytes of one element; 0 for types of less than a byte. */
+/* Bytes of one element; 0 for sub-byte types. */
 static inline size_t dtype_bytes(enum dtype dtype)
 {
     return dtype_infos[dtype].bits / 8;
 }
 
-/* Bytes of numel elements. false if that overflows or is not a whole number of bytes. */
+/* Bytes of numel elements; false on overflow or for a fraction of a byte. */
 bool dtype_size_bytes(enum dtype dtype, uint64_t numel, uint64_t *bytes);
 
-/* Element `index` of packed elements as a number, for printing and comparing: exact for all but
- * 64-bit integers past 2^53 and complex types (their real part). */
+/* Element `index` of packed elements as a number, for printing and comparing.
+ * Exact except for 64-bit integers past 2^53 and complex types (their real
+ * part). */
 double dtype_load(enum dtype dtype, const void *elements, uint64_t index);
 
 #endif

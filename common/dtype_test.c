@@ -152,7 +152,8 @@ static void elements_have_the_value_that_torch_gives_them(void **state)
     }
 }
 
-/* All values of the OCP microscaling formats (MX specification 1.0, 5.3), positive half. */
+/* All values of the OCP microscaling formats (MX specification 1.0, 5.3),
+ * positive half. */
 static void sub_byte_elements_are_read_across_byte_borders(void **state)
 {
     (void)state;

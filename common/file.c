@@ -27,7 +27,7 @@ static void stamp_of(const struct stat *s, struct file_stamp *stamp)
 enum status file_open(const char *path, int *fd, struct file_stamp *stamp, struct error *err)
 {
     struct stat s;
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not block us */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not block */
     if (*fd < 0) return fail_errno(err, ERR_IO, "%s", path);
     enum status st = OK;
     if (fstat(*fd, &s))
@@ -103,7 +103,7 @@ bool file_set_direct(int fd)
     return flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
 }
 
-/* Reads whole blocks around the bytes; only the last block of a file may come short. */
+/* Reads whole blocks; only the last block of a file is short. */
 enum status file_read_direct(int fd, const char *path, void *to, size_t bytes, uint64_t offset,
                              struct error *err)
 {
@@ -178,7 +178,7 @@ enum status file_read_all(const char *path, uint64_t max_bytes, struct strbuf *o
     return st;
 }
 
-/* Ends the writing of fd: fsync if wished, close, and remove the file where anything failed. */
+/* Closes fd, after an fsync if durable; removes the file after any failure. */
 static enum status end_write(int fd, const char *path, bool durable, enum status st,
                              struct error *err)
 {
@@ -255,8 +255,8 @@ char *path_join(struct arena *a, const char *folder, const char *name)
     return arena_printf(a, "%s%s%s", folder, folder[n - 1] == '/' ? "" : "/", name);
 }
 
-/* Length of path without trailing slashes, at least 1 where path is "/". */
-static size_t trimmed(const char *path)
+/* Length of path without trailing slashes; at least 1 for "/". */
+static size_t trimmed_length(const char *path)
 {
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/')
@@ -266,7 +266,7 @@ static size_t trimmed(const char *path)
 
 char *path_base(struct arena *a, const char *path)
 {
-    size_t n = trimmed(path), begin = n;
+    size_t n = trimmed_length(path), begin = n;
     while (begin > 0 && path[begin - 1] != '/')
         begin--;
     return arena_text(a, path + begin, n - begin);
@@ -274,7 +274,7 @@ char *path_base(struct arena *a, const char *path)
 
 char *path_parent(struct arena *a, const char *path)
 {
-    size_t n = trimmed(path);
+    size_t n = trimmed_length(path);
     while (n > 0 && path[n - 1] != '/')
         n--;
     while (n > 1 && path[n - 1] == '/')
@@ -332,7 +332,7 @@ static enum status remove_at(int folder, const char *name, const char *shown, st
 {
     struct stat s;
     if (unlinkat(folder, name, 0) == 0 || errno == ENOENT) return OK;
-    if (errno == EROFS) { /* which is said of what is not there, too */
+    if (errno == EROFS) { /* also the error for a missing path */
         if (fstatat(folder, name, &s, AT_SYMLINK_NOFOLLOW) && errno == ENOENT) return OK;
         errno = EROFS;
     }
@@ -372,8 +372,8 @@ enum status path_rename_new(const char *from, const char *to, struct error *err)
         return fail(err, ERR_EXISTS, "%s: exists already", to);
     if (errno != EINVAL && errno != ENOSYS) return fail_errno(err, ERR_IO, "%s", to);
 
-    /* A file system without NOREPLACE. rename() takes the place of an empty folder only, and mkdir
-     * is the claim that nobody else can make as well. */
+    /* The file system lacks NOREPLACE. rename() replaces only an empty folder,
+     * and mkdir claims the name for this process. */
     if (!path_is_folder(from)) {
         if (link(from, to) == 0) return unlink(from) ? fail_errno(err, ERR_IO, "%s", from) : OK;
     } else if (mkdir(to, 0777) == 0) {
@@ -384,7 +384,7 @@ enum status path_rename_new(const char *from, const char *to, struct error *err)
     return fail_errno(err, ERR_IO, "%s", to);
 }
 
-static int by_name(const void *a, const void *b)
+static int by_file_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
@@ -402,11 +402,11 @@ enum status folder_list(const char *path, struct arena *a, struct name_list *out
     enum status st = errno ? fail_errno(err, ERR_IO, "%s", path) : OK;
     closedir(dir);
     TRY(st);
-    if (out->count) qsort(out->names, out->count, sizeof *out->names, by_name);
+    if (out->count) qsort(out->names, out->count, sizeof *out->names, by_file_name);
     return OK;
 }
 
-static uint64_t allocated(struct arena *a, const char *path)
+static uint64_t allocated_in_tree(struct arena *a, const char *path)
 {
     struct name_list list;
     struct stat s;
@@ -414,7 +414,7 @@ static uint64_t allocated(struct arena *a, const char *path)
     uint64_t bytes = S_ISREG(s.st_mode) ? (uint64_t)s.st_blocks * 512 : 0;
     if (!S_ISDIR(s.st_mode) || folder_list(path, a, &list, NULL)) return bytes;
     for (size_t i = 0; i < list.count; i++)
-        bytes += allocated(a, path_join(a, path, list.names[i]));
+        bytes += allocated_in_tree(a, path_join(a, path, list.names[i]));
     return bytes;
 }
 
@@ -422,7 +422,7 @@ uint64_t path_allocated_bytes(const char *path)
 {
     struct arena a;
     arena_init(&a);
-    uint64_t bytes = allocated(&a, path);
+    uint64_t bytes = allocated_in_tree(&a, path);
     arena_release(&a);
     return bytes;
 }

@@ -1,9 +1,11 @@
-/* half.h - IEEE 754 binary16, which Megatron-LM and safetensors call float16, to float32 and back.
+/* half.h - IEEE 754 binary16 (float16 in Megatron-LM and safetensors) to
+ * float32 and back.
  *
- * A half is its 16 bits. To nearest, ties to even; from 65520 on a float becomes infinite, and
- * subnormal halves are kept. NaN becomes quiet, and keeps its sign and the upper bits of its
- * payload. All this is what VCVTPH2PS and VCVTPS2PH of x86 CPUs with F16C do, bit for bit. No
- * function branches, so that compilers vectorise loops of them. */
+ * A half is its 16 bits. Rounds to nearest, ties to even; a float from 65520 on
+ * becomes infinite, subnormal halves are kept. NaN becomes quiet and keeps its
+ * sign and the upper bits of its payload. Equals VCVTPH2PS and VCVTPS2PH of x86
+ * CPUs with F16C, bit for bit. Free of branches, so compilers vectorise loops
+ * of it. */
 #ifndef FERRY_COMMON_HALF_H
 #define FERRY_COMMON_HALF_H
 

@@ -36,7 +36,8 @@ static void assert_rounds(double value, uint16_t want)
     assert_int_equal(half_store((float)-value), want | SIGN);
 }
 
-/* Between all neighbours; behind the largest of them lies 65536, which is infinite. */
+/* Between all neighbours; behind the largest of them lies 65536, which is
+ * infinite. */
 static void floats_become_the_nearest_half(void **state)
 {
     (void)state;

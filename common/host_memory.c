@@ -10,7 +10,7 @@
 
 #include "common/checked.h"
 
-/* ---- numbers in files of the kernel ---- */
+/* ---- numbers in kernel files ---- */
 
 static FILE *open_in(const char *root, const char *path)
 {
@@ -19,7 +19,7 @@ static FILE *open_in(const char *root, const char *path)
     return n > 0 && (size_t)n < sizeof whole ? fopen(whole, "re") : NULL;
 }
 
-/* The number behind a word that begins a line; false where there is none. */
+/* The number behind a word that begins a line; false: no such line. */
 static bool find_number(const char *root, const char *path, const char *word, uint64_t *out)
 {
     char line[256];
@@ -34,7 +34,7 @@ static bool find_number(const char *root, const char *path, const char *word, ui
 
 /* ---- the host ---- */
 
-static uint64_t of_host(const char *root)
+static uint64_t host_available(const char *root)
 {
     uint64_t kib;
     return find_number(root, "/proc/meminfo", "MemAvailable:", &kib) ? kib * 1024 : UINT64_MAX;
@@ -42,10 +42,10 @@ static uint64_t of_host(const char *root)
 
 /* ---- cgroups ---- */
 
-/* Where each version has its files, and what they are called. */
+/* Folder and file names of a cgroup version. */
 struct cgroup_version {
     const char *mount, *limit, *usage;
-    const char *file_pages[2]; /* words of memory.stat: what the kernel gives up when it must */
+    const char *file_pages[2]; /* words of memory.stat: pages the kernel can drop */
 };
 
 // clang-format off
@@ -56,28 +56,29 @@ static const struct cgroup_version version_2 = {
     "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file ", "active_file "}};
 // clang-format on
 
-static bool number_of(const char *root, const struct cgroup_version *v, const char *group,
-                      const char *file, const char *word, uint64_t *out)
+static bool cgroup_number(const char *root, const struct cgroup_version *v, const char *group,
+                          const char *file, const char *word, uint64_t *out)
 {
     char path[PATH_MAX];
     int n = snprintf(path, sizeof path, "%s%s/%s", v->mount, group, file);
     return n > 0 && (size_t)n < sizeof path && find_number(root, path, word, out);
 }
 
-/* The memory that one group leaves. A limit that is not a number means no limit. */
+/* The memory that one group leaves. Only a number is a limit. */
 static uint64_t left_in_group(const char *root, const struct cgroup_version *v, const char *group)
 {
     uint64_t limit, usage, file_pages = 0, pages;
-    if (!number_of(root, v, group, v->limit, "", &limit)) return UINT64_MAX;
-    if (!number_of(root, v, group, v->usage, "", &usage)) return UINT64_MAX;
+    if (!cgroup_number(root, v, group, v->limit, "", &limit)) return UINT64_MAX;
+    if (!cgroup_number(root, v, group, v->usage, "", &usage)) return UINT64_MAX;
     for (unsigned i = 0; i < 2; i++)
-        if (number_of(root, v, group, "memory.stat", v->file_pages[i], &pages)) file_pages += pages;
+        if (cgroup_number(root, v, group, "memory.stat", v->file_pages[i], &pages))
+            file_pages += pages;
     usage -= min_u64(usage, file_pages);
     return limit > usage ? limit - usage : 0;
 }
 
-/* A limit holds for all groups below it. A container may see its own group as the root of a tree
- * that its name does not tell: what is not there is passed over. */
+/* A limit holds for all groups below it. Skips missing folders: a container may
+ * see its own group as the root of the tree, under another name. */
 static uint64_t left_in_groups(const char *root, const struct cgroup_version *v, char *group)
 {
     uint64_t least = UINT64_MAX;
@@ -88,8 +89,8 @@ static uint64_t left_in_groups(const char *root, const struct cgroup_version *v,
     return least;
 }
 
-/* A line is NUMBER:CONTROLLERS:PATH; of version 2 the number is 0 and there are no controllers. */
-static uint64_t of_cgroups(const char *root)
+/* A line is NUMBER:CONTROLLERS:PATH, in version 2 "0::PATH". */
+static uint64_t cgroups_available(const char *root)
 {
     char line[PATH_MAX];
     uint64_t least = UINT64_MAX;
@@ -133,7 +134,7 @@ uint64_t host_memory_address_space(void)
 
 uint64_t host_memory_available_in(const char *root)
 {
-    return min_u64(of_host(root), of_cgroups(root));
+    return min_u64(host_available(root), cgroups_available(root));
 }
 
 uint64_t host_memory_available(void)

@@ -1,7 +1,8 @@
-/* The way of a text: scan_text checks it against RFC 8259 and copies it, each number as a string
- * that begins with NUMBER_MARK; cJSON makes the tree of the copy; settle turns the marked strings
- * into Raw items and looks for names given twice, which are easiest to see once cJSON has unescaped
- * them. cJSON never sees a byte that it would read in its own way. */
+/* Path of a text: scan_text() checks it against RFC 8259 and copies it, each
+ * number as a string that begins with NUMBER_MARK; cJSON makes the tree of the
+ * copy; settle_numbers() turns marked strings into Raw items and finds repeated
+ * names, easily since cJSON has unescaped them. cJSON never sees a byte it
+ * would misread. */
 #include "common/json.h"
 
 #include <assert.h>
@@ -19,24 +20,25 @@
 
 enum { MAX_NAME_SHOWN = 200 };
 
-/* No UTF-8, so no string of a text that passed the scanner begins with it. */
+/* Invalid UTF-8, so no scanned string begins with it. */
 #define NUMBER_MARK '\xFF'
 
 /* ---- the scanner ---- */
 
 struct scan {
     const char *begin, *at, *end;
-    const char *copied; /* what lies before it is in copy */
+    const char *copied; /* copy has everything before it */
     struct strbuf copy;
     unsigned flags, depth;
-    size_t num_names, stop_at_name; /* names of members, counted from 1; 0: do not stop */
+    size_t num_names, stop_at_name; /* names of members, from 1; 0: do not stop */
     struct error *err;
 };
 
-MUST_CHECK static enum status refuse(const struct scan *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
+MUST_CHECK static enum status refuse_json(const struct scan *s, const char *fmt, ...)
+    PRINTF_LIKE(2, 3);
 
-/* ERR_CORRUPT with the position s->at in front; a column counts characters. */
-static enum status refuse(const struct scan *s, const char *fmt, ...)
+/* ERR_CORRUPT with the position s->at in front; columns count characters. */
+static enum status refuse_json(const struct scan *s, const char *fmt, ...)
 {
     size_t line = 1, column = 1;
     for (const char *p = s->begin; p < s->at; p++) {
@@ -55,13 +57,13 @@ static enum status refuse(const struct scan *s, const char *fmt, ...)
     return fail(s->err, ERR_CORRUPT, "line %zu column %zu: %s", line, column, what);
 }
 
-MUST_CHECK static enum status expected(const struct scan *s, const char *what)
+MUST_CHECK static enum status refuse_unexpected(const struct scan *s, const char *what)
 {
-    if (s->at == s->end) return refuse(s, "expected %s, but the text ends", what);
+    if (s->at == s->end) return refuse_json(s, "expected %s, but the text ends", what);
     struct strbuf found = {0};
     size_t n = utf8_sequence(s->at, (size_t)(s->end - s->at));
     strbuf_add_escaped(&found, s->at, n ? n : 1);
-    enum status st = refuse(s, "expected %s, not \"%s\"", what, found.data);
+    enum status st = refuse_json(s, "expected %s, not \"%s\"", what, found.data);
     strbuf_release(&found);
     return st;
 }
@@ -71,7 +73,7 @@ static bool next_is(const struct scan *s, char c)
     return s->at < s->end && *s->at == c;
 }
 
-static bool take(struct scan *s, char c)
+static bool take_char(struct scan *s, char c)
 {
     if (!next_is(s, c)) return false;
     s->at++;
@@ -86,7 +88,7 @@ static bool take_word(struct scan *s, const char *word)
     return true;
 }
 
-static void skip_blanks(struct scan *s)
+static void skip_json_blanks(struct scan *s)
 {
     while (s->at < s->end && (*s->at == ' ' || *s->at == '\n' || *s->at == '\r' || *s->at == '\t'))
         s->at++;
@@ -105,7 +107,7 @@ static bool next_is_digit(const struct scan *s)
 
 MUST_CHECK static enum status scan_digits(struct scan *s)
 {
-    if (!next_is_digit(s)) return expected(s, "a digit");
+    if (!next_is_digit(s)) return refuse_unexpected(s, "a digit");
     while (next_is_digit(s))
         s->at++;
     return OK;
@@ -113,10 +115,10 @@ MUST_CHECK static enum status scan_digits(struct scan *s)
 
 MUST_CHECK static enum status scan_decimal(struct scan *s)
 {
-    if (!take(s, '0')) TRY(scan_digits(s));
-    if (take(s, '.')) TRY(scan_digits(s));
-    if (take(s, 'e') || take(s, 'E')) {
-        if (!take(s, '-')) take(s, '+');
+    if (!take_char(s, '0')) TRY(scan_digits(s));
+    if (take_char(s, '.')) TRY(scan_digits(s));
+    if (take_char(s, 'e') || take_char(s, 'E')) {
+        if (!take_char(s, '-')) take_char(s, '+');
         TRY(scan_digits(s));
     }
     return OK;
@@ -127,7 +129,7 @@ MUST_CHECK static enum status scan_number(struct scan *s)
     const char *start = s->at;
     bool nan = s->flags & JSON_NAN;
     if (!(nan && take_word(s, "NaN"))) {
-        take(s, '-');
+        take_char(s, '-');
         if (!(nan && take_word(s, "Infinity"))) TRY(scan_decimal(s));
     }
     static const char open[] = {'"', NUMBER_MARK};
@@ -144,13 +146,13 @@ MUST_CHECK static enum status scan_hex4(struct scan *s, unsigned *value)
     for (int i = 0; i < 4; i++, s->at++) {
         static const char digits[] = "0123456789abcdef0123456789ABCDEF";
         const char *digit = s->at < s->end && *s->at ? strchr(digits, *s->at) : NULL;
-        if (!digit) return expected(s, "a hexadecimal digit");
+        if (!digit) return refuse_unexpected(s, "a hexadecimal digit");
         *value = *value << 4 | ((unsigned)(digit - digits) & 15);
     }
     return OK;
 }
 
-/* Behind "\u". NUL would end cJSON's string; it becomes the two bytes that stand for it. */
+/* Behind "\u". NUL would end cJSON's string and becomes C0 80. */
 MUST_CHECK static enum status scan_unicode_escape(struct scan *s)
 {
     const char *escape = s->at - 2;
@@ -165,28 +167,27 @@ MUST_CHECK static enum status scan_unicode_escape(struct scan *s)
     if (high < 0xDC00 && take_word(s, "\\u")) TRY(scan_hex4(s, &low));
     if (low >= 0xDC00 && low <= 0xDFFF) return OK;
     s->at = escape;
-    return refuse(s, "half of a surrogate pair in a string");
+    return refuse_json(s, "half of a surrogate pair in a string");
 }
 
-/* One character of a string, the common ones excepted. */
+/* One character of a string that ordinary_end() stops at. */
 MUST_CHECK static enum status scan_character(struct scan *s)
 {
-    if (take(s, '\\')) {
-        if (take(s, 'u')) return scan_unicode_escape(s);
+    if (take_char(s, '\\')) {
+        if (take_char(s, 'u')) return scan_unicode_escape(s);
         if (s->at == s->end || !*s->at || !strchr("\"\\/bfnrt", *s->at))
-            return expected(s, "one of \"\\/bfnrtu behind a backslash");
+            return refuse_unexpected(s, "one of \"\\/bfnrtu behind a backslash");
         s->at++;
         return OK;
     }
-    if ((unsigned char)*s->at < 0x20) return refuse(s, "a control character in a string");
+    if ((unsigned char)*s->at < 0x20) return refuse_json(s, "a control character in a string");
     size_t n = utf8_sequence(s->at, (size_t)(s->end - s->at));
-    if (n == 0) return refuse(s, "a string that is not UTF-8");
+    if (n == 0) return refuse_json(s, "a string that is not UTF-8");
     s->at += n;
     return OK;
 }
 
-/* Where the first character stands that a string may not simply hold. Most of a header is passed
- * over here. */
+/* The first character that needs a check. Passes over most of a header. */
 static const char *ordinary_end(const char *p, const char *end)
 {
     while (p < end && *p >= 0x20 && *p < 0x7F && *p != '"' && *p != '\\')
@@ -199,8 +200,8 @@ MUST_CHECK static enum status scan_string(struct scan *s)
     s->at++;
     for (;;) {
         s->at = ordinary_end(s->at, s->end);
-        if (s->at == s->end) return expected(s, "the end of a string");
-        if (take(s, '"')) return OK;
+        if (s->at == s->end) return refuse_unexpected(s, "the end of a string");
+        if (take_char(s, '"')) return OK;
         TRY(scan_character(s));
     }
 }
@@ -209,34 +210,35 @@ MUST_CHECK static enum status scan_value(struct scan *s);
 
 MUST_CHECK static enum status scan_member(struct scan *s)
 {
-    skip_blanks(s);
-    if (!next_is(s, '"')) return expected(s, "a name in quotes");
+    skip_json_blanks(s);
+    if (!next_is(s, '"')) return refuse_unexpected(s, "a name in quotes");
     const char *name = s->at;
     TRY(scan_string(s));
     if (++s->num_names == s->stop_at_name) {
         int length = s->at - name < MAX_NAME_SHOWN ? (int)(s->at - name) : MAX_NAME_SHOWN;
         s->at = name;
-        return refuse(s, "%.*s appears twice in its object", length, name);
+        return refuse_json(s, "%.*s appears twice in its object", length, name);
     }
-    skip_blanks(s);
-    if (!take(s, ':')) return expected(s, "a colon");
+    skip_json_blanks(s);
+    if (!take_char(s, ':')) return refuse_unexpected(s, "a colon");
     return scan_value(s);
 }
 
-/* Checks the contents of brackets: nothing, or parts with commas between them. */
+/* Checks the contents of brackets: nothing, or parts separated by commas. */
 MUST_CHECK static enum status scan_parts(struct scan *s, enum status (*part)(struct scan *),
                                          char close, const char *comma_or_close)
 {
-    if (s->depth == JSON_MAX_DEPTH) return refuse(s, "nested more than %d deep", JSON_MAX_DEPTH);
+    if (s->depth == JSON_MAX_DEPTH)
+        return refuse_json(s, "nested more than %d deep", JSON_MAX_DEPTH);
     s->depth++;
     s->at++;
-    skip_blanks(s);
-    if (!take(s, close)) {
+    skip_json_blanks(s);
+    if (!take_char(s, close)) {
         do {
             TRY(part(s));
-            skip_blanks(s);
-        } while (take(s, ','));
-        if (!take(s, close)) return expected(s, comma_or_close);
+            skip_json_blanks(s);
+        } while (take_char(s, ','));
+        if (!take_char(s, close)) return refuse_unexpected(s, comma_or_close);
     }
     s->depth--;
     return OK;
@@ -244,7 +246,7 @@ MUST_CHECK static enum status scan_parts(struct scan *s, enum status (*part)(str
 
 static enum status scan_value(struct scan *s)
 {
-    skip_blanks(s);
+    skip_json_blanks(s);
     switch (s->at < s->end ? *s->at : '\0') {
     case '{':
         return scan_parts(s, scan_member, '}', "a comma or a closing brace");
@@ -256,11 +258,11 @@ static enum status scan_value(struct scan *s)
         if (next_is_digit(s) || next_is(s, '-')) return scan_number(s);
         if (take_word(s, "true") || take_word(s, "false") || take_word(s, "null")) return OK;
         if (s->flags & JSON_NAN && (next_is(s, 'N') || next_is(s, 'I'))) return scan_number(s);
-        return expected(s, "a value");
+        return refuse_unexpected(s, "a value");
     }
 }
 
-/* Scans all of the text, from its beginning, up to name stop_at_name where that is not 0. */
+/* Scans the whole text, or up to name number stop_at_name if that is not 0. */
 MUST_CHECK static enum status scan_text(struct scan *s, size_t stop_at_name)
 {
     s->at = s->copied = s->begin;
@@ -268,10 +270,10 @@ MUST_CHECK static enum status scan_text(struct scan *s, size_t stop_at_name)
     s->num_names = s->depth = 0;
     s->stop_at_name = stop_at_name;
     if ((size_t)(s->end - s->at) >= 3 && memcmp(s->at, "\xEF\xBB\xBF", 3) == 0)
-        return refuse(s, "a byte order mark");
+        return refuse_json(s, "a byte order mark");
     TRY(scan_value(s));
-    skip_blanks(s);
-    if (s->at < s->end) return expected(s, "the end of the text");
+    skip_json_blanks(s);
+    if (s->at < s->end) return refuse_unexpected(s, "the end of the text");
     copy_until(s, s->end);
     return OK;
 }
@@ -281,10 +283,10 @@ MUST_CHECK static enum status scan_text(struct scan *s, size_t stop_at_name)
 struct name {
     uint64_t hash;
     const char *text;
-    size_t number; /* in the order of the text, from 1 */
+    size_t number; /* order in the text, from 1 */
 };
 
-/* The names of the objects that are open, innermost last. */
+/* Names of the open objects, innermost last. */
 struct names {
     struct name *items;
     size_t count, capacity;
@@ -308,8 +310,8 @@ static int by_hash(const void *a, const void *b)
     return order ? order : x->number < y->number ? -1 : 1;
 }
 
-/* The number of a name that repeats an earlier one since `first`; 0: none does. Names are sorted,
- * which always takes n log n; names of a hostile file could make a hash table quadratic. */
+/* The number of a name that repeats one since `first`; 0: none. Sorting always
+ * takes n log n; names of a hostile file could make a hash table quadratic. */
 static size_t repeated_name(struct names *n, size_t first)
 {
     if (n->count - first < 2) return 0;
@@ -321,8 +323,8 @@ static size_t repeated_name(struct names *n, size_t first)
     return 0;
 }
 
-/* Returns the number of the first repeated name found, 0 for none. */
-static size_t settle(struct names *names, cJSON *item)
+/* Returns the number of the first repeated name, 0 for none. */
+static size_t settle_numbers(struct names *names, cJSON *item)
 {
     if (cJSON_IsString(item) && item->valuestring[0] == NUMBER_MARK) {
         memmove(item->valuestring, item->valuestring + 1, strlen(item->valuestring));
@@ -331,7 +333,7 @@ static size_t settle(struct names *names, cJSON *item)
     size_t outer = names->count;
     for (cJSON *c = item->child; c; c = c->next) {
         if (cJSON_IsObject(item)) names_push(names, c->string);
-        size_t repeated = settle(names, c);
+        size_t repeated = settle_numbers(names, c);
         if (repeated) return repeated;
     }
     size_t repeated = repeated_name(names, outer);
@@ -342,7 +344,7 @@ static size_t settle(struct names *names, cJSON *item)
 enum status json_parse(const char *text, size_t length, unsigned flags, cJSON **tree,
                        struct error *err)
 {
-    if (!length) text = ""; /* it may be NULL then */
+    if (!length) text = ""; /* it may be NULL */
     struct scan s = {.begin = text, .end = text + length, .flags = flags, .err = err};
     struct names names = {0};
     *tree = NULL;
@@ -350,11 +352,11 @@ enum status json_parse(const char *text, size_t length, unsigned flags, cJSON **
     if (st) goto done;
     *tree = cJSON_ParseWithLength(s.copy.data, s.copy.length);
     if (!*tree) out_of_memory(length);
-    size_t repeated = settle(&names, *tree);
+    size_t repeated = settle_numbers(&names, *tree);
     if (repeated) {
         cJSON_Delete(*tree);
         *tree = NULL;
-        st = scan_text(&s, repeated); /* only the scanner knows where that name stands */
+        st = scan_text(&s, repeated); /* finds the position of that name */
     }
 done:
     strbuf_release(&s.copy);
@@ -379,7 +381,7 @@ enum status json_read_file(const char *path, uint64_t max_bytes, unsigned flags,
 
 /* ---- values ---- */
 
-/* cJSON_GetObjectItem takes "Dtype" for "dtype"; this call of it does not. */
+/* cJSON_GetObjectItem() would take "Dtype" for "dtype". */
 cJSON *json_get(const cJSON *object, const char *name)
 {
     return cJSON_IsObject(object) ? cJSON_GetObjectItemCaseSensitive(object, name) : NULL;
@@ -390,7 +392,7 @@ bool json_is_number(const cJSON *item)
     return cJSON_IsRaw(item);
 }
 
-/* Digits, or a float that is whole, as 32.0 and 1e3; floats from 2^53 on stand for others, too. */
+/* Digits, or a whole float below 2^53 such as 32.0 and 1e3. */
 static bool whole_number(const char *text, uint64_t *out)
 {
     if (parse_u64(text, out)) return true;
@@ -457,9 +459,10 @@ static bool reads_back(long double shown, int digits, double v)
     return strtod(text, NULL) == v;
 }
 
-/* How many digits behind the first one v needs; *shown prints them. That is v itself but for some
- * powers of 2: doubles lie wider above them, and a shorter number there reads back as v, though the
- * one of that length nearest to v does not. */
+/* Number of digits v needs behind the first; prints as *shown. That is v except
+ * for some powers of 2: doubles are wider apart above them, so a shorter number
+ * there reads back as v although the number of that length nearest to v does
+ * not. */
 static int shortest(double v, long double *shown)
 {
     int digits = 0;
@@ -471,7 +474,7 @@ static int shortest(double v, long double *shown)
     }
 }
 
-/* Python's repr: exponents below -4 and from 16 on are written, ".0" marks a float without them. */
+/* Python's repr: an exponent below -4 and from 16 on, else ".0". */
 cJSON *json_new_double(double v)
 {
     if (isnan(v)) return new_number("NaN");
@@ -511,8 +514,8 @@ void json_put(cJSON *o, const char *name, cJSON *item)
 
 /* ---- printing ---- */
 
-/* The next character of text, which ends with NUL: its bytes, or 0 where it is broken. */
-static size_t character(const char *text)
+/* Bytes of the next character of a NUL-terminated text; 0: broken. */
+static size_t character_bytes(const char *text)
 {
     return utf8_sequence(text, strnlen(text, 4));
 }
@@ -534,14 +537,14 @@ void json_print_text(struct strbuf *out, const char *text)
     strbuf_add_char(out, '"');
     for (const char *p = text; *p;) {
         const char *run = p;
-        while ((unsigned char)*p >= 0x20 && *p != '"' && *p != '\\' && character(p))
-            p += character(p);
+        while ((unsigned char)*p >= 0x20 && *p != '"' && *p != '\\' && character_bytes(p))
+            p += character_bytes(p);
         strbuf_add(out, run, (size_t)(p - run));
         if (!*p) break;
         if (strncmp(p, "\xC0\x80", 2) == 0) {
             print_special(out, '\0');
             p += 2;
-        } else if (character(p) == 0) {
+        } else if (character_bytes(p) == 0) {
             strbuf_add_text(out, "\xEF\xBF\xBD");
             p++;
         } else {
@@ -579,7 +582,7 @@ static void print_children(struct strbuf *out, const cJSON *item, int indent, in
 
 static void print_value(struct strbuf *out, const cJSON *item, int indent, int depth)
 {
-    assert(!cJSON_IsNumber(item) && !cJSON_IsInvalid(item)); /* json_new_... make numbers */
+    assert(!cJSON_IsNumber(item) && !cJSON_IsInvalid(item)); /* numbers come from json_new_... */
     if (cJSON_IsObject(item) || cJSON_IsArray(item))
         print_children(out, item, indent, depth);
     else if (cJSON_IsString(item))

@@ -135,7 +135,8 @@ static const struct {
     enum cjson cjson; /* cJSON_Parse alone; only what it takes needs our scanner */
     const char *message;
 } refusals[] = {
-    /* Numbers: cJSON hands what looks like one to strtod and goes on where that stops. */
+    /* Numbers: cJSON hands what looks like one to strtod and goes on where that
+     * stops. */
     {"[01]", CJSON_TAKES, "line 1 column 3: expected a comma or a closing bracket, not \"1\""},
     {"[-01]", CJSON_TAKES, "line 1 column 4: expected a comma or a closing bracket, not \"1\""},
     {"[1.]", CJSON_TAKES, "line 1 column 4: expected a digit, not \"]\""},
@@ -153,12 +154,12 @@ static const struct {
     {"[Infinity]", CJSON_REFUSES, "line 1 column 2: expected a value, not \"I\""},
     {"[-Infinity]", CJSON_REFUSES, "line 1 column 3: expected a digit, not \"I\""},
 
-    /* What stands behind the value is not looked at by cJSON_Parse. */
+    /* cJSON_Parse ignores anything behind the value. */
     {"{\"a\":1} x", CJSON_TAKES, "line 1 column 9: expected the end of the text, not \"x\""},
     {"{}{}", CJSON_TAKES, "line 1 column 3: expected the end of the text, not \"{\""},
     {"truex", CJSON_TAKES, "line 1 column 5: expected the end of the text, not \"x\""},
 
-    /* Blanks: every byte up to 20 is one to cJSON, and a byte order mark is skipped. */
+    /* Blanks: cJSON skips every byte up to 20, and a byte order mark. */
     {"\v[1]", CJSON_TAKES, "line 1 column 1: expected a value, not \"\\x0b\""},
     {"[1,\x01 2]", CJSON_TAKES, "line 1 column 4: expected a value, not \"\\x01\""},
     {"\xEF\xBB\xBF{}", CJSON_TAKES, "line 1 column 1: a byte order mark"},
@@ -236,7 +237,7 @@ static void cjson_takes_what_the_table_says(void **state)
     }
 }
 
-/* Neither does a text end where it holds a NUL, nor is a NUL a blank, as for cJSON. */
+/* A NUL neither ends a text nor is a blank, unlike in cJSON. */
 static void nul_bytes_are_refused_wherever_they_stand(void **state)
 {
     (void)state;
@@ -251,8 +252,8 @@ static void nul_bytes_are_refused_wherever_they_stand(void **state)
                    "line 1 column 4: expected a hexadecimal digit, not \"\\x00\"");
 }
 
-/* Every beginning of a valid text is either refused or valid, and read within its bounds: the copy
- * has no byte behind it that it may look at. */
+/* Every beginning of a valid text is refused or valid, and read within its
+ * bounds: the copy has no byte behind it. */
 static void a_text_cut_anywhere_is_never_read_past_its_end(void **state)
 {
     (void)state;
@@ -365,7 +366,7 @@ static void built_numbers_print_exactly(void **state)
     cJSON_Delete(tree);
 }
 
-/* What Python's repr says of them. */
+/* Python's repr of these numbers. */
 static void doubles_have_the_digits_of_python(void **state)
 {
     (void)state;
@@ -455,7 +456,7 @@ static void indented_text_is_that_of_python(void **state)
     cJSON_Delete(tree);
 }
 
-/* A file's name, say: what is printed must be JSON all the same. */
+/* For a file's name, say: the output must be JSON all the same. */
 static void text_that_is_no_utf8_is_printed_with_replacement_characters(void **state)
 {
     (void)state;
@@ -520,7 +521,7 @@ static void add_header(struct strbuf *out)
     strbuf_add_char(out, '}');
 }
 
-/* Of this process on its CPUs: other programs and a slow emulator do not count. */
+/* CPU time of this process: other programs and a slow emulator do not count. */
 static double cpu_seconds_to_parse(const struct strbuf *text, enum status expected)
 {
     struct timespec from, to;
@@ -532,7 +533,8 @@ static double cpu_seconds_to_parse(const struct strbuf *text, enum status expect
     return (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
 }
 
-/* As many names as the header has, each in an object of its own, where none can be given twice. */
+/* As many names as the header, each in an object of its own, so none is
+ * repeated. */
 static void add_names_apart(struct strbuf *out)
 {
     strbuf_add_char(out, '[');
@@ -544,7 +546,7 @@ static void add_names_apart(struct strbuf *out)
     strbuf_add_text(out, "0]");
 }
 
-/* A search for names given twice that compares each with each takes 50 times as long. */
+/* A quadratic search for repeated names takes 50 times as long. */
 static void names_given_twice_are_found_in_a_moment(void **state)
 {
     (void)state;

@@ -30,8 +30,8 @@ void map_release(struct map *m)
     *m = (struct map){0};
 }
 
-/* The slot that holds key, or the free one where it would go. */
-static struct map_slot *slot_of(const struct map *m, const char *key)
+/* The slot of key, or the free one for it. */
+static struct map_slot *map_slot_of(const struct map *m, const char *key)
 {
     uint64_t h = hash_bytes(key, strlen(key));
     for (size_t i = (size_t)(h ^ h >> 32);; i++) {
@@ -40,20 +40,20 @@ static struct map_slot *slot_of(const struct map *m, const char *key)
     }
 }
 
-static void grow(struct map *m)
+static void grow_map(struct map *m)
 {
     struct map larger = {.num_slots = m->num_slots ? 2 * m->num_slots : 16, .count = m->count};
     larger.slots = must_calloc(larger.num_slots, sizeof *larger.slots);
     for (size_t i = 0; i < m->num_slots; i++)
-        if (m->slots[i].key) *slot_of(&larger, m->slots[i].key) = m->slots[i];
+        if (m->slots[i].key) *map_slot_of(&larger, m->slots[i].key) = m->slots[i];
     free(m->slots);
     *m = larger;
 }
 
 bool map_add(struct map *m, const char *key, size_t value, size_t *old)
 {
-    if (2 * m->count >= m->num_slots) grow(m);
-    struct map_slot *s = slot_of(m, key);
+    if (2 * m->count >= m->num_slots) grow_map(m);
+    struct map_slot *s = map_slot_of(m, key);
     if (s->key) {
         if (old) *old = s->value;
         return false;
@@ -66,7 +66,7 @@ bool map_add(struct map *m, const char *key, size_t value, size_t *old)
 bool map_get(const struct map *m, const char *key, size_t *value)
 {
     if (!m->num_slots) return false;
-    const struct map_slot *s = slot_of(m, key);
+    const struct map_slot *s = map_slot_of(m, key);
     if (s->key && value) *value = s->value;
     return s->key != NULL;
 }

@@ -1,4 +1,4 @@
-/* median.h - the middle of some numbers: of times it says more than the mean. */
+/* median.h - median of some numbers, robust to outliers among times. */
 #ifndef FERRY_COMMON_MEDIAN_H
 #define FERRY_COMMON_MEDIAN_H
 

@@ -1,6 +1,6 @@
-/* memory.h - malloc and the like that never return NULL: a process that cannot get a few kilobytes
- * prints a message and ends with ERR_MEMORY. Large buffers, as those of the executor, are allocated
- * with malloc, and their owner reports the failure. */
+/* memory.h - malloc and the like that never return NULL: a process without
+ * memory for a few kilobytes prints a message and ends with ERR_MEMORY. Large
+ * buffers use plain malloc, and their owner reports the failure. */
 #ifndef FERRY_COMMON_MEMORY_H
 #define FERRY_COMMON_MEMORY_H
 

@@ -11,7 +11,7 @@
 
 #include "common/file.h"
 
-/* A file without a name gets one through it. */
+/* The path through which a file without a name gets one. */
 static void path_of_fd(char path[32], int fd)
 {
     (void)snprintf(path, 32, "/proc/self/fd/%d", fd);
@@ -24,8 +24,8 @@ static int link_fd(int fd, const char *path)
     return linkat(AT_FDCWD, own, AT_FDCWD, path, AT_SYMLINK_FOLLOW);
 }
 
-/* Whether a file without a name can get one here, tried with another file: not where /proc is
- * missing, nor in some containers. */
+/* Whether files without a name can get one in this folder; tries with another
+ * file. Not without /proc, nor in some containers. */
 static bool can_be_linked(const char *folder, const char *temp)
 {
     int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
@@ -61,8 +61,9 @@ static bool is_partial(const char *file, const char *name)
            strcmp(file + length - end, suffix) == 0;
 }
 
-/* Removes files of the same path on which no process holds a lock. On a file system without locks:
- * a file with the number of this process is that of a dead one. */
+/* Removes temporary files of the path that no process has locked. On a file
+ * system without locks: a file with this process's number, left by a dead
+ * one. */
 static void remove_left(const char *path, const char *temp, const char *folder, struct arena *a)
 {
     struct name_list names;
@@ -80,7 +81,7 @@ static void remove_left(const char *path, const char *temp, const char *folder, 
     }
 }
 
-/* Another process may have removed it as left behind, before it was locked. */
+/* Another process may have removed the file before it was locked. */
 static bool still_has_name(const struct new_file *f)
 {
     struct stat by_fd, by_name;
@@ -96,7 +97,7 @@ static enum status open_named(struct new_file *f, const char *folder, const char
     for (;;) {
         remove_left(f->path, temp, folder, a);
         TRY(file_create(f->temp, &f->fd, err));
-        if (flock(f->fd, LOCK_EX)) return OK; /* there are no locks: nobody takes it */
+        if (flock(f->fd, LOCK_EX)) return OK; /* no locks here: nobody removes it */
         if (still_has_name(f)) return OK;
         close(f->fd);
     }
@@ -111,7 +112,7 @@ enum status new_file_open(struct new_file *f, const char *path, bool nameless, s
     arena_init(&a);
     const char *folder = path_parent(&a, path), *temp = temp_name(path, &a);
     if (!path_is_folder(folder))
-        st = fail(err, ERR_IO, "%s: there is no folder %s", path, folder);
+        st = fail(err, ERR_IO, "%s: folder %s does not exist", path, folder);
     else if (!nameless || !open_nameless(f, folder, temp))
         st = open_named(f, folder, temp, &a, err);
     arena_release(&a);

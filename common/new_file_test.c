@@ -82,8 +82,7 @@ static void a_folder_that_is_not_there_is_named(void **state)
 {
     (void)state;
     struct new_file f;
-    assert_fails(new_file_open(&f, in_folder("none/out"), true, &err), ERR_IO,
-                 "there is no folder");
+    assert_fails(new_file_open(&f, in_folder("none/out"), true, &err), ERR_IO, "does not exist");
     assert_non_null(strstr(err.text, "/none"));
     new_file_close(&f);
 }
@@ -118,7 +117,7 @@ static void what_a_killed_process_leaves_goes_with_the_next(void **state)
     begin(&f, false);
     assert_int_equal(count_files(), 3);
 
-    /* Of one that lives nothing is taken. */
+    /* A living process keeps its file. */
     pid_t pid = fork();
     if (pid == 0) {
         begin(&other, false);

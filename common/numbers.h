@@ -5,14 +5,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* "2.47 GB", in decimal units. A static buffer, valid until the eighth call after this
- * one. */
+/* "2.47 GB", in decimal units. A static buffer, overwritten by the eighth call
+ * after this one. */
 const char *bytes_text(uint64_t bytes);
-/* "1,235,814,400". Likewise. */
+/* "1,235,814,400". A static buffer, as bytes_text(). */
 const char *grouped_text(uint64_t n);
 
-/* Reads text that is decimal digits only; false for any other text and for numbers above
- * UINT64_MAX. */
+/* Reads decimal digits; false for other text and above UINT64_MAX. */
 bool parse_u64(const char *text, uint64_t *out);
 
 #endif

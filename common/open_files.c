@@ -9,10 +9,10 @@
 #include "common/file.h"
 #include "common/memory.h"
 
-/* The files that this process has open now. */
+/* Number of open files of this process. */
 static size_t count_open(void)
 {
-    enum { USUAL = 16 }; /* where there is no /proc */
+    enum { USUAL = 16 }; /* without /proc */
     DIR *d = opendir("/proc/self/fd");
     size_t n = 0;
     if (!d) return USUAL;
@@ -32,10 +32,10 @@ size_t open_files_left(uint64_t *limit)
     return *limit > used ? *limit - used : 0;
 }
 
-/* Open files that nobody uses are a ring, in the order of their releases; the place behind those of
- * all files stands between the last one and the first. */
+/* Unused open files form a ring in the order of their releases; place num_files
+ * lies between the last and the first. */
 struct open_place {
-    uint32_t older, newer; /* of the ring */
+    uint32_t older, newer; /* in the ring */
     uint32_t users;
     bool is_open;
 };
@@ -92,15 +92,15 @@ void open_files_end(struct open_files *f)
     f->places = NULL;
 }
 
-/* false: all open files are used. */
+/* false: all open files are in use. */
 static bool find_oldest(const struct open_files *f, size_t *file)
 {
     *file = f->places[f->num_files].newer;
     return *file != f->num_files;
 }
 
-/* Makes room for one more file, as far as files are unused. */
-static enum status make_room(struct open_files *f, struct error *err)
+/* Closes unused files until another one may be opened. */
+static enum status close_oldest_files(struct open_files *f, struct error *err)
 {
     size_t oldest;
     while (f->num_open >= f->max_open && find_oldest(f, &oldest))
@@ -108,11 +108,11 @@ static enum status make_room(struct open_files *f, struct error *err)
     return OK;
 }
 
-static enum status open_file(struct open_files *f, size_t file, struct error *err)
+static enum status open_within_limit(struct open_files *f, size_t file, struct error *err)
 {
     size_t oldest;
     for (;;) {
-        TRY(make_room(f, err));
+        TRY(close_oldest_files(f, err));
         errno = 0;
         enum status st = f->open(f->context, file, err);
         bool limited = st && (errno == EMFILE || errno == ENFILE);
@@ -127,7 +127,7 @@ enum status open_files_acquire(struct open_files *f, size_t file, struct error *
     enum status st = OK;
     pthread_mutex_lock(&f->lock);
     if (!p->is_open) {
-        st = open_file(f, file, err);
+        st = open_within_limit(f, file, err);
         p->is_open = !st;
         f->num_open += !st;
     } else if (!p->users) {

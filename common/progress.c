@@ -16,7 +16,7 @@
 #include "common/memory.h"
 #include "common/utf8.h"
 
-enum { NUM_SAMPLES = 20 }; /* the rate is that of the last NUM_SAMPLES * TICK_SECONDS */
+enum { NUM_SAMPLES = 20 }; /* the rate is over the last NUM_SAMPLES * TICK_SECONDS */
 #define TICK_SECONDS 0.25
 
 static const struct {
@@ -36,7 +36,7 @@ struct progress {
     enum progress_style style;
     const char *what;
     uint64_t total_bytes;
-    _Atomic uint64_t worked_bytes, skipped_bytes; /* together, what is done */
+    _Atomic uint64_t worked_bytes, skipped_bytes; /* the sum is done_bytes */
     _Atomic(const char *) file;
     double start; /* seconds_now() */
 
@@ -47,7 +47,7 @@ struct progress {
     bool stop;
 
     struct sample samples[NUM_SAMPLES];
-    size_t num_samples; /* ever taken; number i stands at i % NUM_SAMPLES */
+    size_t num_samples; /* ever taken; number i is at i % NUM_SAMPLES */
     struct strbuf line;
 };
 
@@ -59,12 +59,12 @@ static uint64_t worked_bytes(const struct progress_view *v)
     return v->done_bytes - v->skipped_bytes;
 }
 
-static void add_number(struct strbuf *out, double v)
+static void add_three_digits(struct strbuf *out, double v)
 {
     strbuf_printf(out, "%.*f", v < 9.995 ? 2 : v < 99.95 ? 1 : 0, v);
 }
 
-/* The decimal unit in which `bytes` has one to three digits before the point. */
+/* The decimal unit with one to three digits before the point. */
 static double unit_of(double bytes, const char **name)
 {
     static const char *const names[] = {"B", "kB", "MB", "GB", "TB", "PB"};
@@ -81,10 +81,10 @@ void progress_bytes(struct strbuf *out, uint64_t done_bytes, uint64_t total_byte
     const char *name;
     bool of_total = done_bytes < total_bytes;
     double unit = unit_of((double)(of_total ? total_bytes : done_bytes), &name);
-    add_number(out, (double)done_bytes / unit);
+    add_three_digits(out, (double)done_bytes / unit);
     if (of_total) {
         strbuf_add_text(out, " of ");
-        add_number(out, (double)total_bytes / unit);
+        add_three_digits(out, (double)total_bytes / unit);
     }
     strbuf_printf(out, " %s", name);
 }
@@ -93,7 +93,7 @@ static void add_rate(struct strbuf *out, double bytes_per_second)
 {
     const char *name;
     double unit = unit_of(bytes_per_second, &name);
-    add_number(out, bytes_per_second / unit);
+    add_three_digits(out, bytes_per_second / unit);
     strbuf_printf(out, " %s/s", name);
 }
 
@@ -177,7 +177,7 @@ static size_t terminal_columns(void)
     return size.ws_col;
 }
 
-static void cut(struct strbuf *line, size_t columns)
+static void truncate_line(struct strbuf *line, size_t columns)
 {
     size_t bytes = 0;
     for (; bytes < line->length && columns; columns--)
@@ -188,14 +188,14 @@ static void cut(struct strbuf *line, size_t columns)
 
 #define CLEAR_LINE "\r\033[K"
 
-/* One call of fwrite a line, so that lines of other threads do not come between. */
-static void show(struct progress *p, const struct progress_view *v)
+/* One fwrite a line, so lines of other threads do not mix in. */
+static void show_line(struct progress *p, const struct progress_view *v)
 {
     strbuf_clear(&p->line);
     if (p->style == PROGRESS_BAR && v->event == PROGRESS_RUNNING) {
         struct strbuf text = {0};
         progress_text(&text, p->style, v);
-        cut(&text, terminal_columns() - 1); /* some terminals wrap when the last column is used */
+        truncate_line(&text, terminal_columns() - 1); /* some terminals wrap at the last column */
         strbuf_printf(&p->line, CLEAR_LINE "%s", text.data);
         strbuf_release(&text);
     } else if (p->style == PROGRESS_BAR) {
@@ -231,7 +231,7 @@ static double rate_between(struct sample from, const struct progress_view *v)
                : 0;
 }
 
-/* Puts the rate since the oldest sample that is kept into v, and v among the samples. */
+/* Sets v's rate since the oldest sample kept, and adds v to the samples. */
 static void take_sample(struct progress *p, struct progress_view *v)
 {
     size_t oldest = p->num_samples < NUM_SAMPLES ? 0 : p->num_samples % NUM_SAMPLES;
@@ -239,7 +239,7 @@ static void take_sample(struct progress *p, struct progress_view *v)
     p->samples[p->num_samples++ % NUM_SAMPLES] = (struct sample){v->seconds, worked_bytes(v)};
 }
 
-/* Sleeps one tick with p->lock held; false where the work is finished. */
+/* Sleeps one tick with p->lock held; false: the work is finished. */
 static bool wait_tick(struct progress *p)
 {
     struct timespec until;
@@ -253,7 +253,7 @@ static bool wait_tick(struct progress *p)
     return !p->stop;
 }
 
-static void *watch(void *argument)
+static void *watch_progress(void *argument)
 {
     struct progress *p = argument;
     double next_line = timing[p->style].first_seconds;
@@ -261,9 +261,9 @@ static void *watch(void *argument)
     while (wait_tick(p)) {
         struct progress_view v = view_of(p, PROGRESS_RUNNING);
         take_sample(p, &v);
-        /* The tick that is nearest to the line's time. */
+        /* The tick nearest to the line's time. */
         if (v.seconds < next_line - TICK_SECONDS / 2) continue;
-        show(p, &v);
+        show_line(p, &v);
         next_line = fmax(next_line, v.seconds - TICK_SECONDS) + timing[p->style].period_seconds;
     }
     pthread_mutex_unlock(&p->lock);
@@ -287,7 +287,8 @@ struct progress *progress_start(enum progress_style style, const char *what, uin
     pthread_cond_init(&p->wake, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&p->lock, NULL);
-    p->has_thread = pthread_create(&p->thread, NULL, watch, p) == 0; /* work goes on without */
+    p->has_thread =
+        pthread_create(&p->thread, NULL, watch_progress, p) == 0; /* no thread: no lines */
     return p;
 }
 
@@ -317,7 +318,7 @@ void progress_finish(struct progress *p, bool ok)
 
     struct progress_view last = view_of(p, ok ? PROGRESS_DONE : PROGRESS_STOPPED);
     last.bytes_per_second = rate_between((struct sample){0}, &last);
-    if (p->shown || p->style == PROGRESS_JSON) show(p, &last);
+    if (p->shown || p->style == PROGRESS_JSON) show_line(p, &last);
 
     strbuf_release(&p->line);
     pthread_cond_destroy(&p->wake);

@@ -1,13 +1,15 @@
-/* progress.h - shows on stderr how far long work is.
+/* progress.h - shows the progress of long work on stderr.
  *
- *   bar     one line that rewrites itself: percent, GB done, GB/s, time left (a terminal)
+ *   bar     one line that rewrites itself: percent, GB done, GB/s, time left
+ *           (a terminal)
  *   plain   a line each 10 seconds and one at the end (not a terminal)
- *   json    {"event":"progress","what":"converting","done_bytes":..,"total_bytes":..,"seconds":..,
- *            "bytes_per_second":..,"file":".."} a line each second, and the last with
- *            "event":"done" or "stopped"
- * Units are decimal. The rate is that of the last few seconds, in the last line that of the whole
- * time; time left is computed from the rate since the start. A total of 0 means that it is not
- * known: then percent and time left are not shown. */
+ *   json    {"event":"progress","what":"converting","done_bytes":..,
+ *            "total_bytes":..,"seconds":..,"bytes_per_second":..,"file":".."}
+ *            each second; the last has "event":"done" or "stopped"
+ *
+ * Units are decimal. The rate is over the last few seconds, in the last line
+ * over the whole time; time left follows from the rate since the start. An
+ * unknown total is 0: without percent and time left. */
 #ifndef FERRY_COMMON_PROGRESS_H
 #define FERRY_COMMON_PROGRESS_H
 
@@ -20,15 +22,15 @@ enum progress_style { PROGRESS_AUTO, PROGRESS_BAR, PROGRESS_PLAIN, PROGRESS_JSON
 
 struct progress;
 
-/* `what` ("converting", not copied) and the total are shown. AUTO is bar on a terminal, else plain.
- * Nothing is shown before the work has taken half a second (bar) or 10 seconds (plain). */
+/* Shows `what` ("converting", not copied) and the total. AUTO: bar on a
+ * terminal, else plain. Shows nothing for the first half second (bar) or 10
+ * seconds (plain). */
 struct progress *progress_start(enum progress_style style, const char *what, uint64_t total_bytes);
-/* Cheap; any thread may call it. p may be NULL in all these calls. */
+/* Cheap; callable from any thread. p may be NULL in all these calls. */
 void progress_add(struct progress *p, uint64_t bytes);
-/* Adds bytes that an earlier run has written: they are done, but do not count for rates and time
- * left. */
+/* Adds bytes of an earlier run: done, without effect on rate and time left. */
 void progress_skip(struct progress *p, uint64_t bytes);
-void progress_file(struct progress *p, const char *name); /* the present file; not copied */
+void progress_file(struct progress *p, const char *name); /* the current file; not copied */
 void progress_finish(struct progress *p, bool ok);        /* frees p */
 
 enum progress_event { PROGRESS_RUNNING, PROGRESS_DONE, PROGRESS_STOPPED };
@@ -37,7 +39,7 @@ enum progress_event { PROGRESS_RUNNING, PROGRESS_DONE, PROGRESS_STOPPED };
 struct progress_view {
     const char *what, *file; /* file may be NULL */
     uint64_t done_bytes, total_bytes;
-    uint64_t skipped_bytes; /* part of done_bytes: by an earlier run */
+    uint64_t skipped_bytes; /* part of done_bytes: written by an earlier run */
     double seconds, bytes_per_second;
     enum progress_event event;
 };

@@ -157,7 +157,7 @@ static void work_for(enum progress_style style, int to, int ms, const char *file
     close(old);
 }
 
-/* What such work wrote to something that is no terminal. */
+/* The output of such work, not on a terminal. */
 static char *output_of(enum progress_style style, int ms, bool ok)
 {
     static char text[4096];

@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* The variables of each launcher. Slurm's size is that of a step: a batch script, which is a single
- * process, only has the size of the job. */
+/* Variables of each launcher. Slurm's size is the step's: a batch script, a
+ * single process, has only the size of the job. */
 static const struct {
     const char *rank, *size;
     bool shares_output;
@@ -17,7 +17,7 @@ static const struct {
     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", true},
 };
 
-static bool parse(const char *text, unsigned *n)
+static bool parse_rank_variable(const char *text, unsigned *n)
 {
     char *end;
     errno = 0;
@@ -33,10 +33,12 @@ enum status ranks_from_environment(struct ranks *out, struct error *err)
         const char *rank = getenv(launchers[i].rank), *size = getenv(launchers[i].size);
         if (!rank || !size || !*rank || !*size) continue;
         out->share_output = launchers[i].shares_output;
-        if (parse(rank, &out->rank) && parse(size, &out->size) && out->rank < out->size) return OK;
+        if (parse_rank_variable(rank, &out->rank) && parse_rank_variable(size, &out->size) &&
+            out->rank < out->size)
+            return OK;
         return fail(err, ERR_USAGE,
-                    "the environment has %s=%s and %s=%s, which is not a rank; --world-size 1 does "
-                    "without it",
+                    "%s=%s and %s=%s in the environment are not a valid rank; --world-size 1 "
+                    "ignores them",
                     launchers[i].rank, rank, launchers[i].size, size);
     }
     return OK;

@@ -1,4 +1,4 @@
-/* ranks.h - the rank of this process and the size of its job, from the launcher's environment. */
+/* ranks.h - rank and world size, from the launcher's environment. */
 #ifndef FERRY_COMMON_RANKS_H
 #define FERRY_COMMON_RANKS_H
 
@@ -8,16 +8,16 @@
 
 struct ranks {
     unsigned rank, size; /* rank from 0, below size */
-    /* One launcher started all ranks and merges their output. False for RANK and WORLD_SIZE, which
-     * may have been set by hand or for a whole container. */
+    /* One launcher started all ranks and merges their output. False for RANK
+     * and WORLD_SIZE, which may be set by hand or for a whole container. */
     bool share_output;
 };
 
 enum { MAX_RANKS_OF_A_JOB = 1 << 16 };
 
-/* Reads RANK and WORLD_SIZE (torchrun, or set by hand), else the variables of Open MPI, MPICH and
- * its relatives, or Slurm's srun (the table `launchers`). Rank 0 of 1 if none is set. ERR_USAGE if
- * they make no sense. */
+/* Reads RANK and WORLD_SIZE (torchrun, or set by hand), else the variables of
+ * Open MPI, MPICH and its relatives, or Slurm's srun (the table `launchers`).
+ * Rank 0 of 1 if none is set. ERR_USAGE for an invalid pair. */
 MUST_CHECK enum status ranks_from_environment(struct ranks *out, struct error *err);
 
 #endif

@@ -97,7 +97,7 @@ static void nonsense_is_refused(void **state)
                                     {"0", "65537"}};
     for (size_t i = 0; i < COUNT(pairs); i++) {
         ENVIRONMENT("RANK", pairs[i][0], "WORLD_SIZE", pairs[i][1]);
-        assert_fails(ranks_from_environment(&r, &err), ERR_USAGE, "which is not a rank");
+        assert_fails(ranks_from_environment(&r, &err), ERR_USAGE, "are not a valid rank");
     }
 }
 

@@ -10,7 +10,7 @@
 #include "common/version.h"
 
 static struct {
-    const char *command; /* NULL: nobody wants the object */
+    const char *command; /* NULL: no result wanted */
     cJSON *fields;
     bool streams;
     double started;
@@ -41,7 +41,7 @@ void result_set(cJSON *fields)
     answer.fields = NULL;
 }
 
-/* ---- what every object begins and ends with ---- */
+/* ---- first and last fields of every object ---- */
 
 static cJSON *head_new(void)
 {
@@ -61,7 +61,7 @@ static cJSON *tail_new(enum status st, const struct error *err)
     return o;
 }
 
-/* JSON has no word for what is not finite: null. */
+/* JSON has no infinity and no NaN: null. */
 static void make_finite(cJSON *o)
 {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
@@ -73,7 +73,7 @@ static void make_finite(cJSON *o)
 }
 
 /* Moves the items of one object to the end of another. */
-static void append(cJSON *to, cJSON *from)
+static void move_items(cJSON *to, cJSON *from)
 {
     while (from && from->child)
         cJSON_AddItemToArray(to, cJSON_DetachItemViaPointer(from, from->child));
@@ -103,7 +103,7 @@ static void print_tail(cJSON *tail)
 {
     struct strbuf text = {0};
     json_print(&text, tail, 2);
-    printf(",%s\n", text.data + 1); /* what stands after the brace */
+    printf(",%s\n", text.data + 1); /* without the brace */
     strbuf_release(&text);
     cJSON_Delete(tail);
 }
@@ -113,8 +113,8 @@ static void print_whole(cJSON *tail)
     struct strbuf text = {0};
     cJSON *o = head_new();
     make_finite(answer.fields);
-    append(o, answer.fields);
-    append(o, tail);
+    move_items(o, answer.fields);
+    move_items(o, tail);
     answer.fields = NULL;
     json_print(&text, o, 2);
     puts(text.data);

@@ -17,7 +17,7 @@
 
 static char printed[4096];
 
-/* What the call prints on stdout. */
+/* The call's output on stdout. */
 static void capture(void (*call)(void))
 {
     fflush(stdout);

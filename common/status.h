@@ -1,7 +1,8 @@
-/* status.h - one status for every call that can fail, and the message that goes with it.
+/* status.h - one status for every call that can fail, and its message.
  *
- * The numbers are the exit codes of the program. What can fail returns enum status and takes
- * struct error *err last; err is written only on failure and can be printed as it stands. */
+ * The numbers are the exit codes of the program. A function that can fail
+ * returns enum status and takes struct error *err last; err is written only on
+ * failure and can be printed as it stands. */
 #ifndef FERRY_COMMON_STATUS_H
 #define FERRY_COMMON_STATUS_H
 
@@ -13,7 +14,7 @@ enum status {
         3,      /* unsupported, unmapped or missing tensors; shapes that contradict the config */
     ERR_IO = 4, /* input/output, permissions, space */
     ERR_CORRUPT = 5,       /* the source breaks the rules of its format */
-    ERR_MEMORY = 6,        /* not enough memory, or a limit of it that is too low */
+    ERR_MEMORY = 6,        /* too little memory, or a limit that is too low */
     ERR_EXISTS = 7,        /* the destination exists or is busy */
     ERR_DEVICE = 8,        /* a GPU */
     ERR_RANK = 9,          /* a rank was lost or disagrees */
@@ -34,23 +35,23 @@ struct error {
 extern "C" {
 #endif
 
-/* Fills err and returns code. err may be NULL if the caller wants the code only. */
+/* Fills err and returns code. err may be NULL. */
 MUST_CHECK enum status fail(struct error *err, enum status code, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 
-/* The same with ": " and the text of errno at the end. The code is ERR_MEMORY for ENOMEM, else
- * `code`. */
+/* As fail(), with ": " and the text of errno at the end. The code is ERR_MEMORY
+ * for ENOMEM, else `code`. */
 MUST_CHECK enum status fail_errno(struct error *err, enum status code, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 
-/* Puts the text and ": " in front of the message that err has, and returns its code. */
+/* Puts the text and ": " in front of err's message; returns its code. */
 MUST_CHECK enum status fail_in(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 #ifdef __cplusplus
 }
 #endif
 
-/* Returns the status of the call from the function if it is not OK. */
+/* Returns a status that is not OK from the calling function. */
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         enum status try_status_ = (call);                                                          \

@@ -21,8 +21,8 @@ void strbuf_clear(struct strbuf *s)
     if (s->data) s->data[0] = '\0';
 }
 
-/* Room for `bytes` more and the NUL; returns where they go. */
-static char *reserve(struct strbuf *s, size_t bytes)
+/* Makes room for `bytes` more and the NUL; returns their place. */
+static char *reserve_bytes(struct strbuf *s, size_t bytes)
 {
     size_t need = s->length + bytes + 1;
     if (need > s->capacity) {
@@ -32,7 +32,7 @@ static char *reserve(struct strbuf *s, size_t bytes)
     return s->data + s->length;
 }
 
-static void added(struct strbuf *s, size_t bytes)
+static void commit_bytes(struct strbuf *s, size_t bytes)
 {
     s->length += bytes;
     s->data[s->length] = '\0';
@@ -40,9 +40,9 @@ static void added(struct strbuf *s, size_t bytes)
 
 void strbuf_add(struct strbuf *s, const void *data, size_t bytes)
 {
-    char *to = reserve(s, bytes);
+    char *to = reserve_bytes(s, bytes);
     if (bytes) memcpy(to, data, bytes);
-    added(s, bytes);
+    commit_bytes(s, bytes);
 }
 
 void strbuf_add_text(struct strbuf *s, const char *text)
@@ -57,8 +57,8 @@ void strbuf_add_char(struct strbuf *s, char c)
 
 void strbuf_add_repeated(struct strbuf *s, char c, size_t count)
 {
-    memset(reserve(s, count), c, count);
-    added(s, count);
+    memset(reserve_bytes(s, count), c, count);
+    commit_bytes(s, count);
 }
 
 void strbuf_printf(struct strbuf *s, const char *fmt, ...)
@@ -69,13 +69,13 @@ void strbuf_printf(struct strbuf *s, const char *fmt, ...)
     int n = vsnprintf(NULL, 0, fmt, args);
     va_end(args);
     if (n >= 0) {
-        vsnprintf(reserve(s, (size_t)n), (size_t)n + 1, fmt, again);
-        added(s, (size_t)n);
+        vsnprintf(reserve_bytes(s, (size_t)n), (size_t)n + 1, fmt, again);
+        commit_bytes(s, (size_t)n);
     }
     va_end(again);
 }
 
-/* C0 and C1 controls and DEL: U+009B begins a terminal's commands as ESC [ does. */
+/* C0 and C1 controls and DEL: like ESC [, U+009B begins a terminal command. */
 static bool is_control(const char *text, size_t length)
 {
     unsigned char c = (unsigned char)text[0];
@@ -84,7 +84,7 @@ static bool is_control(const char *text, size_t length)
 
 void strbuf_add_escaped(struct strbuf *s, const char *text, size_t length)
 {
-    strbuf_add(s, "", 0); /* a text, if an empty one */
+    strbuf_add(s, "", 0); /* data is not NULL even for an empty text */
     for (size_t i = 0, n; i < length; i += n) {
         n = utf8_sequence(text + i, length - i);
         if (n == 0 || is_control(text + i, n)) {

@@ -1,4 +1,4 @@
-/* strbuf.h - bytes that grow: text under construction, a header, a pickle. On the heap. */
+/* strbuf.h - growing bytes on the heap: a text, a header, a pickle. */
 #ifndef FERRY_COMMON_STRBUF_H
 #define FERRY_COMMON_STRBUF_H
 
@@ -18,7 +18,8 @@ void strbuf_add_text(struct strbuf *s, const char *text);
 void strbuf_add_char(struct strbuf *s, char c);
 void strbuf_add_repeated(struct strbuf *s, char c, size_t count);
 void strbuf_printf(struct strbuf *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* Adds text for a message: control characters, quotes and broken UTF-8 are escaped. */
+/* Adds text for a message: escapes control characters, quotes, backslashes and
+ * invalid UTF-8. */
 void strbuf_add_escaped(struct strbuf *s, const char *text, size_t length);
 
 #endif

@@ -105,7 +105,8 @@ static void what_could_disturb_a_terminal_is_escaped(void **state)
     }
 }
 
-/* The rows of table 3-7 of the Unicode standard at their ends, and one step past each. */
+/* The rows of table 3-7 of the Unicode standard at their ends, and one step
+ * past each. */
 static void utf8_sequences_are_those_of_the_standard(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* testing_args.h - for the tests of the command line: two commands, and a program that has them,
- * called in this process. */
+/* testing_args.h - for tests of the command line: two commands and a program
+ * with them, called in this process. */
 #ifndef FERRY_COMMON_TESTING_ARGS_H
 #define FERRY_COMMON_TESTING_ARGS_H
 
@@ -70,7 +70,7 @@ static void convert_defaults(void *options)
     o->progress = "auto";
 }
 
-/* What the command does when it is run by args_main. */
+/* Status and message of the command when args_main() runs it. */
 static enum status outcome;
 static const char *outcome_text;
 

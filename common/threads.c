@@ -12,8 +12,8 @@
 
 typedef enum status task_fn(void *context, size_t index, unsigned worker, struct error *err);
 
-/* Shared by the threads of one threads_run(). A thread takes a task under the lock, so none is
- * taken after a failure was recorded. */
+/* Shared by the threads of one threads_run(). Tasks are taken under the lock,
+ * none after a recorded failure. */
 struct run {
     pthread_mutex_t lock;
     size_t next, num_tasks;
@@ -39,7 +39,7 @@ static bool next_task(struct run *r, size_t *index)
     return more;
 }
 
-static void record(struct run *r, enum status st, const struct error *error)
+static void record_failure(struct run *r, enum status st, const struct error *error)
 {
     pthread_mutex_lock(&r->lock);
     if (!r->status) {
@@ -50,13 +50,13 @@ static void record(struct run *r, enum status st, const struct error *error)
     pthread_mutex_unlock(&r->lock);
 }
 
-static void *work(void *argument)
+static void *run_tasks(void *argument)
 {
     struct worker *w = argument;
     for (size_t index; next_task(w->run, &index);) {
         struct error error = {0};
         enum status st = w->run->task(w->run->context, index, w->number, &error);
-        if (st) record(w->run, st, &error);
+        if (st) record_failure(w->run, st, &error);
     }
     return NULL;
 }
@@ -71,14 +71,13 @@ enum status threads_run(unsigned num_threads, size_t num_tasks, task_fn *task, v
     struct worker *workers = must_calloc(num_threads, sizeof *workers);
     workers[0] = (struct worker){.run = &r};
 
-    /* Fewer threads than wanted do the same work, so it is no failure if the system gives no more.
-     */
+    /* Fewer threads do the same work: a failed pthread_create() is harmless. */
     unsigned started = 1;
     for (; started < num_threads; started++) {
         workers[started] = (struct worker){.run = &r, .number = started};
-        if (pthread_create(&workers[started].thread, NULL, work, &workers[started])) break;
+        if (pthread_create(&workers[started].thread, NULL, run_tasks, &workers[started])) break;
     }
-    work(&workers[0]);
+    run_tasks(&workers[0]);
     for (unsigned i = 1; i < started; i++)
         pthread_join(workers[i].thread, NULL);
 
@@ -90,7 +89,7 @@ enum status threads_run(unsigned num_threads, size_t num_tasks, task_fn *task, v
 
 unsigned threads_available(void)
 {
-    cpu_set_t sets[16]; /* 16,384 CPUs; the call fails where the kernel has more than it is given */
+    cpu_set_t sets[16]; /* 16,384 CPUs; the call fails if the kernel has more */
     if (sched_getaffinity(0, sizeof sets, sets)) return 1;
     return (unsigned)CPU_COUNT_S(sizeof sets, sets);
 }
@@ -115,7 +114,7 @@ void interrupt_install(void)
         struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old;
         sigemptyset(&action.sa_mask);
         sigaction(signals[i], NULL, &old);
-        /* nohup, and a shell for jobs in the background, want a signal ignored. */
+        /* nohup, and shells for background jobs, ignore a signal on purpose. */
         if (old.sa_handler != SIG_IGN) sigaction(signals[i], &action, NULL);
     }
     signal(SIGPIPE, SIG_IGN);
@@ -136,10 +135,10 @@ void interrupt_hold(bool held)
     atomic_store(&interrupt_held, held);
 }
 
-/* ---- work that is for nothing ---- */
+/* ---- stopping useless work ---- */
 
 static pthread_mutex_t stop_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct error stop_error; /* under the lock; there when stop_seen is */
+static struct error stop_error; /* under the lock; valid once stop_seen is true */
 static atomic_bool stop_seen;
 
 void work_stop(const struct error *why)

@@ -80,7 +80,8 @@ static void sleep_ms(long ms)
     nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
 }
 
-/* All of two wait for each other, so that they pass only if they run at the same time. */
+/* All of two wait for each other, so that they pass only if they run at the
+ * same time. */
 static enum status meet(void *context, size_t index, unsigned worker, struct error *err)
 {
     (void)index, (void)worker;

@@ -8,7 +8,7 @@ size_t utf8_sequence(const char *text, size_t length)
     const unsigned char *s = (const unsigned char *)text;
     if (length == 0) return 0;
     if (s[0] < 0x80) return 1;
-    /* The second byte's range depends on the first; all further ones are 80..BF. */
+    /* The second byte's range depends on the first; further ones are 80..BF. */
     size_t n = s[0] < 0xC2 ? 0 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : s[0] < 0xF5 ? 4 : 0;
     if (n == 0 || n > length) return 0;
     unsigned char low = s[0] == 0xE0 ? 0xA0 : s[0] == 0xF0 ? 0x90 : 0x80;

@@ -1,4 +1,4 @@
-/* version.h - which Ferry this is. */
+/* version.h - version of this Ferry. */
 #ifndef FERRY_COMMON_VERSION_H
 #define FERRY_COMMON_VERSION_H
 

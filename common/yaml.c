@@ -1,5 +1,6 @@
-/* The type of a plain scalar follows from the regular expressions of PyYAML's resolver
- * (pyyaml: lib/yaml/resolver.py), for reading and for printing: text that matches one is quoted. */
+/* Types of plain scalars follow the regular expressions of PyYAML's resolver
+ * (pyyaml: lib/yaml/resolver.py), in reading and printing: text that matches
+ * one is quoted. */
 #include "common/yaml.h"
 
 #include <errno.h>
@@ -24,11 +25,11 @@ enum { MAX_NODES = 1000000 };
 
 /* ---- scalars ---- */
 
-/* The first whose pattern matches decides. OTHER is what PyYAML makes a date of, or refuses. */
+/* The first match decides. PyYAML makes dates of OTHER, or refuses it. */
 enum scalar { S_TRUE, S_FALSE, S_NULL, S_FLOAT, S_INT, S_MERGE, S_OTHER, S_TEXT };
 
 static const struct {
-    const char *first; /* a match begins with one of these */
+    const char *first; /* first characters of a match */
     const char *pattern;
 } resolvers[S_TEXT] = {
     [S_TRUE] = {"yYtToO", "^(yes|Yes|YES|true|True|TRUE|on|On|ON)$"},
@@ -68,7 +69,7 @@ static void patterns_release(struct patterns *p)
         regfree(&p->compiled[i]);
 }
 
-static enum scalar resolve(const struct patterns *p, const char *plain)
+static enum scalar resolve_scalar(const struct patterns *p, const char *plain)
 {
     if (!*plain) return S_NULL;
     for (int i = 0; i < S_TEXT; i++)
@@ -77,7 +78,7 @@ static enum scalar resolve(const struct patterns *p, const char *plain)
     return S_TEXT;
 }
 
-/* Parts to the base 60, "1:30" = 90; false past 64 bits. */
+/* Parts in base 60, "1:30" = 90; false past 64 bits. */
 static bool sexagesimal(const char *digits, uint64_t *value)
 {
     *value = 0;
@@ -90,7 +91,7 @@ static bool sexagesimal(const char *digits, uint64_t *value)
     }
 }
 
-/* An integer that is not written as a decimal number; false past 64 bits or without a digit. */
+/* An integer not in decimal; false past 64 bits or without a digit. */
 static bool other_integer(const char *digits, uint64_t *value)
 {
     errno = 0;
@@ -114,7 +115,7 @@ static double other_float(const char *digits)
     }
 }
 
-/* NULL where it is no number that we can write: then it stays text. */
+/* NULL: not a number JSON can write; it stays text. */
 static cJSON *other_number(enum scalar kind, bool negative, const char *digits)
 {
     if (kind == S_FLOAT) {
@@ -128,7 +129,7 @@ static cJSON *other_number(enum scalar kind, bool negative, const char *digits)
     return cJSON_CreateRaw(text);
 }
 
-/* Without underscores and +, most numbers are JSON's, and then keep their digits. */
+/* Without underscores and + most numbers are JSON and keep their digits. */
 static cJSON *number_item(enum scalar kind, const char *plain)
 {
     struct strbuf text = {0};
@@ -156,7 +157,7 @@ static cJSON *scalar_item(enum scalar kind, const char *text)
 
 struct reader {
     yaml_parser_t parser;
-    yaml_event_t event; /* the one in hand */
+    yaml_event_t event; /* current event */
     struct patterns patterns;
     struct strbuf key, text;
     unsigned depth;
@@ -164,10 +165,10 @@ struct reader {
 
     struct arena names; /* of the anchors */
     struct map anchors; /* name -> index into anchored */
-    cJSON **anchored;   /* NULL while the node that has the anchor is read */
+    cJSON **anchored;   /* NULL while its node is being read */
     size_t num_anchored, capacity;
 
-    cJSON *trees; /* [0] the document, then the values of merge keys */
+    cJSON *trees; /* [0]: the document; then values of merge keys */
     struct error *err;
 };
 
@@ -177,7 +178,7 @@ MUST_CHECK static enum status refuse_at(const struct reader *r, const yaml_mark_
     return fail(r->err, ERR_CORRUPT, "line %zu column %zu: %s", at->line + 1, at->column + 1, what);
 }
 
-MUST_CHECK static enum status refuse(const struct reader *r, const char *what)
+MUST_CHECK static enum status refuse_event(const struct reader *r, const char *what)
 {
     return refuse_at(r, &r->event.start_mark, what);
 }
@@ -186,7 +187,7 @@ MUST_CHECK static enum status refuse_depth(const struct reader *r)
 {
     char what[64];
     (void)snprintf(what, sizeof what, "nested more than %d deep", JSON_MAX_DEPTH);
-    return refuse(r, what);
+    return refuse_event(r, what);
 }
 
 MUST_CHECK static enum status next_event(struct reader *r)
@@ -200,7 +201,7 @@ MUST_CHECK static enum status next_event(struct reader *r)
     return refuse_at(r, &p->problem_mark, p->problem);
 }
 
-/* The scalar in hand as text; NUL stands as C0 80, as in json.h. */
+/* The current scalar as text; NUL becomes C0 80, as in json.h. */
 static const char *scalar_text(const struct reader *r, struct strbuf *out)
 {
     const char *from = (const char *)r->event.data.scalar.value;
@@ -214,16 +215,16 @@ static const char *scalar_text(const struct reader *r, struct strbuf *out)
     return out->data;
 }
 
-/* The kind of the present scalar, whose text is `text`. */
+/* Kind of the current scalar with the text `text`. */
 static enum scalar scalar_kind(const struct reader *r, const char *text)
 {
     const char *tag = (const char *)r->event.data.scalar.tag;
     bool plain = r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
     if (!plain || (tag && strcmp(tag, YAML_STR_TAG) == 0)) return S_TEXT;
-    return resolve(&r->patterns, text);
+    return resolve_scalar(&r->patterns, text);
 }
 
-static cJSON *attach(cJSON *parent, const char *name, cJSON *item)
+static cJSON *attach_item(cJSON *parent, const char *name, cJSON *item)
 {
     if (!item) out_of_memory(sizeof *item);
     bool ok = cJSON_IsObject(parent) ? cJSON_AddItemToObject(parent, name, item)
@@ -241,7 +242,7 @@ static const char *anchor_name(const yaml_event_t *e)
     return (const char *)name;
 }
 
-/* Where the node of that anchor is kept. An anchor may be given anew; the last one holds. */
+/* Index of an anchor's node. A repeated anchor replaces the earlier one. */
 static size_t anchor_slot(struct reader *r, const char *name)
 {
     size_t slot = r->num_anchored;
@@ -251,7 +252,7 @@ static size_t anchor_slot(struct reader *r, const char *name)
     return slot;
 }
 
-/* All nodes of item; *depth: how many collections lie within one another, 0 for a scalar. */
+/* Number of nodes of item; *depth: nesting of collections, 0 for a scalar. */
 static size_t count_nodes(const cJSON *item, unsigned *depth)
 {
     size_t count = 1;
@@ -264,15 +265,15 @@ static size_t count_nodes(const cJSON *item, unsigned *depth)
     return count;
 }
 
-/* A copy of item below parent, which counts as if it were written there. */
+/* Copies item below parent; counts as if written there. */
 MUST_CHECK static enum status copy_node(struct reader *r, const cJSON *item, cJSON *parent,
                                         const char *name, cJSON **copy)
 {
     unsigned depth;
     r->num_nodes += count_nodes(item, &depth);
-    if (r->num_nodes > MAX_NODES) return refuse(r, "more than 1,000,000 nodes");
+    if (r->num_nodes > MAX_NODES) return refuse_event(r, "more than 1,000,000 nodes");
     if (r->depth + depth > JSON_MAX_DEPTH) return refuse_depth(r);
-    *copy = attach(parent, name, cJSON_Duplicate(item, true));
+    *copy = attach_item(parent, name, cJSON_Duplicate(item, true));
     return OK;
 }
 
@@ -281,8 +282,8 @@ MUST_CHECK static enum status read_alias(struct reader *r, cJSON *parent, const 
 {
     size_t slot;
     if (!map_get(&r->anchors, (const char *)r->event.data.alias.anchor, &slot))
-        return refuse(r, "an alias of an anchor that is not there");
-    if (!r->anchored[slot]) return refuse(r, "an alias of the node that it is part of");
+        return refuse_event(r, "an alias of an unknown anchor");
+    if (!r->anchored[slot]) return refuse_event(r, "an alias within its own anchor");
     TRY(copy_node(r, r->anchored[slot], parent, name, node));
     return next_event(r);
 }
@@ -291,7 +292,7 @@ MUST_CHECK static enum status read_scalar(struct reader *r, cJSON *parent, const
                                           cJSON **node)
 {
     const char *text = scalar_text(r, &r->text);
-    *node = attach(parent, name, scalar_item(scalar_kind(r, text), text));
+    *node = attach_item(parent, name, scalar_item(scalar_kind(r, text), text));
     return next_event(r);
 }
 
@@ -306,14 +307,14 @@ MUST_CHECK static enum status read_sequence(struct reader *r, cJSON *sequence)
     return next_event(r);
 }
 
-/* Members of `from` that the mapping does not have; `from` may be a sequence of mappings too. */
-MUST_CHECK static enum status merge(struct reader *r, cJSON *mapping, struct map *keys,
-                                    const cJSON *from)
+/* Adds missing members from a mapping or a sequence of mappings. */
+MUST_CHECK static enum status merge_members(struct reader *r, cJSON *mapping, struct map *keys,
+                                            const cJSON *from)
 {
     for (const cJSON *c = from->child; c; c = c->next) {
         cJSON *copy = NULL;
         if (cJSON_IsArray(from))
-            TRY(merge(r, mapping, keys, c));
+            TRY(merge_members(r, mapping, keys, c));
         else if (!map_get(keys, c->string, NULL)) {
             TRY(copy_node(r, c, mapping, c->string, &copy));
             map_add(keys, copy->string, 0, NULL);
@@ -330,13 +331,13 @@ static bool can_be_merged(const cJSON *item)
     return true;
 }
 
-/* One key with its value. The value of a merge key goes to *merged instead of into the mapping. */
+/* One key with its value. The value of a merge key goes to *merged only. */
 MUST_CHECK static enum status read_member(struct reader *r, cJSON *mapping, struct map *keys,
                                           const cJSON **merged)
 {
-    if (r->event.type != YAML_SCALAR_EVENT) return refuse(r, "a key that is not a scalar");
+    if (r->event.type != YAML_SCALAR_EVENT) return refuse_event(r, "a key that is not a scalar");
     const char *key = scalar_text(r, &r->key);
-    if (map_get(keys, key, NULL)) return refuse(r, "a key that its mapping has already");
+    if (map_get(keys, key, NULL)) return refuse_event(r, "a repeated key in a mapping");
     bool is_merge = scalar_kind(r, key) == S_MERGE;
     yaml_mark_t at = r->event.start_mark;
     cJSON *node;
@@ -355,7 +356,7 @@ MUST_CHECK static enum status read_members(struct reader *r, cJSON *mapping, str
     TRY(next_event(r));
     while (r->event.type != YAML_MAPPING_END_EVENT)
         TRY(read_member(r, mapping, keys, &merged));
-    if (merged) TRY(merge(r, mapping, keys, merged));
+    if (merged) TRY(merge_members(r, mapping, keys, merged));
     return next_event(r);
 }
 
@@ -372,19 +373,19 @@ MUST_CHECK static enum status read_collection(struct reader *r, cJSON *parent, c
 {
     if (r->depth == JSON_MAX_DEPTH) return refuse_depth(r);
     bool is_mapping = r->event.type == YAML_MAPPING_START_EVENT;
-    *node = attach(parent, name, is_mapping ? cJSON_CreateObject() : cJSON_CreateArray());
+    *node = attach_item(parent, name, is_mapping ? cJSON_CreateObject() : cJSON_CreateArray());
     r->depth++;
     TRY(is_mapping ? read_mapping(r, *node) : read_sequence(r, *node));
     r->depth--;
     return OK;
 }
 
-/* The node that the present event begins. It is added to its parent before its own nodes are read,
- * so that the root frees it after any failure. */
+/* The node that begins with the current event. It joins its parent before its
+ * own nodes are read, so the root frees it after any failure. */
 static enum status read_node(struct reader *r, cJSON *parent, const char *name, cJSON **node)
 {
     if (r->event.type == YAML_ALIAS_EVENT) return read_alias(r, parent, name, node);
-    if (++r->num_nodes > MAX_NODES) return refuse(r, "more than 1,000,000 nodes");
+    if (++r->num_nodes > MAX_NODES) return refuse_event(r, "more than 1,000,000 nodes");
     const char *anchor = anchor_name(&r->event);
     size_t slot = anchor ? anchor_slot(r, anchor) : 0;
     if (anchor) r->anchored[slot] = NULL;
@@ -400,13 +401,13 @@ MUST_CHECK static enum status read_stream(struct reader *r)
     TRY(next_event(r)); /* the start of the stream */
     TRY(next_event(r));
     if (r->event.type == YAML_STREAM_END_EVENT) {
-        attach(r->trees, NULL, cJSON_CreateNull());
+        attach_item(r->trees, NULL, cJSON_CreateNull());
         return OK;
     }
     TRY(next_event(r));
     TRY(read_node(r, r->trees, NULL, &document));
     TRY(next_event(r));
-    return r->event.type == YAML_STREAM_END_EVENT ? OK : refuse(r, "a second document");
+    return r->event.type == YAML_STREAM_END_EVENT ? OK : refuse_event(r, "a second document");
 }
 
 static void reader_init(struct reader *r, const struct strbuf *text, struct error *err)
@@ -459,19 +460,19 @@ struct printer {
     struct strbuf text;
 };
 
-/* All that can go wrong is memory: the printer sends valid text only, in the right order. */
-static void emit(struct printer *p, int made, yaml_event_t *event)
+/* Only memory can run out: the printer sends valid text in the right order. */
+static void emit_event(struct printer *p, int made, yaml_event_t *event)
 {
     if (!made || !yaml_emitter_emit(&p->emitter, event)) out_of_memory(p->text.length);
 }
 
-static int append(void *out, unsigned char *data, size_t bytes)
+static int append_output(void *out, unsigned char *data, size_t bytes)
 {
     strbuf_add(out, data, bytes);
     return 1;
 }
 
-/* The text as libyaml wants it: NUL for C0 80, and UTF-8 throughout. */
+/* The text for libyaml: NUL for C0 80, valid UTF-8 throughout. */
 static void set_text(struct strbuf *out, const char *text)
 {
     strbuf_clear(out);
@@ -492,16 +493,16 @@ static void emit_scalar(struct printer *p, bool plain)
     yaml_event_t e;
     int made = yaml_scalar_event_initialize(&e, NULL, NULL, (const yaml_char_t *)p->text.data,
                                             (int)p->text.length, plain, 1, YAML_ANY_SCALAR_STYLE);
-    emit(p, made, &e);
+    emit_event(p, made, &e);
 }
 
 static void print_text(struct printer *p, const char *text)
 {
     set_text(&p->text, text);
-    emit_scalar(p, resolve(&p->patterns, text) == S_TEXT);
+    emit_scalar(p, resolve_scalar(&p->patterns, text) == S_TEXT);
 }
 
-/* A float of YAML 1.1 has a point, and a sign in its exponent. */
+/* A float of YAML 1.1 has a point and a sign in its exponent. */
 static void print_number(struct printer *p, const char *number)
 {
     size_t mantissa = strcspn(number, "eE");
@@ -526,19 +527,20 @@ static void print_node(struct printer *p, const cJSON *item);
 static void print_collection(struct printer *p, const cJSON *item, bool is_mapping)
 {
     yaml_event_t e;
-    emit(p,
-         is_mapping
-             ? yaml_mapping_start_event_initialize(&e, NULL, NULL, 1, YAML_BLOCK_MAPPING_STYLE)
-             : yaml_sequence_start_event_initialize(&e, NULL, NULL, 1, YAML_BLOCK_SEQUENCE_STYLE),
-         &e);
+    emit_event(
+        p,
+        is_mapping
+            ? yaml_mapping_start_event_initialize(&e, NULL, NULL, 1, YAML_BLOCK_MAPPING_STYLE)
+            : yaml_sequence_start_event_initialize(&e, NULL, NULL, 1, YAML_BLOCK_SEQUENCE_STYLE),
+        &e);
     for (const cJSON *c = item->child; c; c = c->next) {
         if (is_mapping) print_text(p, c->string);
         print_node(p, c);
     }
-    emit(p,
-         is_mapping ? yaml_mapping_end_event_initialize(&e)
-                    : yaml_sequence_end_event_initialize(&e),
-         &e);
+    emit_event(p,
+               is_mapping ? yaml_mapping_end_event_initialize(&e)
+                          : yaml_sequence_end_event_initialize(&e),
+               &e);
 }
 
 static void print_node(struct printer *p, const cJSON *item)
@@ -560,14 +562,14 @@ void yaml_print(struct strbuf *out, const cJSON *tree)
     struct printer p = {0};
     yaml_event_t e;
     if (!yaml_emitter_initialize(&p.emitter)) out_of_memory(sizeof p.emitter);
-    yaml_emitter_set_output(&p.emitter, append, out);
+    yaml_emitter_set_output(&p.emitter, append_output, out);
     yaml_emitter_set_unicode(&p.emitter, 1);
     patterns_init(&p.patterns);
-    emit(&p, yaml_stream_start_event_initialize(&e, YAML_UTF8_ENCODING), &e);
-    emit(&p, yaml_document_start_event_initialize(&e, NULL, NULL, NULL, 1), &e);
+    emit_event(&p, yaml_stream_start_event_initialize(&e, YAML_UTF8_ENCODING), &e);
+    emit_event(&p, yaml_document_start_event_initialize(&e, NULL, NULL, NULL, 1), &e);
     print_node(&p, tree);
-    emit(&p, yaml_document_end_event_initialize(&e, 1), &e);
-    emit(&p, yaml_stream_end_event_initialize(&e), &e);
+    emit_event(&p, yaml_document_end_event_initialize(&e, 1), &e);
+    emit_event(&p, yaml_stream_end_event_initialize(&e), &e);
     yaml_emitter_delete(&p.emitter);
     patterns_release(&p.patterns);
     strbuf_release(&p.text);

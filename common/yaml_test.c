@@ -102,11 +102,12 @@ static void plain_scalars_are_what_pyyaml_takes_them_for(void **state)
         {"\"\\0\\x41\\u00e4\\U0001F6A2\\n\"", "\"\\u0000A\xC3\xA4\xF0\x9F\x9A\xA2\\n\""},
         {"|\n  a\n  b\n", "\"a\\nb\\n\""}, {">-\n  a\n  b\n", "\"a b\""},
 
-        /* Not as there: PyYAML makes dates of these two, and refuses a number without digits. */
+        /* Unlike PyYAML: it makes dates of these two, and refuses a number
+         * without digits. */
         {"2001-12-14", "\"2001-12-14\""},
         {"2001-12-14t21:59:43.10-05:00", "\"2001-12-14t21:59:43.10-05:00\""},
         {"0x_", "\"0x_\""},
-        /* What does not fit into 64 bits, other than a decimal number, stays text. */
+        /* Integers beyond 64 bits, other than decimal ones, stay text. */
         {"0x10000000000000000", "\"0x10000000000000000\""},
         {"307445734561825860:16", "\"307445734561825860:16\""},
         {"307445734561825860:15", "18446744073709551615"},
@@ -196,13 +197,13 @@ static void what_we_cannot_keep_is_refused_where_it_stands(void **state)
     static const struct {
         const char *yaml, *message;
     } cases[] = {
-        {"a: 1\nb: 2\na: 3\n", "line 3 column 1: a key that its mapping has already"},
-        {"{a: 1, \"\\x61\": 2}", "line 1 column 8: a key that its mapping has already"},
+        {"a: 1\nb: 2\na: 3\n", "line 3 column 1: a repeated key in a mapping"},
+        {"{a: 1, \"\\x61\": 2}", "line 1 column 8: a repeated key in a mapping"},
         {"? [a, b]\n: 1\n", "line 1 column 3: a key that is not a scalar"},
         {"a: &x 1\n*x : 2\n", "line 2 column 1: a key that is not a scalar"},
-        {"a: *x\n", "line 1 column 4: an alias of an anchor that is not there"},
-        {"a: &x [1, *x]\n", "line 1 column 11: an alias of the node that it is part of"},
-        {"a: &x 1\nb: &x {c: *x}\n", "line 2 column 11: an alias of the node that it is part of"},
+        {"a: *x\n", "line 1 column 4: an alias of an unknown anchor"},
+        {"a: &x [1, *x]\n", "line 1 column 11: an alias within its own anchor"},
+        {"a: &x 1\nb: &x {c: *x}\n", "line 2 column 11: an alias within its own anchor"},
         {"<<: 1\n", "line 1 column 1: << takes a mapping or a sequence of mappings"},
         {"a: 1\n<<: [{b: 2}, 3]\n",
          "line 2 column 1: << takes a mapping or a sequence of mappings"},
@@ -284,7 +285,8 @@ static void assert_printed(const char *json, const char *yaml)
     cJSON_Delete(tree);
 }
 
-/* As yaml.safe_dump(tree, sort_keys=False, allow_unicode=True) of PyYAML 6 prints them. */
+/* As yaml.safe_dump(tree, sort_keys=False, allow_unicode=True) of PyYAML 6
+ * prints them. */
 static void trees_print_in_block_style_as_from_pyyaml(void **state)
 {
     (void)state;

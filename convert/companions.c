@@ -14,7 +14,7 @@ bool is_companion(const char *name)
                                        "*.py",   "LICENSE*", "README*"};
     static const char *const without[] = {"*.safetensors.index.json",
                                           "*.bin.index.json",
-                                          "training.json", /* of the optimizer beside it */
+                                          "training.json", /* describes the optimizer beside it */
                                           "ferry.json",
                                           "integrity.json",
                                           ".*"};

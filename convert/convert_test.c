@@ -1,5 +1,5 @@
-/* ferry convert as a whole: refusals, tensors that it leaves out with a note, tensors that it never
- * loses. */
+/* ferry convert as a whole: refusals, tensors that it leaves out with a note,
+ * tensors that it never loses. */
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
@@ -47,7 +47,7 @@ static void a_config_that_asks_for_millions_of_tensors_is_refused(void **state)
     assert_ok(file_write_all(path_join(&scratch, hf, "model.safetensors"), empty, sizeof empty - 1,
                              false, &err));
     assert_fails(CONVERT(hf, in_scratch("out"), "--allow-missing=*"), ERR_CORRUPT,
-                 "100000 tensors that the model should have are missing, and more; the first is "
+                 "more than 100000 tensors of the model are missing; the first is "
                  "model.embed_tokens.weight");
 }
 
@@ -97,9 +97,8 @@ static void parts_of_an_incomplete_tensor_are_not_dropped_in_silence(void **stat
     assert_fails(CONVERT(less, out, "--to=hf"), ERR_UNSUPPORTED, "1 tensors missing, 0 unexpected");
     assert_fails(NOTED(less, out, "--to=hf", "--allow-missing=*k_proj*"), ERR_UNSUPPORTED,
                  "0 tensors missing, 2 unexpected: model.layers.1.self_attn.q_proj.weight, ...");
-    assert_said(
-        "note: model.layers.1.self_attn.q_proj.weight cannot be converted: it is one part of "
-        "decoder.layers.1.self_attention.linear_qkv.weight, and other parts are missing\n");
+    assert_said("note: model.layers.1.self_attn.q_proj.weight is not converted: other parts of "
+                "decoder.layers.1.self_attention.linear_qkv.weight are missing\n");
     assert_ok(CONVERT(less, out, "--to=hf", "--allow-missing=*k_proj*",
                       "--allow-unexpected=*layers.1.self_attn*"));
     check_same_weights(out, make_without("rest", less, "layers.1.self_attn.q_proj") ? out : out);
@@ -146,7 +145,7 @@ static void parameters_that_the_family_has_no_name_for_are_not_dropped(void **st
     /* nor may config.json claim another model than the tensors are of */
     assert_fails(
         CONVERT(ckpt, in_scratch("o2"), "--to=hf", "--model=llama", "--true-vocab-size=11"),
-        ERR_UNSUPPORTED, "family llama cannot say that add_proj_bias is false");
+        ERR_UNSUPPORTED, "family llama cannot express add_proj_bias false");
 }
 
 /* ---- dtypes ---- */
@@ -178,8 +177,8 @@ static void parts_of_one_tensor_must_be_of_one_dtype_or_cast(void **state)
                         path_join(&scratch, mixed, "config.json"), false, &err));
     assert_fails(CONVERT(mixed, out), ERR_UNSUPPORTED,
                  "model.layers.1.self_attn.q_proj.weight is F32 and "
-                 "model.layers.1.self_attn.k_proj.weight is BF16: they become one tensor, "
-                 "decoder.layers.1.self_attention.linear_qkv.weight; --torch-dtype casts both");
+                 "model.layers.1.self_attn.k_proj.weight is BF16, but both are parts of "
+                 "decoder.layers.1.self_attention.linear_qkv.weight; --torch-dtype casts them");
     assert_ok(CONVERT(mixed, out, "--torch-dtype=float32"));
     assert_ok(CONVERT(out, in_scratch("back"), "--to=hf"));
     open_hf_folder(&c, in_scratch("back"));
@@ -242,9 +241,9 @@ static void experts_that_differ_in_dtype_have_no_place_in_torch_dist(void **stat
     const char *hf = make("hf", MIXTRAL, by_expert), *legacy = in_scratch("legacy");
     assert_fails(
         CONVERT(hf, in_scratch("out")), ERR_UNSUPPORTED,
-        "decoder.layers.0.mlp.experts.experts.1.linear_fc1.weight is F16, but other "
-        "parts of its stacked tensor, decoder.layers.0.mlp.experts.experts.linear_fc1.weight, "
-        "are BF16; --torch-dtype casts them");
+        "decoder.layers.0.mlp.experts.experts.1.linear_fc1.weight has dtype F16, but other "
+        "parts of its stacked tensor decoder.layers.0.mlp.experts.experts.linear_fc1.weight "
+        "have BF16; --torch-dtype casts them");
     assert_ok(CONVERT(hf, in_scratch("cast"), "--torch-dtype=float32"));
     assert_ok(CONVERT(hf, legacy, "--to=torch", "--ep=2"));
     assert_ok(CONVERT(legacy, in_scratch("back"), "--to=hf"));
@@ -279,24 +278,24 @@ static void exporting_without_a_config_says_all_that_is_wanted_at_once(void **st
     const char *out = in_scratch("out");
     assert_fails(
         CONVERT(golden, out, "--to=hf"), ERR_UNSUPPORTED,
-        "its args or run_config.yaml fit no family of models; the nearest is llama, "
-        "but for position_embedding_type not given; --hf-config DIR takes the config from a "
+        "no model family fits its args or run_config.yaml; the nearest is llama, "
+        "except for position_embedding_type not given; --hf-config DIR takes the config from a "
         "config.json");
     assert_fails(CONVERT(golden, out, "--to=hf", "--model=llama"), ERR_UNSUPPORTED,
-                 "neither its args nor run_config.yaml have: vocab_size, activation_func, "
+                 "its args or run_config.yaml lack: vocab_size, activation_func, "
                  "layernorm_epsilon, rotary_base; --hf-config DIR takes the config from a "
                  "config.json");
     assert_fails(CONVERT(golden, out, "--to=hf", "--model=llama", "--true-vocab-size=43"),
-                 ERR_UNSUPPORTED, "have: activation_func, layernorm_epsilon, rotary_base; --hf-c");
+                 ERR_UNSUPPORTED, "lack: activation_func, layernorm_epsilon, rotary_base; --hf-c");
     const char *full = "tests/golden/megatron/llama-0.12.0-tp2pp2/checkpoint";
     assert_fails(CONVERT(full, out, "--to=hf"), ERR_UNSUPPORTED,
-                 "it does not say how large the vocabulary is without its padding (48 rows are "
-                 "stored): give --true-vocab-size N, or --hf-config DIR");
-    assert_fails(
-        CONVERT(full, out, "--to=hf", "--true-vocab-size=49"), ERR_UNSUPPORTED,
-        "embedding.word_embeddings.weight has 48 rows; by --true-vocab-size the vocabulary");
+                 "the size of the vocabulary without padding is unknown (48 rows are "
+                 "stored): give --true-vocab-size N or --hf-config DIR");
+    assert_fails(CONVERT(full, out, "--to=hf", "--true-vocab-size=49"), ERR_UNSUPPORTED,
+                 "embedding.word_embeddings.weight has 48 rows, but --true-vocab-size gives a "
+                 "vocabulary of 49");
     assert_fails(CONVERT(full, out, "--to=hf", "--model=zzz"), ERR_USAGE,
-                 "--model zzz: there is no such family");
+                 "--model zzz: unknown family");
     assert_false(path_exists(out));
 }
 
@@ -322,10 +321,11 @@ static void the_true_vocabulary_cannot_contradict_config_json(void **state)
 {
     (void)state;
     const char *hf = make("hf", LLAMA, NULL), *ckpt = in_scratch("ckpt");
-    assert_fails(CONVERT(hf, ckpt, "--true-vocab-size=10"), ERR_USAGE, "--true-vocab-size 10: by ");
+    assert_fails(CONVERT(hf, ckpt, "--true-vocab-size=10"), ERR_USAGE,
+                 "--true-vocab-size 10: the vocabulary of ");
     assert_ok(CONVERT(hf, ckpt, "--true-vocab-size=11"));
     assert_fails(CONVERT(ckpt, in_scratch("out"), "--to=hf", "--true-vocab-size=10"), ERR_USAGE,
-                 "ferry-hf/config.json the vocabulary has 11 entries");
+                 "ferry-hf/config.json has 11 entries");
     assert_ok(CONVERT(ckpt, in_scratch("out"), "--to=hf", "--true-vocab-size=11"));
 }
 
@@ -341,7 +341,7 @@ static void a_config_of_another_model_is_refused(void **state)
         {"'num_local_experts':2", "num_experts is 4 in the checkpoint, 2 by "},
         {"'num_key_value_heads':4", "num_query_groups is 2 in the checkpoint, 4 by "},
         {"'head_dim':4", "kv_channels is 2 in the checkpoint, 4 by "},
-        {"'tie_word_embeddings':true", "has a head of its own (output_layer.weight); by "},
+        {"'tie_word_embeddings':true", "has a separate head (output_layer.weight), but "},
     };
     assert_ok(CONVERT(hf, ckpt));
     assert_ok(folder_create(c, &err));
@@ -459,8 +459,8 @@ static void iterations_are_found_or_refused(void **state)
         {"zzz", "neither a number nor"},
         {"5x", "neither a number nor"},
         {"-5", "neither a number nor"},
-        {"7", "no folder iter_0000007, which the tracker file names"},
-        {"release", "no folder release, which the tracker file names"},
+        {"7", "missing folder iter_0000007, named by the tracker file"},
+        {"release", "missing folder release, named by the tracker file"},
     };
     assert_ok(CONVERT(hf, root, "--iteration=5"));
     assert_ok(CONVERT(hf, root, "--iteration=6"));
@@ -469,9 +469,9 @@ static void iterations_are_found_or_refused(void **state)
     assert_ok(CONVERT(one, in_scratch("b"), "--to=hf"));
     assert_ok(CONVERT(one, in_scratch("c"), "--to=hf", "--ckpt-step=5"));
     assert_fails(CONVERT(one, out, "--to=hf", "--ckpt-step=6"), ERR_USAGE,
-                 "--ckpt-step 6: this is one iteration itself");
+                 "--ckpt-step 6: the path is a single iteration");
     assert_fails(CONVERT(root, out, "--to=hf", "--ckpt-step=8"), ERR_IO,
-                 "no folder iter_0000008, which --ckpt-step names");
+                 "missing folder iter_0000008, named by --ckpt-step");
     assert_fails(CONVERT(hf, out, "--ckpt-step=8"), ERR_USAGE, "a Hugging Face folder has no iter");
     for (size_t i = 0; i < COUNT(trackers); i++) {
         rewrite(root, tracker, trackers[i][0]);
@@ -479,7 +479,7 @@ static void iterations_are_found_or_refused(void **state)
         if (!strstr(err.text, trackers[i][1])) fail_msg("%s: %s", trackers[i][0], err.text);
     }
     assert_ok(path_remove(path_join(&scratch, one, ".metadata"), &err));
-    assert_fails(CONVERT(one, out, "--to=hf"), ERR_CORRUPT, "there is metadata.json and no .meta");
+    assert_fails(CONVERT(one, out, "--to=hf"), ERR_CORRUPT, "metadata.json without .metadata");
 }
 
 static void trackers_say_release_where_nothing_was_trained(void **state)
@@ -501,13 +501,14 @@ static void experts_are_counted(void **state)
     (void)state;
     const char *hf = make("hf", MIXTRAL, NULL), *dist = in_scratch("dist"), *c = in_scratch("c");
     assert_ok(CONVERT(hf, dist, "--to=torch_dist"));
-    /* without args, run_config.yaml and config.json: sizes come from the tensors */
+    /* without args, run_config.yaml and config.json: sizes come from the
+     * tensors */
     const char *one = path_join(&scratch, dist, "iter_0000000");
     assert_ok(path_remove(path_join(&scratch, one, "common.pt"), &err));
     assert_ok(path_remove(path_join(&scratch, one, "run_config.yaml"), &err));
     assert_ok(path_remove(path_join(&scratch, one, "ferry-hf"), &err));
     assert_fails(CONVERT(dist, in_scratch("out"), "--to=torch_dist"), ERR_UNSUPPORTED,
-                 "neither args nor run_config.yaml say how many heads the model has; --hf-config");
+                 "unknown number of heads, given by neither args nor run_config.yaml; --hf-config");
     assert_ok(folder_create(c, &err));
     rewrite(c, "config.json", json_text("{" MIXTRAL "}"));
     assert_ok(CONVERT(dist, in_scratch("out"), "--to=torch_dist", "--ep=2",
@@ -577,9 +578,8 @@ static void each_note_is_said_once(void **state)
                                 "'low_freq_factor':1,'high_freq_factor':4,"
                                 "'original_max_position_embeddings':32}",
                           NULL);
-    const char *note =
-        "note: Megatron's arguments cannot say that rope_original_max_position is 32: "
-        "Megatron computes with 8192";
+    const char *note = "note: Megatron's arguments cannot express rope_original_max_position 32: "
+                       "Megatron computes with 8192";
     assert_ok(NOTED(hf, in_scratch("out")));
     assert_said(note);
     assert_null(strstr(strstr(said, note) + 1, note));
@@ -603,8 +603,9 @@ static void options_without_a_use_are_refused(void **state)
         {"--to=torch_dist", "--max-shard-size=5GB"},
     };
     for (size_t i = 0; i < COUNT(flags); i++)
-        assert_fails(CONVERT(hf, out, flags[i][0], flags[i][1]), ERR_USAGE, ", which has none");
-    assert_fails(CONVERT(hf, out, "--torch-dtype=int8"), ERR_USAGE, "one of bfloat16, float16");
+        assert_fails(CONVERT(hf, out, flags[i][0], flags[i][1]), ERR_USAGE,
+                     " does not apply to format ");
+    assert_fails(CONVERT(hf, out, "--torch-dtype=int8"), ERR_USAGE, "not one of bfloat16, float16");
     assert_fails(CONVERT(hf, out, "--make-vocab-size-divisible-by=4000000000"), ERR_USAGE,
                  "is too large");
     assert_false(path_exists(out));
@@ -635,7 +636,7 @@ static void tensors_in_the_common_state_do_not_stop_a_conversion(void **state)
     set_common(path_join(&scratch, ckpt, "iter_0000000"), false, "ema",
                value_tensor(&scratch, "0", DT_F32, 1, &two), data);
     assert_ok(NOTED(ckpt, out, "--tp=2"));
-    assert_said("note: common state: ema holds tensors and is left out\n");
+    assert_said("note: common state: ema is left out, since it holds tensors\n");
     assert_ok(CONVERT(out, in_scratch("back"), "--to=hf"));
     check_same_weights(in_scratch("back"), hf);
 }
@@ -676,11 +677,11 @@ static void configs_that_do_not_fit_the_tensors_are_refused(void **state)
         const char *from, *to, *message;
     } cases[] = {
         {"\"hidden_size\": 8", "\"hidden_size\": 16",
-         "tensor model.embed_tokens.weight is [16, 8]; by config.json it should be [16, 16]"},
+         "tensor model.embed_tokens.weight has shape [16, 8], expected [16, 16] by config.json"},
         {"\"vocab_size\": 16", "\"vocab_size\": 17",
-         "tensor model.embed_tokens.weight is [16, 8]; by config.json it should be [17, 8]"},
+         "tensor model.embed_tokens.weight has shape [16, 8], expected [17, 8] by config.json"},
         {"\"num_key_value_heads\": 1", "\"num_key_value_heads\": 2",
-         "tensor model.layers.0.self_attn.k_proj.weight is [4, 8]; by config.json"},
+         "tensor model.layers.0.self_attn.k_proj.weight has shape [4, 8], expected"},
         {"\"num_hidden_layers\": 1", "\"num_hidden_layers\": 2", "9 tensors missing"},
         {"\"num_hidden_layers\": 1", "\"num_hidden_layers\": 0", "num_layers is 0"},
         {"\"num_attention_heads\": 2", "\"num_attention_heads\": 0", "num_attention_heads is 0"},
@@ -722,7 +723,7 @@ static void tensors_that_a_map_takes_a_part_of_are_refused(void **state)
     assert_ok(model_maps_load(&own, map, &err));
     make_hf(hf, own.maps[0], config, all_bf16, NULL, false, &seed);
     assert_fails(CONVERT(hf, in_scratch("out"), option), ERR_UNSUPPORTED,
-                 "tensor x.0: the model map own takes 8 of its 16 elements");
+                 "tensor x.0: the model map own uses 8 of its 16 elements");
     cJSON_Delete(config);
     model_maps_release(&own);
 }

@@ -6,12 +6,13 @@
 #include "common/count.h"
 #include "common/file.h"
 
-/* One program's checkpoints are recognised by several names: a row for each, with the same text. */
+/* A program may be recognised by several names, a row each with the same
+ * text. */
 #define DEEPSPEED                                                                                  \
-    .is_folder = true, .is = "a folder of DeepSpeed's without files of a checkpoint",              \
-    .way = "give one that has *_model_states.pt and *_optim_states.pt in it, or in a folder "      \
-           "global_stepN",                                                                         \
-    .optimizer = "of DeepSpeed", .beside = "the state of DeepSpeed in it is not read"
+    .is_folder = true, .is = "a DeepSpeed folder without checkpoint files",                        \
+    .way = "give a folder that has *_model_states.pt and *_optim_states.pt, or a folder "          \
+           "global_stepN with them",                                                               \
+    .optimizer = "DeepSpeed", .beside = "DeepSpeed's state in it is not read"
 #define LORA                                                                                       \
     .is_folder = true, .is = "a LoRA adapter, not a whole model",                                  \
     .way = "merge it first: merge_and_unload() of peft, then save_pretrained()",                   \
@@ -26,52 +27,52 @@
     .way = "give the Hugging Face folder of the same model, or make it: "                          \
            "transformers' convert_llama_weights_to_hf.py"
 #define TENSORFLOW                                                                                 \
-    .is = "a model of TensorFlow",                                                                 \
-    .way = "transformers reads it by from_pretrained(..., from_tf=True); then save_pretrained()"
+    .is = "a TensorFlow model",                                                                    \
+    .way =                                                                                         \
+        "load it in transformers with from_pretrained(..., from_tf=True), then save_pretrained()"
 #define FLAX                                                                                       \
-    .is = "a model of Flax",                                                                       \
-    .way = "transformers reads it by from_pretrained(..., from_flax=True); then save_pretrained()"
+    .is = "a Flax model", .way = "load it in transformers with from_pretrained(..., "              \
+                                 "from_flax=True), then save_pretrained()"
 #define ORBAX                                                                                      \
-    .is_folder = true, .is = "a checkpoint of Orbax, as JAX programs write it",                    \
-    .way = "the program that wrote it exports it to Hugging Face"
-#define EXPORTED(what) .is = what, .way = "start from the Hugging Face model that it was made of"
+    .is_folder = true, .is = "an Orbax checkpoint, as JAX programs write it",                      \
+    .way = "export it to Hugging Face with the program that wrote it"
+#define EXPORTED(what) .is = what, .way = "start from the Hugging Face model it was made from"
 #define GGUF                                                                                       \
-    .is = "a GGUF model of llama.cpp",                                                             \
-    .way = "start from the Hugging Face model that it was made of"
-#define NEMO1 .is = "a model of NeMo 1", .way = "NeMo's own scripts export it to Hugging Face"
-#define FSDP .is_folder = true, .is = "a checkpoint of FSDP", .way = "--from fsdp reads it"
+    .is = "a GGUF model of llama.cpp", .way = "start from the Hugging Face model it was made from"
+#define NEMO1 .is = "a NeMo 1 model", .way = "export it to Hugging Face with NeMo's own scripts"
+#define FSDP .is_folder = true, .is = "an FSDP checkpoint", .way = "read it with --from fsdp"
 #define TORCH_FILE                                                                                 \
-    .is_file = true, .is = "one file of torch.save", .has_tensors = true,                          \
-    .way = "ferry inspect and print show it; a model is a folder: config.json, and weights that "  \
-           "are called pytorch_model.bin"
+    .is_file = true, .is = "one torch.save file", .has_tensors = true,                             \
+    .way = "ferry inspect and print show it; a model is a folder with config.json and "            \
+           "pytorch_model.bin"
 
-/* The first row that fits counts. */
+/* The first row that matches counts. */
 // clang-format off
 static const struct foreign rows[] = {
     {{"zero_to_fp32.py"},          DEEPSPEED},
     {{"global_step[0-9]*"},        DEEPSPEED},
     {{"adapter_config.json"},      LORA},
-    {{"pytorch_lora_weights.*"},   .is_folder = true, .is = "a LoRA adapter of diffusers", .way = "Ferry reads language models only"},
+    {{"pytorch_lora_weights.*"},   .is_folder = true, .is = "a diffusers LoRA adapter", .way = "Ferry reads language models only"},
     {{"pytorch_lora_weights.*"},   LORA_FILE}, {{"adapter_model.*"}, LORA_FILE},
-    {{"model_index.json"},         .is_folder = true, .is = "a pipeline of diffusers", .way = "Ferry reads language models only"},
-    {{"models--*--*"},             .is_folder = true, .is = "a cache of the Hugging Face hub",
-     .way = "give the name of one of its models, as ORG/NAME (HF_HUB_CACHE says where the cache is), or its folder models--ORG--NAME"},
+    {{"model_index.json"},         .is_folder = true, .is = "a diffusers pipeline", .way = "Ferry reads language models only"},
+    {{"models--*--*"},             .is_folder = true, .is = "a Hugging Face hub cache",
+     .way = "give the name of one of its models, ORG/NAME (HF_HUB_CACHE sets the cache), or its folder models--ORG--NAME"},
     {{"*.gguf"},                   .is_folder = true, GGUF},
     {{"*.gguf"},                   .is_file = true, GGUF},
     {{"*.nemo"},                   .is_file = true, NEMO1},
     {{"model_config.yaml", "model_weights*"}, .is_folder = true, NEMO1},
     {{"model_world_size_*_rank_*.pt"}, FSDP}, {{"pytorch_model_fsdp*.bin"}, FSDP}, {{"model.pt"}, FSDP},
-    {{"pytorch_model_fsdp_[0-9]*"}, .is_folder = true, .is = "a checkpoint of FSDP as accelerate writes it",
+    {{"pytorch_model_fsdp_[0-9]*"}, .is_folder = true, .is = "an FSDP checkpoint of accelerate",
      .way = "its folder pytorch_model_fsdp_0 has no .metadata, so the save did not finish"},
-    {{"trainer_state.json", "optimizer.pt"}, .is_folder = true, .is = "what transformers' Trainer saves, without the model's weights",
-     .way = "give a folder that has them", .optimizer = "of transformers' Trainer",
+    {{"trainer_state.json", "optimizer.pt"}, .is_folder = true, .is = "a checkpoint of transformers' Trainer without the model's weights",
+     .way = "give a folder that has the weights", .optimizer = "transformers' Trainer",
      .beside = "the Trainer's optimizer in it (optimizer.pt) is not read"},
     {{"consolidated.*.pth"}, .is_folder = true, META},
     {{"consolidated.*.pth"}, .is_file = true, META, .has_tensors = true},
     {{"consolidated*.safetensors", "params.json"}, .is_folder = true, .is = "a model in Mistral's own format",
      .way = "give the Hugging Face folder of the same model"},
-    {{"rank[0-9]*.safetensors"}, .is_folder = true, EXPORTED("a checkpoint of TensorRT-LLM")},
-    {{"rank[0-9]*.engine"}, .is_folder = true, EXPORTED("an engine of TensorRT-LLM")},
+    {{"rank[0-9]*.safetensors"}, .is_folder = true, EXPORTED("a TensorRT-LLM checkpoint")},
+    {{"rank[0-9]*.engine"}, .is_folder = true, EXPORTED("a TensorRT-LLM engine")},
     {{"_CHECKPOINT_METADATA"}, ORBAX}, {{"_METADATA"}, ORBAX}, {{"manifest.ocdbt"}, ORBAX}, {{"ocdbt.process_*"}, ORBAX},
     {{"tf_model*.h5"}, .is_folder = true, TENSORFLOW}, {{"saved_model.pb"}, .is_folder = true, TENSORFLOW},
     {{"*.data-[0-9]*-of-[0-9]*"}, .is_folder = true, TENSORFLOW}, {{"*.h5"}, .is_file = true, TENSORFLOW},
@@ -80,24 +81,24 @@ static const struct foreign rows[] = {
     {{"*.onnx"}, .is_file = true, EXPORTED("a model exported to ONNX")},
     {{"*.npz"}, .is_folder = true, EXPORTED("a model as numpy arrays, as MLX writes it")},
     {{"*.npz"}, .is_file = true, EXPORTED("a model as numpy arrays, as MLX writes it")},
-    {{"weights", "context"}, .is_folder = true, .is = "a checkpoint of NeMo 2",
-     .way = "its folder weights is one of torch_dist: give that, and --hf-config DIR"},
+    {{"weights", "context"}, .is_folder = true, .is = "a NeMo 2 checkpoint",
+     .way = "give its folder weights, which is torch_dist, and --hf-config DIR"},
     {{"*.distcp"}, .is_file = true, .is = "one file of a distributed checkpoint",
      .way = "give its folder"},
-    {{".metadata"}, .is_folder = true, .is = "a checkpoint of torch.distributed.checkpoint with Megatron's names, and without Megatron's metadata.json",
+    {{".metadata"}, .is_folder = true, .is = "a torch.distributed.checkpoint folder with Megatron's names but without Megatron's metadata.json",
      .way = "give the folder as Megatron wrote it; ferry inspect and print show this one"},
-    {{"step-[0-9]*"}, .is_folder = true, .is = "a folder of steps, none of which is a complete checkpoint of torchtitan",
+    {{"step-[0-9]*"}, .is_folder = true, .is = "a folder of steps without a complete torchtitan checkpoint",
      .way = "give one of its folders step-N"},
     {{"checkpoint-[0-9]*"}, .is_folder = true, .is = "a folder of checkpoints by transformers' Trainer",
      .way = "give one of its folders checkpoint-N"},
-    {{"iter_[0-9]*"}, .is_folder = true, .is = "a folder of Megatron's iterations without its tracker file",
+    {{"iter_[0-9]*"}, .is_folder = true, .is = "a folder of Megatron iterations without a tracker file",
      .way = "give one of its folders iter_N"},
-    {{"model_optim_rng.pt"}, .is_file = true, .is_folder = true, .is = "one rank's part of a Megatron checkpoint",
-     .way = "give the folder that holds all its mp_rank_*", .has_tensors = true},
-    {{"*.safetensors"}, .is_file = true, .is = "one file of safetensors", .has_tensors = true,
-     .way = "ferry inspect and print show it; a model is a folder: config.json and weights"},
-    {{"*.safetensors"}, .is_folder = true, .is = "a folder of safetensors files that are not called as a model's are",
-     .way = "ferry inspect and print show each file; a model's are called model.safetensors, or model-00001-of-0000N.safetensors and so on"},
+    {{"model_optim_rng.pt"}, .is_file = true, .is_folder = true, .is = "one rank of a Megatron checkpoint",
+     .way = "give the folder with all mp_rank_* folders", .has_tensors = true},
+    {{"*.safetensors"}, .is_file = true, .is = "one safetensors file", .has_tensors = true,
+     .way = "ferry inspect and print show it; a model is a folder with config.json and weights"},
+    {{"*.safetensors"}, .is_folder = true, .is = "a folder of safetensors files without a model's file names",
+     .way = "ferry inspect and print show each file; a model has model.safetensors, or model-00001-of-0000N.safetensors and so on"},
     {{"*.pt"}, TORCH_FILE}, {{"*.pth"}, TORCH_FILE}, {{"*.ckpt"}, TORCH_FILE}, {{"*.bin"}, TORCH_FILE},
 };
 // clang-format on

@@ -1,5 +1,5 @@
-/* foreign.h - recognises checkpoints of other programs by the names of their files, for messages
- * that say what the folder is and how to convert it. */
+/* foreign.h - recognises checkpoints of other programs by their file names, to
+ * say in messages what they are and how to convert them. */
 #ifndef FERRY_CONVERT_FOREIGN_H
 #define FERRY_CONVERT_FOREIGN_H
 
@@ -11,17 +11,18 @@
 struct foreign {
     const char *names[2]; /* globs; each must match a name in the folder, or the file's own name */
     bool is_file, is_folder;
-    const char *is;     /* "a DeepSpeed checkpoint" */
-    const char *way;    /* how to make a checkpoint from it that Ferry reads */
-    const char *beside; /* the note if a model's weights lie beside it and are read; NULL: none */
-    const char *optimizer; /* whose optimizer it is, which goes with these weights; NULL: none */
-    bool has_tensors; /* a file whose tensors can be shown (ferry inspect), though it is no model */
+    const char *is;        /* "a DeepSpeed checkpoint" */
+    const char *way;       /* how to make a checkpoint that Ferry reads */
+    const char *beside;    /* note where weights that are read lie beside it; NULL: none */
+    const char *optimizer; /* program whose optimizer state belongs to these weights; NULL: none */
+    bool has_tensors;      /* no model, but ferry inspect can show its tensors */
 };
 
-/* The first row that fits the file or folder at path; NULL if none fits or path cannot be read. */
+/* The first row that matches the file or folder at path; NULL: none, or path
+ * cannot be read. */
 const struct foreign *foreign_find(const char *path);
 
-/* Bytes on the disk of what its names match in the folder. */
+/* Bytes on disk of the files in the folder that match its names. */
 uint64_t foreign_bytes(const struct foreign *f, const char *folder);
 
 /* Fails with ERR_UNSUPPORTED, "PATH: this is ...". */

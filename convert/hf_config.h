@@ -11,8 +11,9 @@
 /* Reads FOLDER/config.json; the caller frees the tree. */
 MUST_CHECK enum status hf_config_read(const char *folder, cJSON **tree, struct error *err);
 
-/* Sets the dtype that a config.json names: under the key that is there ("torch_dtype", or "dtype"
- * since transformers 4.56). A config without either gets "torch_dtype", which both read. */
+/* Sets the dtype under the key that is there: "torch_dtype", or "dtype" since
+ * transformers 4.56. A config with neither gets "torch_dtype", which all
+ * releases read. */
 void hf_config_set_dtype(cJSON *config, enum dtype dtype);
 /* Writes FROM/config.json with another dtype to the file `to`. */
 MUST_CHECK enum status hf_config_write_dtype(const char *from, const char *to, enum dtype dtype,

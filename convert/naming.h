@@ -1,13 +1,14 @@
-/* naming.h - translates between a program's own tensors (ckpt/catalog.h) and logical tensors, in
- * both directions.
+/* naming.h - translates a program's native tensors (ckpt/catalog.h) to logical
+ * tensors and back.
  *
  *   hf        Hugging Face's names, by the rows of a family's model map
- *   megatron  keys of Megatron-Core: layers and experts stacked or not (megatron_names.h)
- *   plain     none: an own tensor is a logical one, under its own name, where no config says of
- *             which model it is
+ *   megatron  keys of Megatron-Core: layers and experts stacked or not
+ *             (megatron_names.h)
+ *   plain     without a config: a native tensor is a logical tensor of the same name
  *
- * A naming knows no files. A source_kind makes own tensors from the stored ones of a format; a
- * target_kind distributes own tensors to the files of a format. */
+ * A naming knows no files. A source_kind makes native tensors from a format's
+ * stored tensors; a target_kind distributes native tensors to a format's
+ * files. */
 #ifndef FERRY_CONVERT_NAMING_H
 #define FERRY_CONVERT_NAMING_H
 
@@ -15,44 +16,46 @@
 #include "convert/target.h"
 
 struct naming_import {
-    struct checkpoint *c; /* has own tensors, config and params */
+    struct checkpoint *c; /* has native tensors, config and params */
     const struct source_options *o;
     const struct model_map *map; /* the family's; used by hf only */
-    bool quantised;              /* config.json says so: shapes may differ from the map's */
+    bool quantised;              /* by config.json; shapes may differ from the map's */
     bool moe_layers_known;       /* the config says which layers have experts */
 };
 
 struct naming_export {
     struct target *t; /* megatron: after megatron_begin() */
-    unsigned stacks;  /* megatron: STACK_* (ckpt/param.h), the axes that own tensors have */
+    unsigned stacks;  /* megatron: STACK_* (ckpt/param.h), axes of native tensors */
 };
 
-/* The part of a written own tensor whose elements come from one logical tensor. */
-struct own_output {
+/* A written native tensor, or the part of it that comes from one logical
+ * tensor. */
+struct native_output {
     const char *name;
-    const char *state; /* the optimizer state "exp_avg" and the like; NULL: the parameter itself */
+    const char *state; /* optimizer state, as "exp_avg"; NULL: the parameter */
     enum dtype dtype;
     unsigned num_dims;
-    const uint64_t *shape; /* of the whole own tensor */
-    struct own_source {
+    const uint64_t *shape; /* of the whole native tensor */
+    struct native_source {
         const struct tensor *logical;
-        struct pair pair; /* a: flat in the logical tensor, nested; b: flat in the own one */
+        struct pair pair; /* a: flat in logical, nested; b: flat in native */
     } parts[2];           /* the tensor, and rows of padding */
     unsigned num_parts;
 };
-typedef enum status export_visit(void *context, const struct own_output *own, struct error *err);
+typedef enum status export_visit(void *context, const struct native_output *native,
+                                 struct error *err);
 
 struct naming {
-    /* Adds the logical tensors to the catalog. Lists unexpected own tensors in c->gaps, and missing
-     * logical tensors if the naming knows which there should be. */
+    /* Adds logical tensors to the catalog. Lists unexpected native tensors in
+     * c->gaps, and missing logical ones where the naming knows them. */
     enum status (*import)(const struct naming_import *x, struct error *err);
-    /* Then adds the logical tensors of own tensors with a state. Calls states_unread()
-     * (convert/states.h) for those that it cannot read. */
+    /* Then adds logical tensors of native tensors with a state; calls
+     * states_unread() (convert/states.h) for unreadable ones. */
     enum status (*import_states)(const struct naming_import *x, struct error *err);
-    /* Calls visit for each pair of a parameter and an own tensor that holds elements of it, in the
-     * order in which the naming's program lists parameters; after it for the states of the
-     * parameter that the target has (target_state). Lists gaps of the target. The arguments
-     * of visit are valid during the call only. */
+    /* Calls visit for each pair of a parameter and a native tensor with
+     * elements of it, in the program's order of parameters; then for the
+     * parameter's states that the target has (target_state). Lists gaps of the
+     * target. Arguments of visit are valid during the call only. */
     enum status (*export)(const struct naming_export *x, export_visit *visit, void *context,
                           struct error *err);
 };

@@ -1,32 +1,32 @@
-/* naming_plain.c - own tensors are logical ones, under their own names. */
+/* naming_plain.c - native tensors are logical ones, under their own names. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "convert/naming.h"
 #include "convert/states.h"
 
-static enum status add_plain(struct catalog *all, const struct own_tensor *own, const char *name,
-                             struct error *err)
+static enum status add_plain(struct catalog *all, const struct native_tensor *native,
+                             const char *name, struct error *err)
 {
     struct tensor *logical;
-    const struct pair whole = pair_whole(0, 0, own->numel);
-    TRY(catalog_add(all, name, own->dtype, own->num_dims, own->shape, &logical, err));
-    if (!own->state) own_set_logical(all, own, logical->name);
-    return catalog_add_part(all, logical, own, &whole, err);
+    const struct pair whole = pair_whole(0, 0, native->numel);
+    TRY(catalog_add(all, name, native->dtype, native->num_dims, native->shape, &logical, err));
+    if (!native->state) native_set_logical(all, native, logical->name);
+    return catalog_add_part(all, logical, native, &whole, err);
 }
 
 static enum status import_plain(const struct naming_import *in, struct error *err)
 {
     struct catalog *all = &in->c->catalog;
-    for (size_t i = 0; i < all->num_own; i++) {
-        const struct own_tensor *own = &all->own[i];
-        if (own->state) continue;
-        if (name_is_optimizer(own->name) || name_is_padding(own->name))
+    for (size_t i = 0; i < all->num_native; i++) {
+        const struct native_tensor *native = &all->native[i];
+        if (native->state) continue;
+        if (name_is_optimizer(native->name) || name_is_padding(native->name))
             return fail(err, ERR_UNSUPPORTED,
-                        "%s: tensor %s: a parameter of this name needs --hf-config DIR, which says "
-                        "what model it is of",
-                        in->c->path, own->name);
-        TRY(add_plain(all, own, own->name, err));
+                        "%s: tensor %s: a parameter of this name can only be read with the model's "
+                        "config: --hf-config DIR",
+                        in->c->path, native->name);
+        TRY(add_plain(all, native, native->name, err));
     }
     return OK;
 }
@@ -35,19 +35,19 @@ static enum status import_states_plain(const struct naming_import *in, struct er
 {
     struct checkpoint *c = in->c;
     struct catalog *all = &c->catalog;
-    for (size_t i = 0; i < all->num_own; i++) {
-        const struct own_tensor *own = &all->own[i];
-        if (!own->state) continue;
-        const struct own_tensor *of = catalog_find_own(all, own->name, NULL);
+    for (size_t i = 0; i < all->num_native; i++) {
+        const struct native_tensor *native = &all->native[i];
+        if (!native->state) continue;
+        const struct native_tensor *of = catalog_find_native(all, native->name, NULL);
         if (!of)
-            states_unread(c, "%s is the state of %s, which is no parameter of the checkpoint",
-                          own->state, own->name);
-        else if (of->numel != own->numel)
-            states_unread(c, "%s of %s is %s and the parameter %s", own->state, own->name,
-                          shape_text(&c->arena, own->num_dims, own->shape),
+            states_unread(c, "%s is a state of %s, which is not a parameter of the checkpoint",
+                          native->state, native->name);
+        else if (of->numel != native->numel)
+            states_unread(c, "%s of %s has shape %s, its parameter %s", native->state, native->name,
+                          shape_text(&c->arena, native->num_dims, native->shape),
                           shape_text(&c->arena, of->num_dims, of->shape));
         else
-            TRY(add_plain(all, own, state_name(&c->arena, own->state, own->name), err));
+            TRY(add_plain(all, native, state_name(&c->arena, native->state, native->name), err));
     }
     return OK;
 }
@@ -56,7 +56,7 @@ static enum status export_one(struct target *t, const struct tensor *x, const ch
                               const char *state, export_visit *visit, void *context,
                               struct error *err)
 {
-    const struct own_output own = {
+    const struct native_output native = {
         .name = name,
         .state = state,
         .dtype = target_dtype(t, x),
@@ -65,7 +65,7 @@ static enum status export_one(struct target *t, const struct tensor *x, const ch
         .parts = {{x, pair_whole(0, 0, x->numel)}},
         .num_parts = 1,
     };
-    return visit(context, &own, err);
+    return visit(context, &native, err);
 }
 
 static enum status export_plain(const struct naming_export *out, export_visit *visit, void *context,

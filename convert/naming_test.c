@@ -1,6 +1,6 @@
-/* Namings there and back: each logical tensor of a model is exported as elements of own tensors,
- * and importing these gives the same logical tensor, element by element, however the own tensors
- * are stored. */
+/* Namings there and back: each logical tensor of a model is exported as
+ * elements of native tensors, and importing these gives the same logical
+ * tensor, element by element, however the native tensors are stored. */
 #include "common/count.h"
 #include "convert/format.h"
 #include "convert/map/testing_models.h"
@@ -12,13 +12,13 @@
 
 enum { HALVES = 2, MAX_HERE = 1 << 16 };
 
-/* A model, and a checkpoint made from its export: each logical tensor is stored as two flat halves,
- * from which own tensors are made. */
+/* A model, and a checkpoint made from its export: each logical tensor is stored
+ * as two flat halves, from which native tensors are made. */
 struct trip {
     struct checkpoint model, copy;
     struct target target;
     struct map stored; /* logical name -> its first half */
-    const char *state; /* an optimizer state that each own tensor has too; NULL: none */
+    const char *state; /* an optimizer state that each native tensor has too; NULL: none */
 };
 
 static void store(struct trip *x, const struct tensor *t)
@@ -37,7 +37,7 @@ static void store(struct trip *x, const struct tensor *t)
 
 struct taking {
     struct trip *x;
-    struct own_tensor *own;
+    struct native_tensor *native;
     const struct stored_tensor *half;
 };
 
@@ -46,37 +46,38 @@ static enum status take_run(void *context, const struct pair *p, struct error *e
     const struct taking *t = context;
     struct pair pair = *p;
     pair_swap(&pair);
-    return catalog_add_own_part(&t->x->copy.catalog, t->own, t->half, &pair, e);
+    return catalog_add_native_part(&t->x->copy.catalog, t->native, t->half, &pair, e);
 }
 
-static void take_source(struct trip *x, struct own_tensor *own, const struct own_source *source)
+static void take_source(struct trip *x, struct native_tensor *native,
+                        const struct native_source *source)
 {
     const uint64_t numel = source->logical->numel, first = numel / 2;
     size_t at;
     assert_true(map_get(&x->stored, source->logical->name, &at));
     for (size_t i = 0; i < HALVES; i++) {
-        struct taking t = {x, own, &x->copy.catalog.stored.tensors[at + i]};
-        assert_ok(pair_clip(&source->pair, i ? first : 0, i ? numel - first : first, own->name,
+        struct taking t = {x, native, &x->copy.catalog.stored.tensors[at + i]};
+        assert_ok(pair_clip(&source->pair, i ? first : 0, i ? numel - first : first, native->name,
                             take_run, &t, &err));
     }
 }
 
-static void take_own(struct trip *x, const struct own_output *out, const char *state)
+static void take_native(struct trip *x, const struct native_output *out, const char *state)
 {
     const char *name = arena_printf(&scratch, "%s", out->name);
-    struct own_tensor *own;
-    assert_ok(catalog_add_own(&x->copy.catalog, name, state, out->dtype, out->num_dims, out->shape,
-                              &own, &err));
+    struct native_tensor *native;
+    assert_ok(catalog_add_native(&x->copy.catalog, name, state, out->dtype, out->num_dims,
+                                 out->shape, &native, &err));
     for (unsigned i = 0; i < out->num_parts; i++)
-        take_source(x, own, &out->parts[i]);
+        take_source(x, native, &out->parts[i]);
 }
 
-static enum status take_output(void *context, const struct own_output *out, struct error *e)
+static enum status take_output(void *context, const struct native_output *out, struct error *e)
 {
     struct trip *x = context;
     (void)e;
-    take_own(x, out, NULL);
-    if (x->state) take_own(x, out, x->state);
+    take_native(x, out, NULL);
+    if (x->state) take_native(x, out, x->state);
     return OK;
 }
 
@@ -207,7 +208,7 @@ struct expecting {
     bool found;
 };
 
-static enum status look(void *context, const struct own_output *out, struct error *e)
+static enum status look(void *context, const struct native_output *out, struct error *e)
 {
     struct expecting *x = context;
     (void)e;
@@ -217,7 +218,7 @@ static enum status look(void *context, const struct own_output *out, struct erro
     return OK;
 }
 
-static void own_tensors_are_named_as_the_program_has_them(void **state)
+static void native_tensors_are_named_as_the_program_has_them(void **state)
 {
     (void)state;
     static const struct {
@@ -251,21 +252,21 @@ static void states_of_other_shapes_are_not_read(void **state)
     (void)state;
     const struct source_options none = {0};
     const uint64_t row[] = {8};
-    struct own_tensor *factored;
+    struct native_tensor *factored;
     struct trip x;
     trip_begin(&x, make("hf", LLAMA, NULL), &format_torch_dist, true);
     const struct naming_export out = {&x.target, 0};
     const struct naming_import in = {.c = &x.copy, .o = &none};
     assert_ok(naming_megatron.export(&out, take_output, &x, &err));
-    assert_ok(catalog_add_own(&x.copy.catalog, "embedding.word_embeddings.weight", "row", DT_F32, 1,
-                              row, &factored, &err));
-    assert_ok(catalog_add_own_part(&x.copy.catalog, factored, &x.copy.catalog.stored.tensors[0],
-                                   &(struct pair){0}, &err));
+    assert_ok(catalog_add_native(&x.copy.catalog, "embedding.word_embeddings.weight", "row", DT_F32,
+                                 1, row, &factored, &err));
+    assert_ok(catalog_add_native_part(&x.copy.catalog, factored, &x.copy.catalog.stored.tensors[0],
+                                      &(struct pair){0}, &err));
     assert_ok(naming_megatron.import(&in, &err));
     assert_ok(naming_megatron.import_states(&in, &err));
     check_copy(&x);
     assert_string_equal(x.copy.training.optimizer.unread,
-                        "embedding.word_embeddings.weight/0 is [8] and its parameter is [11, 8]");
+                        "embedding.word_embeddings.weight/0 has shape [8], its parameter [11, 8]");
     trip_end(&x);
 }
 
@@ -274,7 +275,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_begin, scratch_end)
     const struct CMUnitTest tests[] = {
         TEST(what_is_exported_is_imported_again),
-        TEST(own_tensors_are_named_as_the_program_has_them),
+        TEST(native_tensors_are_named_as_the_program_has_them),
         TEST(states_of_other_shapes_are_not_read),
     };
     return cmocka_run_group_tests_name("naming", tests, load_maps, release_maps);

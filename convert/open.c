@@ -14,7 +14,7 @@
 #include "formats/sniff.h"
 #include "formats/torch.h"
 
-/* Pseudo formats: files and folders that have tensors and are no model. */
+/* Pseudo formats: files and folders with tensors that are no model. */
 static const struct format torch_file = {.name = "torch.save file"},
                            safetensors_file = {.name = "safetensors file"},
                            dcp_folder = {.name = "DCP folder"},
@@ -41,9 +41,9 @@ static enum status open_safetensors(struct checkpoint *c, struct error *err)
     return OK;
 }
 
-/* If the name says safetensors or torch.save, a file of another kind is refused with a message that
- * says what it is. For other names the content decides. */
-static enum status open_file(struct checkpoint *c, struct error *err)
+/* A name of safetensors or torch.save is trusted: another kind of file is
+ * refused with its kind. For other names the content decides. */
+static enum status open_tensor_file(struct checkpoint *c, struct error *err)
 {
     static const char *const torch_names[] = {".pt", ".pth", ".bin", ".ckpt"};
     uint8_t head[512];
@@ -59,11 +59,11 @@ static enum status open_file(struct checkpoint *c, struct error *err)
     enum status st = file_read(fd, c->path, head, n, 0, err);
     close(fd);
     TRY(st);
-    const char *what = sniff_name(head, n);
+    const char *kind = sniff_name(head, n);
     if (torch_matches(head, n)) return open_torch(c, err);
-    if (!what && safetensors_matches(head, n)) return open_safetensors(c, err);
-    return fail(err, ERR_UNSUPPORTED, "%s: %s%s; safetensors and torch.save files are known",
-                c->path, what ? "this is " : "not a file of tensors", what ? what : "");
+    if (!kind && safetensors_matches(head, n)) return open_safetensors(c, err);
+    return fail(err, ERR_UNSUPPORTED, "%s: %s%s; safetensors and torch.save files can be read",
+                c->path, kind ? "this is " : "not a file of tensors", kind ? kind : "");
 }
 
 static enum status open_stored_folder(struct checkpoint *c, const char *folder, struct error *err)
@@ -82,8 +82,9 @@ static void note_warnings(struct checkpoint *c)
         checkpoint_note(c, "%s", c->catalog.stored.warnings[i]);
 }
 
-/* Opens a folder that is no model as stored tensors; of a Megatron root, the chosen iteration. err:
- * why it is no model, kept if there are no tensors either. */
+/* Opens a folder that is no model as stored tensors, or the chosen iteration of
+ * a Megatron root. err: why it is no model; kept if there are no tensors
+ * either. */
 static enum status open_as_stored(struct checkpoint *c, const char *path, struct error *err)
 {
     struct error none;
@@ -122,7 +123,7 @@ enum status inspect_open(struct checkpoint *c, const char *path, const struct so
     }
     checkpoint_init(c, path);
     *reading = AS_FILE;
-    TRY(open_file(c, err));
+    TRY(open_tensor_file(c, err));
     note_warnings(c);
     return OK;
 }

@@ -34,16 +34,16 @@ bool record_is_of(const char *folder, const char *run, const char *plan)
     return same;
 }
 
-static enum status check_sizes(const char *folder, const struct plan *p, struct arena *a,
-                               struct error *err)
+static enum status check_file_sizes(const char *folder, const struct plan *p, struct arena *a,
+                                    struct error *err)
 {
     for (size_t i = 0; i < p->num_files; i++) {
         const char *path = path_join(a, folder, p->files[i].path);
         struct stat st;
         if (stat(path, &st) == 0 && (uint64_t)st.st_size == p->files[i].size_bytes) continue;
         return fail(err, ERR_EXISTS,
-                    "%s: was complete, but %s has not its %" PRIu64
-                    " bytes any more; --overwrite replaces it",
+                    "%s: was complete, but %s no longer has %" PRIu64
+                    " bytes; --overwrite replaces it",
                     folder, p->files[i].path, p->files[i].size_bytes);
     }
     return OK;
@@ -63,7 +63,7 @@ enum status record_check_files(const char *folder, const struct plan *p, struct 
             st = fail(err, ERR_EXISTS,
                       "%s: was complete, but %s is missing; --overwrite replaces it", folder, name);
     }
-    if (!st) st = check_sizes(folder, p, &a, err);
+    if (!st) st = check_file_sizes(folder, p, &a, err);
     cJSON_Delete(record);
     arena_release(&a);
     return st;

@@ -1,6 +1,6 @@
-/* save_test.c - as a trainer does: ranks load their shards of a Hugging Face model into memory and
- * save them together as one Hugging Face folder. Its bytes equal those of a conversion of the
- * files. */
+/* save_test.c - as a trainer does: ranks load their shards of a Hugging Face
+ * model into memory and save them together as one Hugging Face folder. Its
+ * bytes equal those of a conversion of the files. */
 #include "ckpt/executor.h"
 #include "ckpt/load.h"
 #include "convert/format.h"
@@ -16,8 +16,9 @@ struct saving {
 
 static const struct target_options to_hf = {.format = &format_hf, .max_shard_bytes = 400};
 
-/* The elements of a parameter that a rank holds: its shard of a split parameter, padded as Megatron
- * does; whole experts, dealt in turn; and on rank 0 all of a replicated parameter. */
+/* The elements of a parameter that a rank holds: its shard of a split
+ * parameter, padded as Megatron does; whole experts, dealt in turn; and on rank
+ * 0 all of a replicated parameter. */
 static void shards_of(const struct checkpoint *c, const struct tensor *t, unsigned rank,
                       struct param_parts *out)
 {
@@ -31,8 +32,8 @@ static void shards_of(const struct checkpoint *c, const struct tensor *t, unsign
     if (whole && rank != (of_expert ? p.expert % RANKS : 0)) out->count = 0;
 }
 
-/* Context that adds the elements of a tensor that `rank` holds to x, and loads them if this process
- * is that rank. */
+/* Context that adds the elements of a tensor that `rank` holds to x, and loads
+ * them if this process is that rank. */
 struct holding {
     struct saving *x;
     const struct checkpoint *c;

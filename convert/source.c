@@ -30,11 +30,11 @@ static enum status not_downloaded(struct arena *a, const char *path, const struc
         strcmp(name->revision, "main") ? arena_printf(a, " --revision %s", name->revision) : "";
     if (model)
         return fail(err, ERR_IO,
-                    "%s: the hub cache has this model, but no snapshot of its revision %s (%s); "
-                    "download it first: hf download %s%s",
+                    "%s: the hub cache has this model, but not its revision %s (%s); download it "
+                    "first: hf download %s%s",
                     path, name->revision, model, name->model, revision);
     return fail(err, ERR_IO,
-                "%s: no such folder here, nor in the hub cache; if it is a model of the Hugging "
+                "%s: no such folder, here or in the hub cache; if it is a model of the Hugging "
                 "Face hub, download it first: hf download %s%s",
                 path, name->model, revision);
 }
@@ -64,14 +64,15 @@ static enum status refuse_unknown(const char *path, struct error *err)
     arena_release(&a);
     if (st) return st;
     if (is_empty) return fail(err, ERR_UNSUPPORTED, "%s: an empty folder", path);
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: not a known checkpoint: neither a Hugging Face folder (config.json and "
-                "weights) nor a Megatron checkpoint (a tracker file, metadata.json or mp_rank_*)",
-                path);
+    return fail(
+        err, ERR_UNSUPPORTED,
+        "%s: not a checkpoint of a known format: neither a Hugging Face folder (config.json and "
+        "weights) nor a Megatron checkpoint (a tracker file, metadata.json or mp_rank_*)",
+        path);
 }
 
-/* Notes files of other programs in a folder whose weights were read. An optimizer among them is one
- * that cannot be read. */
+/* Notes other programs' files beside weights that were read. An optimizer among
+ * them counts as unreadable. */
 static void note_beside(struct checkpoint *c)
 {
     const struct foreign *f = foreign_find(c->folder);
@@ -81,27 +82,26 @@ static void note_beside(struct checkpoint *c)
     o->present = true;
     o->kind = f->optimizer;
     o->size_bytes = foreign_bytes(f, c->folder);
-    states_unread(c, "it is another program's");
+    states_unread(c, "it is of another program");
 }
 
 enum status source_open(struct checkpoint *c, const char *path, const struct source_options *o,
                         const struct model_maps *maps, struct error *err)
 {
     checkpoint_init(c, path);
-    params_use(c, maps,
-               NULL); /* for the names of parameters; called again once the config is known */
+    params_use(c, maps, NULL); /* for parameter names; called again when the config is known */
     source_find_in_hub_cache(c);
     if (!path_exists(c->path)) return not_there(path, err);
     const struct format *also, *format = format_of_path(c->path, o, &also);
     if (!format) return refuse_unknown(c->path, err);
     if (also)
-        checkpoint_note(c, "%s is of format %s, and read so; it is of format %s too: --from %s",
-                        c->path, format->name, also->name, also->name);
-    struct source_options own = *o;
-    if (o->hf_config) own.hf_config = hf_folder_resolve(&c->arena, o->hf_config);
-    if (o->hf_config && !path_exists(own.hf_config)) return not_there(o->hf_config, err);
+        checkpoint_note(c, "%s is read as format %s; it also matches format %s: --from %s", c->path,
+                        format->name, also->name, also->name);
+    struct source_options native = *o;
+    if (o->hf_config) native.hf_config = hf_folder_resolve(&c->arena, o->hf_config);
+    if (o->hf_config && !path_exists(native.hf_config)) return not_there(o->hf_config, err);
     c->format = format;
-    TRY(format->source->open(c, &own, maps, err));
+    TRY(format->source->open(c, &native, maps, err));
     for (size_t k = 0; k < c->catalog.stored.num_warnings; k++)
         checkpoint_note(c, "%s", c->catalog.stored.warnings[k]);
     if (format->has & FORMAT_CONFIG_JSON) note_beside(c);

@@ -23,7 +23,7 @@ enum status source_choose_map(const struct source_options *o, const struct model
     if (!o->family) return model_map_of_config(maps, hf_config, map, err);
     *map = model_map_of_family(maps, o->family);
     if (*map) return OK;
-    return fail(err, ERR_USAGE, "--model %s: there is no such family; `ferry models` lists them",
+    return fail(err, ERR_USAGE, "--model %s: unknown family; `ferry models` lists the families",
                 o->family);
 }
 
@@ -32,7 +32,7 @@ enum status source_check_vocab(const struct source_options *o, uint64_t vocab_si
 {
     if (!o->true_vocab_size || !vocab_size || o->true_vocab_size == vocab_size) return OK;
     return fail(err, ERR_USAGE,
-                "--true-vocab-size %" PRIu64 ": by %s the vocabulary has %" PRIu64 " entries",
+                "--true-vocab-size %" PRIu64 ": the vocabulary of %s has %" PRIu64 " entries",
                 o->true_vocab_size, file, vocab_size);
 }
 
@@ -97,27 +97,28 @@ enum status source_same_stored(const struct checkpoint *c, const struct stored_t
     return st;
 }
 
-/* An own tensor as one that can be read; not in the catalog. */
-static enum status wrap_own(struct checkpoint *c, const struct own_tensor *own, struct tensor *out,
-                            struct error *err)
+/* Makes a readable tensor of a native one, outside the catalog. */
+static enum status wrap_native(struct checkpoint *c, const struct native_tensor *native,
+                               struct tensor *out, struct error *err)
 {
-    const struct pair whole = pair_whole(0, 0, own->numel);
-    *out = (struct tensor){.name = own->name,
-                           .dtype = own->dtype,
-                           .num_dims = own->num_dims,
-                           .shape = own->shape,
-                           .numel = own->numel};
-    TRY(catalog_add_part(&c->catalog, out, own, &whole, err));
+    const struct pair whole = pair_whole(0, 0, native->numel);
+    *out = (struct tensor){.name = native->name,
+                           .dtype = native->dtype,
+                           .num_dims = native->num_dims,
+                           .shape = native->shape,
+                           .numel = native->numel};
+    TRY(catalog_add_part(&c->catalog, out, native, &whole, err));
     return tensor_check(out, err);
 }
 
-enum status source_same_own(struct checkpoint *c, const struct own_tensor *a,
-                            const struct own_tensor *b, bool *same, uint64_t *at, struct error *err)
+enum status source_same_native(struct checkpoint *c, const struct native_tensor *a,
+                               const struct native_tensor *b, bool *same, uint64_t *at,
+                               struct error *err)
 {
     struct tensor x, y;
     *at = 0;
-    TRY(wrap_own(c, a, &x, err));
-    TRY(wrap_own(c, b, &y, err));
+    TRY(wrap_native(c, a, &x, err));
+    TRY(wrap_native(c, b, &y, err));
     *same = x.dtype == y.dtype && x.numel == y.numel && dtype_bytes(x.dtype);
     return *same ? compare_tensors(&c->catalog, &x, &y, same, at, err) : OK;
 }
@@ -142,13 +143,13 @@ void source_list_unknown(void *context, const char *name, const char *value)
 enum status source_check_listed(const struct unknown_of *x, struct error *err)
 {
     if (x->count <= MAX_UNKNOWN) return OK;
-    return fail(err, ERR_CORRUPT, "%s: %s: it has %zu unknown fields", x->c->path, x->file,
+    return fail(err, ERR_CORRUPT, "%s: %s: %zu unknown fields, too many", x->c->path, x->file,
                 x->count);
 }
 
 const char *source_unused_text(struct arena *a, const char *glob)
 {
-    return arena_printf(a, "--allow-config %s: no unknown field is called so", glob);
+    return arena_printf(a, "--allow-config %s: matches no unknown field", glob);
 }
 
 void source_note_unused(struct checkpoint *c, const struct source_options *o)
@@ -158,7 +159,8 @@ void source_note_unused(struct checkpoint *c, const struct source_options *o)
             checkpoint_note(c, "%s", source_unused_text(&c->arena, o->allow_config->items[i]));
 }
 
-/* copied: a file that is copied as it is, so its fields are no reason to refuse. */
+/* copied: a file that is copied unchanged, so its fields are no reason to
+ * refuse. */
 static enum status check_unknown(const struct checkpoint *c, const char *copied, const char *does,
                                  struct error *err)
 {
@@ -184,8 +186,7 @@ enum status source_check_computes(const struct checkpoint *c, struct error *err)
 {
     TRY(check_unknown(c, "", "computes", err));
     if (!model_config_check(&c->config, err)) return OK;
-    return fail_in(err, "%s: it does not describe its model completely; --hf-config DIR can",
-                   c->path);
+    return fail_in(err, "%s: its config is incomplete; --hf-config DIR completes it", c->path);
 }
 
 enum status source_check_exports(const struct checkpoint *c, struct error *err)

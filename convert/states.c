@@ -73,7 +73,7 @@ static bool has_states(const struct catalog *c, struct arena *scratch, const cha
     return false;
 }
 
-/* Adds a tensor of the same elements as the catalog's tensor i, in dtype, as its master. */
+/* Adds a tensor of the catalog's tensor i, in dtype, as its master. */
 static enum status add_master(struct checkpoint *c, size_t i, enum dtype dtype, struct error *err)
 {
     struct tensor *master;
@@ -93,10 +93,10 @@ struct completing {
     const char **states;
     size_t num_states;
     const char *first_without, *first_partly;
-    size_t without, partly; /* parameters without states, and with some of them only */
+    size_t without, partly; /* parameters without states; with some only */
 };
 
-/* Whether a parameter with states lacks one, other than the master. */
+/* Whether a parameter with states lacks one besides the master. */
 static bool lacks_some(struct completing *x, const char *parameter)
 {
     for (size_t i = 0; i < x->num_states; i++)
@@ -111,7 +111,7 @@ static bool has_master(struct completing *x, const char *parameter)
     return catalog_find(&x->c->catalog, state_name(&x->scratch, master_state, parameter)) != NULL;
 }
 
-/* Whether a parameter, not a buffer nor rows of padding. */
+/* Whether a parameter, neither a buffer nor rows of padding. */
 static bool is_trained(const struct checkpoint *c, const char *name)
 {
     struct param p;
@@ -120,7 +120,7 @@ static bool is_trained(const struct checkpoint *c, const char *name)
 }
 
 /* Completes the states of a parameter, or of its rows of padding. */
-static enum status complete(struct completing *x, size_t i, struct error *err)
+static enum status complete_states(struct completing *x, size_t i, struct error *err)
 {
     const struct tensor *t = &x->c->catalog.tensors[i];
     const bool has = has_states(&x->c->catalog, &x->scratch, t->name, x->states, x->num_states);
@@ -141,20 +141,20 @@ enum status states_complete(struct checkpoint *c, struct error *err)
     arena_init(&x.scratch);
     x.num_states = states_list(&c->catalog, &x.scratch, &x.states);
     if (x.num_states > MAX_STATES) {
-        states_unread(c, "more than %d states of a parameter, such as %s and %s", MAX_STATES,
-                      x.states[0], x.states[1]);
+        states_unread(c, "more than %d kinds of state, such as %s and %s", MAX_STATES, x.states[0],
+                      x.states[1]);
         x.num_states = 0;
     }
     for (size_t i = 0; i < count && x.num_states && !st; i++)
-        if (!name_is_optimizer(c->catalog.tensors[i].name)) st = complete(&x, i, err);
+        if (!name_is_optimizer(c->catalog.tensors[i].name)) st = complete_states(&x, i, err);
     if (!x.num_states && c->training.optimizer.present)
-        states_unread(c, "nothing in it is the state of a parameter");
+        states_unread(c, "it holds no state of a parameter");
     if (x.partly && !st)
-        checkpoint_note(c, "%zu parameter%s some of the optimizer's states: %s%s", x.partly,
+        checkpoint_note(c, "%zu parameter%s some optimizer states: %s%s", x.partly,
                         x.partly == 1 ? " lacks" : "s lack", x.first_partly,
                         x.partly > 1 ? ", ..." : "");
     if (x.without && x.num_states && !st)
-        checkpoint_note(c, "%zu parameter%s no optimizer state, as frozen ones have: %s%s",
+        checkpoint_note(c, "%zu parameter%s no optimizer state, like frozen parameters: %s%s",
                         x.without, x.without == 1 ? " has" : "s have", x.first_without,
                         x.without > 1 ? ", ..." : "");
     arena_release(&x.scratch);
@@ -192,9 +192,10 @@ enum status states_prove(struct checkpoint *c, struct error *err)
     if (!c->training.optimizer.inferred || c->training.optimizer.unread) return OK;
     TRY(masters_compare(&c->catalog, &(struct masters_options){0}, &r, err));
     if (r.differ)
-        states_unread(c,
-                      "%zu of %zu weights are not their master weights rounded (%s at element "
-                      "%" PRIu64 "), so it is not known which states are whose",
-                      r.differ, r.compared, r.first, r.at);
+        states_unread(
+            c,
+            "%zu of %zu weights are not their master weights rounded (%s at element %" PRIu64
+            "), so states cannot be assigned to parameters",
+            r.differ, r.compared, r.first, r.at);
     return OK;
 }

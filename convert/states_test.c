@@ -116,7 +116,7 @@ static void a_weight_of_f32_with_states_is_its_own_master(void **state)
     assert_int_equal(c.catalog.num_tensors, 12);
     assert_int_equal(c.notes.count, 1);
     assert_string_equal(c.notes.lines[0],
-                        "1 parameter has no optimizer state, as frozen ones have: frozen");
+                        "1 parameter has no optimizer state, like frozen parameters: frozen");
 }
 
 static void parameters_without_states_are_counted(void **state)
@@ -131,7 +131,7 @@ static void parameters_without_states_are_counted(void **state)
     add("optimizer.m.c", DT_F32);
     assert_ok(states_complete(&c, &err));
     assert_string_equal(c.notes.lines[0],
-                        "2 parameters have no optimizer state, as frozen ones have: a, ...");
+                        "2 parameters have no optimizer state, like frozen parameters: a, ...");
 }
 
 static void add_many(unsigned count)
@@ -153,7 +153,7 @@ static void more_states_than_any_optimizer_has_are_unread(void **state)
     add("a", DT_F32);
     add_many(20000);
     assert_ok(states_complete(&c, &err));
-    assert_non_null(strstr(c.training.optimizer.unread, "more than 32 states of a parameter"));
+    assert_non_null(strstr(c.training.optimizer.unread, "more than 32 kinds of state"));
     const char **list;
     assert_int_equal(states_list(&c.catalog, &c.arena, &list), MAX_STATES + 1);
     assert_null(catalog_find(&c.catalog, "optimizer.param.a"));
@@ -177,7 +177,7 @@ static void weights_that_are_not_their_masters_make_inferred_states_unread(void 
     assert_ok(states_prove(&c, &err));
     assert_string_equal(c.training.optimizer.unread,
                         "1 of 1 weights are not their master weights rounded (a at element 7), so "
-                        "it is not known which states are whose");
+                        "states cannot be assigned to parameters");
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)

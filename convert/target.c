@@ -22,7 +22,7 @@ bool is_parameter(const struct tensor *x)
     return !name_is_optimizer(x->name) && !name_is_padding(x->name);
 }
 
-/* Megatron keeps buffers in their own dtype, whatever its parameters have. */
+/* Megatron keeps the dtype of buffers, whatever its parameters have. */
 static bool is_buffer(const struct checkpoint *c, const struct tensor *x)
 {
     struct param p;
@@ -53,7 +53,7 @@ static bool has_states(struct target *t, const struct tensor *x)
     return false;
 }
 
-/* Makes a tensor of the elements of x, under another name. */
+/* Makes a tensor of x's elements under another name. */
 static enum status make_same(struct target *t, const struct tensor *x, const char *name,
                              struct error *err)
 {
@@ -64,7 +64,7 @@ static enum status make_same(struct target *t, const struct tensor *x, const cha
     return OK;
 }
 
-/* Makes the master of each parameter, and of its padding, that has states but no master. */
+/* Makes the master of each parameter, or padding, with states but no master. */
 static enum status make_masters(struct target *t, struct error *err)
 {
     const struct catalog *all = &t->source->catalog;
@@ -84,7 +84,7 @@ const struct tensor *target_weight(const struct target *t, const struct tensor *
     return made ? made : x;
 }
 
-/* Makes the weight, or the padding of one, anew from its master if it is to be cast. */
+/* Makes each weight, or padding, that is to be cast anew from its master. */
 static enum status make_weights(struct target *t, struct error *err)
 {
     const struct catalog *all = &t->source->catalog;
@@ -116,7 +116,8 @@ enum status target_take_states(struct target *t, bool masters, struct error *err
     return OK;
 }
 
-/* Whether the source has masters that are no weights; that are wider than these. */
+/* Whether the source has masters that are no weights; masters wider than
+ * weights. */
 static void find_masters(const struct target *t, bool *any, bool *wider)
 {
     const struct catalog *all = &t->source->catalog;
@@ -141,15 +142,15 @@ enum status target_take_trained(struct target *t, struct error *err)
     find_masters(t, &any, &wider);
     if (o->optimizer && any && o->casts && o->dtype != DT_F32)
         notes_add(&t->notes, a,
-                  "weights are written as %s, and FSDP has no masters beside its weights: those of "
-                  "the source are lost; without --torch-dtype they are written as the weights",
+                  "the weights are written as %s and the source's masters are lost, since FSDP has "
+                  "none; without --torch-dtype the masters are written as the weights",
                   dtype_infos[o->dtype].name);
     if (o->optimizer && wider && !o->casts) {
         o->casts = true;
         o->dtype = DT_F32;
         notes_add(&t->notes, a,
-                  "the weights are written as F32, from their masters, which FSDP trains as the "
-                  "weights; --torch-dtype writes another dtype");
+                  "the weights are written from their F32 masters, which FSDP trains; "
+                  "--torch-dtype writes another dtype");
     }
     TRY(target_take_states(t, false, err));
     if (t->num_states && strcmp(t->states[0], master_state) == 0) {
@@ -177,8 +178,8 @@ enum status target_plan(struct target *t, const struct target_options *o,
     t->training = training_copy(&source->training.run, &t->plan.arena);
     if (source->family) t->map = model_map_of_family(maps, source->family);
     TRY(t->format->target->plan(t, err));
-    for (size_t i = 0; i < t->plan.num_carries; i++) {
-        const struct tensor *x = t->plan.carries[i].source;
+    for (size_t i = 0; i < t->plan.num_copies; i++) {
+        const struct tensor *x = t->plan.copies[i].source;
         const bool differs = target_dtype(t, x) != x->dtype;
         uint64_t *count =
             name_is_optimizer(x->name) ? &t->facts.widened_states : &t->facts.cast_tensors;
@@ -187,28 +188,28 @@ enum status target_plan(struct target *t, const struct target_options *o,
     return plan_finish(&t->plan, err);
 }
 
-/* ---- own tensors ---- */
+/* ---- native tensors ---- */
 
 size_t out_tensors_add(struct out_tensors *all, struct arena *a, const char *name,
-                       const struct own_output *own)
+                       const struct native_output *native)
 {
     size_t at = all->count;
     if (map_get(&all->names, name, &at)) return at;
     struct out_tensor *o = ARENA_PUSH(a, all->items, all->count, all->capacity);
     *o = (struct out_tensor){
         .name = arena_copy_text(a, name),
-        .own_name = own->name ? arena_copy_text(a, own->name) : NULL,
-        .state = own->state ? arena_copy_text(a, own->state) : NULL,
-        .logical = own->num_parts ? own->parts[0].logical->name : NULL,
+        .native_name = native->name ? arena_copy_text(a, native->name) : NULL,
+        .state = native->state ? arena_copy_text(a, native->state) : NULL,
+        .logical = native->num_parts ? native->parts[0].logical->name : NULL,
         .first_part = SIZE_MAX,
         .last_part = SIZE_MAX,
-        .dtype = own->dtype,
-        .num_dims = own->num_dims,
-        .shape = arena_copy(a, own->shape, own->num_dims * sizeof *own->shape),
+        .dtype = native->dtype,
+        .num_dims = native->num_dims,
+        .shape = arena_copy(a, native->shape, native->num_dims * sizeof *native->shape),
         .numel = 1,
     };
-    for (unsigned d = 0; d < own->num_dims; d++)
-        o->numel *= own->shape[d];
+    for (unsigned d = 0; d < native->num_dims; d++)
+        o->numel *= native->shape[d];
     (void)map_add(&all->names, o->name, at, NULL);
     return at;
 }
@@ -227,20 +228,20 @@ static enum status add_filling(void *context, const struct pair *p, struct error
     return OK;
 }
 
-enum status target_fill(struct target *t, const struct own_output *own, const struct pair *pair,
-                        uint32_t segment, struct error *err)
+enum status target_fill(struct target *t, const struct native_output *native,
+                        const struct pair *pair, uint32_t segment, struct error *err)
 {
-    for (unsigned i = 0; i < own->num_parts; i++) {
-        struct filling f = {t, own->parts[i].logical, segment};
-        struct pair by_own = own->parts[i].pair;
-        TRY(pair_turn(&by_own, f.logical->name, err));
-        TRY(pair_join_nested(&by_own, pair, f.logical->name, add_filling, &f, err));
+    for (unsigned i = 0; i < native->num_parts; i++) {
+        struct filling f = {t, native->parts[i].logical, segment};
+        struct pair by_native = native->parts[i].pair;
+        TRY(pair_turn(&by_native, f.logical->name, err));
+        TRY(pair_join_nested(&by_native, pair, f.logical->name, add_filling, &f, err));
     }
     return OK;
 }
 
 void target_release(struct target *t)
 {
-    if (t->own && t->format->target->release) t->format->target->release(t);
+    if (t->state && t->format->target->release) t->format->target->release(t);
     plan_release(&t->plan);
 }

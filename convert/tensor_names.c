@@ -8,13 +8,13 @@
 #include "common/memory.h"
 #include "convert/format.h"
 
-/* A name or glob that is looked for. */
+/* A name or glob to look for. */
 struct wanted {
     const char *text;
     bool exact; /* else a glob */
 };
 
-static bool is_wanted(const struct wanted *w, const char *name)
+static bool is_name_wanted(const struct wanted *w, const char *name)
 {
     return w->exact ? strcmp(w->text, name) == 0 : fnmatch(w->text, name, 0) == 0;
 }
@@ -55,8 +55,8 @@ static size_t index_of_stored(const struct stored *s, const char *name)
     return (size_t)(stored_find(s, name) - s->tensors);
 }
 
-/* Makes the list of logical tensors that have elements of each stored tensor: counts them, then
- * fills in the names. */
+/* Lists, for each stored tensor, the logical tensors with elements of it:
+ * counts, then fills in names. */
 static void make_partners(struct tensor_names *n)
 {
     const struct checkpoint *c = n->checkpoint;
@@ -95,7 +95,7 @@ static struct named_tensor named_stored(struct tensor_names *n, const struct sto
 
 /* ---- Hugging Face's names, by the map ---- */
 
-/* Elements of a logical tensor that are elements of a Hugging Face one. */
+/* Elements shared by a logical tensor and a Hugging Face tensor. */
 struct hf_part {
     size_t logical; /* index into the catalog */
     struct pair pair;
@@ -142,7 +142,7 @@ static enum status add_hf_parts(void *context, const struct mapped_tensor *t, st
     const struct tensor *logical = catalog_find(&c->catalog, t->name);
     (void)err;
     for (size_t i = 0; logical && i < t->num_parts; i++) {
-        if (!is_wanted(x->wanted, t->parts[i].hf_name)) continue;
+        if (!is_name_wanted(x->wanted, t->parts[i].hf_name)) continue;
         struct hf_tensor *h = hf_tensor_of(x, &t->parts[i], logical);
         *ARENA_PUSH(a, h->parts, h->num_parts, h->parts_capacity) =
             (struct hf_part){(size_t)(logical - c->catalog.tensors), t->parts[i].pair};
@@ -178,11 +178,11 @@ static void find_wanted(struct tensor_names *n, const struct wanted *w, struct l
 {
     const struct checkpoint *c = n->checkpoint;
     for (size_t i = 0; !n->stored_only && i < c->catalog.num_tensors; i++)
-        if (is_wanted(w, c->catalog.tensors[i].name))
+        if (is_name_wanted(w, c->catalog.tensors[i].name))
             *ARENA_PUSH(&n->arena, out->items, out->count, out->capacity) =
                 named_logical(&c->catalog.tensors[i]);
     for (size_t i = 0, first = out->count; !first && i < c->catalog.stored.num_tensors; i++)
-        if (is_wanted(w, c->catalog.stored.tensors[i].name))
+        if (is_name_wanted(w, c->catalog.stored.tensors[i].name))
             *ARENA_PUSH(&n->arena, out->items, out->count, out->capacity) =
                 named_stored(n, &c->catalog.stored.tensors[i]);
     if (!out->count) find_hf(n, w, out);
@@ -199,8 +199,8 @@ bool tensor_names_find(struct tensor_names *n, const char *name, struct named_te
 
 /* ---- the nearest ---- */
 
-/* Computes the usual table of edit distances row by row. A '*' matches any number of characters at
- * no cost, a '?' any one. */
+/* The usual table of edit distances, row by row. '*' matches any characters at
+ * no cost, '?' any one. */
 size_t glob_distance(const char *glob, const char *name)
 {
     size_t n = strlen(name);
@@ -231,9 +231,9 @@ struct nearest {
     size_t distance;
 };
 
-static void consider(struct nearest *x, const char *name)
+static void compare_nearest(struct nearest *x, const char *name)
 {
-    enum { MAX_LENGTH = 256 }; /* longer names are not compared */
+    enum { MAX_LENGTH = 256 }; /* longer names are skipped */
     if (strlen(name) > MAX_LENGTH || strlen(x->glob) > MAX_LENGTH) return;
     size_t distance = glob_distance(x->glob, name);
     if (x->name && distance >= x->distance) return;
@@ -246,12 +246,12 @@ static enum status no_match(const struct tensor_names *n, const char *glob, stru
     const struct checkpoint *c = n->checkpoint;
     struct nearest x = {.glob = glob};
     for (size_t i = 0; !n->stored_only && i < c->catalog.num_tensors; i++)
-        consider(&x, c->catalog.tensors[i].name);
+        compare_nearest(&x, c->catalog.tensors[i].name);
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
-        consider(&x, c->catalog.stored.tensors[i].name);
+        compare_nearest(&x, c->catalog.stored.tensors[i].name);
     if (!x.name) return fail(err, ERR_USAGE, "%s: no tensor matches \"%s\"", c->path, glob);
     return fail(err, ERR_USAGE, "%s: no tensor matches \"%s\"; %s %s", c->path, glob,
-                x.distance <= strlen(glob) / 3 ? "the nearest name is" : "there is, for example,",
+                x.distance <= strlen(glob) / 3 ? "the nearest name is" : "an existing name is",
                 x.name);
 }
 
@@ -274,14 +274,14 @@ struct adding {
     const struct piece *piece;
 };
 
-/* Adds a piece: elements of a file that are elements of the tensor. */
-static enum status add_piece(void *context, const struct pair *p, struct error *err)
+/* Adds a piece: elements of a file that belong to the tensor. */
+static enum status add_hf_piece(void *context, const struct pair *p, struct error *err)
 {
     struct adding *x = context;
     struct pair pair = *p;
     pair_swap(&pair);
     if (!pair_nest(&pair))
-        return fail(err, ERR_UNSUPPORTED, "%s: its elements lie in no order that can be read here",
+        return fail(err, ERR_UNSUPPORTED, "%s: the order of its elements cannot be read here",
                     x->t->name);
     tensor_add_piece(x->a, x->t, x->piece, &pair);
     return OK;
@@ -297,7 +297,7 @@ static enum status read_hf(struct tensor_names *n, const struct hf_tensor *h, st
         for (size_t k = 0; k < logical->num_pieces; k++) {
             const struct pair pair = pair_unpack(&logical->pieces[k].pair);
             x.piece = &logical->pieces[k];
-            TRY(pair_join(&pair, &h->parts[i].pair, t->name, add_piece, &x, err));
+            TRY(pair_join(&pair, &h->parts[i].pair, t->name, add_hf_piece, &x, err));
         }
     }
     return tensor_check(t, err);

@@ -1,6 +1,6 @@
-/* tensor_names.h - finds the tensors of an opened checkpoint by any of their names: the logical
- * name, the name in the files, and, for a Megatron checkpoint of a known family, the Hugging Face
- * name. */
+/* tensor_names.h - finds tensors of an opened checkpoint by any name: the
+ * logical name, the name in the files, or, for a Megatron checkpoint of a known
+ * family, the Hugging Face name. */
 #ifndef FERRY_CONVERT_TENSOR_NAMES_H
 #define FERRY_CONVERT_TENSOR_NAMES_H
 
@@ -16,8 +16,8 @@ struct named_tensor {
     unsigned num_dims;
     const uint64_t *shape;
     size_t num_shards;
-    /* Other names: for a logical tensor, the stored tensors that it is made of; for a stored or
-     * Hugging Face tensor, the logical tensors that have elements of it. */
+    /* Other names: stored tensors of a logical tensor; logical tensors with
+     * elements of a stored or Hugging Face tensor. */
     const char *const *partners;
     size_t num_partners;
     const struct stored_tensor *stored; /* for NAME_STORED */
@@ -29,31 +29,31 @@ struct tensor_names {
     const struct model_maps *maps;
     bool stored_only;
     struct arena arena;
-    const char **partners; /* the partners of all stored tensors: logical names */
-    size_t *first_partner; /* [stored tensors + 1] into partners; NULL: not made yet */
+    const char **partners; /* of all stored tensors: logical names */
+    size_t *first_partner; /* [stored tensors + 1] into partners; NULL: not made */
 };
 
-/* stored_only: only the names in the files are known. The checkpoint must outlive n. */
+/* stored_only: only names in the files are known. The checkpoint must outlive
+ * n. */
 void tensor_names_init(struct tensor_names *n, const struct checkpoint *c,
                        const struct model_maps *maps, bool stored_only);
 void tensor_names_release(struct tensor_names *n);
 
-/* Lists the tensors whose names match a glob: logical tensors; if no logical name matches, stored
- * tensors; if none matches either, Hugging Face's. ERR_USAGE "no tensor matches", with the nearest
- * name, if no name matches. Everything is in n's arena. */
+/* Lists tensors whose names match a glob: logical tensors, else stored tensors,
+ * else Hugging Face's. ERR_USAGE "no tensor matches", with the nearest name. In
+ * n's arena. */
 MUST_CHECK enum status tensor_names_match(struct tensor_names *n, const char *glob,
                                           struct named_tensor **out, size_t *count,
                                           struct error *err);
-/* Finds the tensor with exactly this name, glob characters taken literally; false if there is
- * none. */
+/* Finds the tensor of exactly this name, without globbing; false: none. */
 bool tensor_names_find(struct tensor_names *n, const char *name, struct named_tensor *out);
 
-/* Sets *out to a tensor that can be read: the catalog's own, or a new one in n's arena that is not
- * added to the catalog. */
+/* Sets *out to a readable tensor: the catalog's, or a new one in n's arena
+ * outside the catalog. */
 MUST_CHECK enum status tensor_names_open(struct tensor_names *n, const struct named_tensor *named,
                                          const struct tensor **out, struct error *err);
 
-/* The edit distance between a name and a glob: the number of characters to insert, delete or change
+/* Edit distance of a name and a glob: characters to insert, delete or change
  * until the name matches. */
 size_t glob_distance(const char *glob, const char *name);
 

@@ -1,5 +1,5 @@
-/* testing_convert.h - for the tests of this folder: a scratch folder, and ferry's commands called
- * in this process. */
+/* testing_convert.h - for the tests of this folder: a scratch folder, and
+ * ferry's commands called in this process. */
 #ifndef FERRY_CONVERT_TESTING_CONVERT_H
 #define FERRY_CONVERT_TESTING_CONVERT_H
 
@@ -67,7 +67,8 @@ static inline cJSON *json_tree(const char *quoted)
 /* The output of the last command, stdout and stderr. */
 static char said[1 << 16];
 
-/* Runs a command as the program does, with words[0..n), of which NULL ones are left out. */
+/* Runs a command as the program does, with words[0..n), of which NULL ones are
+ * left out. */
 static inline enum status run_command(const struct command *c, size_t n, const char *const *words)
 {
     char *argv[64], *options = calloc(1, c->options_bytes);

@@ -1,5 +1,5 @@
-/* testing_hf.h - makes Hugging Face models of random bits for the tests of this folder, and
- * compares models bit by bit. */
+/* testing_hf.h - makes Hugging Face models of random bits for the tests of this
+ * folder, and compares models bit by bit. */
 #ifndef FERRY_CONVERT_TESTING_HF_H
 #define FERRY_CONVERT_TESTING_HF_H
 
@@ -147,8 +147,8 @@ static inline void set_master(struct strbuf *file, const struct safetensors_out 
     }
 }
 
-/* Writes optimizer.safetensors beside the weights in `model`: moments of random bits, and for
- * weights that are narrower than F32 masters of their value. */
+/* Writes optimizer.safetensors beside the weights in `model`: moments of random
+ * bits, and for weights that are narrower than F32 masters of their value. */
 static inline void make_optimizer(const char *folder, const struct making_hf *m,
                                   const struct strbuf *model, uint64_t *seed)
 {
@@ -176,8 +176,8 @@ static inline void make_optimizer(const char *folder, const struct making_hf *m,
     strbuf_release(&file);
 }
 
-/* Writes a model of random bits with this config.json to the new folder; trained: with the states
- * of an optimizer. */
+/* Writes a model of random bits with this config.json to the new folder;
+ * trained: with the states of an optimizer. */
 static inline void make_hf(const char *folder, const struct model_map *map, const cJSON *config,
                            dtype_choice *choose, void *context, bool trained, uint64_t *seed)
 {

@@ -41,9 +41,9 @@ static struct archive_storage *storage_of(const struct torch_archive *x, size_t 
     return &x->storages[strtoull(x->out.storages[i].key, NULL, 10)];
 }
 
-/* Writes the bytes that are known, and all that is between storages. */
-static enum status emit(const struct plan *plan, uint32_t file, void *context,
-                        const struct file_writer *writer, struct error *err)
+/* Writes the known bytes, and everything between storages. */
+static enum status emit_archive(const struct plan *plan, uint32_t file, void *context,
+                                const struct file_writer *writer, struct error *err)
 {
     struct torch_archive *x = context;
     (void)plan, (void)file;
@@ -71,7 +71,7 @@ enum status archive_lay_out(struct torch_archive *x, const char *name, const str
                 x->out.storages[i].data_offset;
     struct output_file *file = &x->plan->files[x->file];
     file->size_bytes = x->out.total_bytes;
-    file->finish = emit;
+    file->finish = emit_archive;
     file->finish_context = x;
     return OK;
 }

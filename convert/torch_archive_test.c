@@ -131,7 +131,8 @@ static void segments_and_known_bytes_are_in_one_file(void **state)
     close_plan(&x);
 }
 
-/* The pickle may name the storages in another order than that in which they were added. */
+/* The pickle may name the storages in another order than that in which they
+ * were added. */
 static void storages_are_found_by_their_key(void **state)
 {
     (void)state;

@@ -10,7 +10,8 @@
 
 /* ---- reading ---- */
 
-/* Keys of a group that are fields of ours under other names are in read_betas() and set_key(). */
+/* betas, a pair of fields, is read by torch_groups_add() and made by
+ * key_value(). */
 static const struct group_key {
     const char *key;
     struct field field;
@@ -55,11 +56,11 @@ enum status torch_groups_add(struct checkpoint *c, const struct value *group, to
     const struct group_reader r = {scalar, context};
     size_t count = s->run.num_groups;
     if (count == MAX_PARAM_GROUPS)
-        return fail(err, ERR_CORRUPT, "%s: more than %d groups of parameters", c->path,
+        return fail(err, ERR_CORRUPT, "%s: more than %d parameter groups", c->path,
                     MAX_PARAM_GROUPS);
     struct param_group *to = training_add_group(&s->run, &c->arena);
     *ARENA_PUSH(&c->arena, s->torch_groups, count, s->torch_groups_capacity) =
-        (struct torch_group){.own = group};
+        (struct torch_group){.native = group};
     for (size_t i = 0; i < COUNT(group_keys); i++)
         read_key(&r, &group_keys[i].field, value_get(group, group_keys[i].key), to);
     const struct value *betas = value_get(group, "betas");
@@ -95,7 +96,7 @@ static bool is_step(double step)
     return step >= 0 && step < 9007199254740992.0; /* 2^53 */
 }
 
-/* The step of a group's parameters; *other is one that differs from the first. */
+/* The step of a group's parameters; *other: one that differs from the first. */
 static void find_step(const struct torch_group *g, const char **first, double *step,
                       const char **other, double *other_step)
 {
@@ -126,8 +127,8 @@ static void set_steps(struct checkpoint *c)
     if (first && !run->step) run->step = (uint64_t)step;
     if (other)
         checkpoint_note(c,
-                        "parameters have seen different numbers of updates: %s %.0f, %s %.0f; a "
-                        "format that has one number for all gets the first",
+                        "parameters differ in their number of updates: %s %.0f, %s %.0f; formats "
+                        "with one number for all get the first",
                         first, step, other, other_step);
 }
 
@@ -135,18 +136,19 @@ static void set_steps(struct checkpoint *c)
 
 /* A parameter of a group, and the group. */
 struct listed {
-    const struct own_tensor *own;
+    const struct native_tensor *native;
     size_t group;
     bool taken;
 };
 
 static bool rule_has(const struct group_member_rule *rule, const struct listed *p)
 {
-    return rule->has(p->own->logical ? p->own->logical : p->own->name, p->own->num_dims);
+    return rule->has(p->native->logical ? p->native->logical : p->native->name,
+                     p->native->num_dims);
 }
 
-/* The group whose parameters are exactly those that the rule has and no earlier rule took; the
- * number of groups: there is none. */
+/* The group with exactly the parameters of the rule that no earlier rule took;
+ * num_groups: none. */
 static size_t group_of_rule(const struct group_member_rule *rule, const struct listed *all,
                             size_t count, size_t num_groups)
 {
@@ -161,7 +163,7 @@ static size_t group_of_rule(const struct group_member_rule *rule, const struct l
     return found;
 }
 
-static struct listed *list_params(struct checkpoint *c, size_t *count)
+static struct listed *list_group_params(struct checkpoint *c, size_t *count)
 {
     const struct training_state *s = &c->training;
     size_t room = 0, n = 0;
@@ -170,9 +172,9 @@ static struct listed *list_params(struct checkpoint *c, size_t *count)
     struct listed *all = arena_array(&c->arena, room, sizeof *all);
     for (size_t g = 0; g < s->run.num_groups; g++)
         for (size_t i = 0; i < s->torch_groups[g].num_names; i++) {
-            const struct own_tensor *own =
-                catalog_find_own(&c->catalog, s->torch_groups[g].names[i], NULL);
-            if (own) all[n++] = (struct listed){own, g, false};
+            const struct native_tensor *native =
+                catalog_find_native(&c->catalog, s->torch_groups[g].names[i], NULL);
+            if (native) all[n++] = (struct listed){native, g, false};
         }
     *count = n;
     return all;
@@ -184,8 +186,8 @@ void torch_groups_find_rules(struct checkpoint *c)
     size_t count, without = 0;
     if (!c->training.torch_groups) return;
     set_steps(c);
-    struct listed *all = list_params(c, &count);
-    /* one group has all, whatever they are */
+    struct listed *all = list_group_params(c, &count);
+    /* one group has all */
     for (size_t r = run->num_groups == 1 ? num_group_members - 1 : 0; r < num_group_members; r++) {
         const size_t g = group_of_rule(&group_members[r], all, count, run->num_groups);
         if (g == run->num_groups || run->groups[g].members) continue;
@@ -197,25 +199,25 @@ void torch_groups_find_rules(struct checkpoint *c)
         without += !run->groups[g].members && c->training.torch_groups[g].num_names;
     if (without)
         checkpoint_note(c,
-                        "%zu of %zu groups of parameters follow no rule of Megatron's (no weight "
+                        "%zu of %zu parameter groups do not follow Megatron's rule (no weight "
                         "decay for biases and parameters of one dimension): only formats that list "
-                        "the parameters of a group keep them",
+                        "a group's parameters keep them",
                         without, run->num_groups);
 }
 
 /* ---- planning ---- */
 
-static bool has_state(const struct own_outputs *all, size_t at)
+static bool has_state(const struct native_outputs *all, size_t at)
 {
     const struct target *t = all->t;
     for (size_t i = 0; i < t->num_states; i++)
-        if (own_outputs_find(all, all->out.items[at].own_name, t->states[i]) != SIZE_MAX)
+        if (native_outputs_find(all, all->out.items[at].native_name, t->states[i]) != SIZE_MAX)
             return true;
     return false;
 }
 
-static void add_param(struct arena *a, struct torch_out_group *g, size_t room, size_t at,
-                      double step)
+static void append_param(struct arena *a, struct torch_out_group *g, size_t room, size_t at,
+                         double step)
 {
     if (!g->params) {
         g->params = arena_array(a, room, sizeof *g->params);
@@ -225,18 +227,19 @@ static void add_param(struct arena *a, struct torch_out_group *g, size_t room, s
     g->steps[g->num_params++] = step;
 }
 
-/* Sets *to if x is given. */
-static void replace(double *to, double x)
+/* Sets *to to x if x is given. */
+static void set_given(double *to, double x)
 {
     if (isfinite(x)) *to = x;
 }
 
-static void fill(double *to, double x)
+static void fill_missing(double *to, double x)
 {
     if (!isfinite(*to)) *to = x;
 }
 
-/* What the user gave, then what the schedule says; names what is left to torch's defaults. */
+/* Sets fields that the user gave, then those of the schedule; lists the rest,
+ * which get torch's defaults. */
 static void complete_fields(struct target *t, struct param_group *g, struct strbuf *unknown)
 {
     const struct training_given *given = t->options.given;
@@ -252,34 +255,35 @@ static void complete_fields(struct target *t, struct param_group *g, struct strb
         {"weight_decay", &g->weight_decay, 0.01},
     };
     if (given) {
-        replace(&g->lr, given->lr);
-        replace(&g->max_lr, given->lr);
-        replace(&g->beta1, given->adam_beta1);
-        replace(&g->beta2, given->adam_beta2);
-        replace(&g->eps, given->adam_eps);
-        if (!(g->wd_mult <= 0)) replace(&g->weight_decay, given->weight_decay);
+        set_given(&g->lr, given->lr);
+        set_given(&g->max_lr, given->lr);
+        set_given(&g->beta1, given->adam_beta1);
+        set_given(&g->beta2, given->adam_beta2);
+        set_given(&g->eps, given->adam_eps);
+        if (!(g->wd_mult <= 0)) set_given(&g->weight_decay, given->weight_decay);
     }
-    fill(&g->lr, isfinite(g->max_lr) ? g->max_lr : run->max_lr);
-    fill(&g->weight_decay, run->start_wd);
+    fill_missing(&g->lr, isfinite(g->max_lr) ? g->max_lr : run->max_lr);
+    fill_missing(&g->weight_decay, run->start_wd);
     for (size_t i = 0; i < COUNT(needed); i++) {
         if (isfinite(*needed[i].at)) continue;
         if (!strstr(unknown->data ? unknown->data : "", needed[i].name))
             strbuf_printf(unknown, "%s%s", unknown->length ? ", " : "", needed[i].name);
         *needed[i].at = needed[i].without;
     }
-    fill(&g->max_lr, isfinite(run->max_lr) ? run->max_lr : g->lr);
+    fill_missing(&g->max_lr, isfinite(run->max_lr) ? run->max_lr : g->lr);
 }
 
-/* The parameters of a target by their logical tensors, in order. */
+/* A target's parameters by their logical tensors, in order. */
 struct by_logical {
     struct map first; /* name -> the first of it */
     size_t *next;     /* [parameters]; SIZE_MAX: none */
 };
 
-static struct by_logical index_by_logical(struct arena *a, const struct own_outputs *all)
+static struct by_logical index_by_logical(struct arena *a, const struct native_outputs *all)
 {
     struct by_logical x = {.next = arena_array(a, all->out.count, sizeof *x.next)};
-    size_t *last = arena_array(a, all->out.count, sizeof *last); /* of those of a first */
+    size_t *last = arena_array(a, all->out.count,
+                               sizeof *last); /* [first] last with the same logical tensor */
     for (size_t i = 0; i < all->out.count; i++) {
         const struct out_tensor *o = &all->out.items[i];
         size_t first = i;
@@ -291,26 +295,27 @@ static struct by_logical index_by_logical(struct arena *a, const struct own_outp
     return x;
 }
 
-/* Adds a parameter that the source lists: under its own name, or all that are made of its logical
- * tensor, where the target has other names. */
-static void add_listed(struct target *t, const struct own_outputs *all, const struct by_logical *by,
-                       bool *is_listed, struct torch_out_group *g, const char *name, double step)
+/* Adds a listed parameter of the source: under its native name, or, where the
+ * target has other names, all tensors made of its logical tensor. */
+static void add_listed(struct target *t, const struct native_outputs *all,
+                       const struct by_logical *by, bool *is_listed, struct torch_out_group *g,
+                       const char *name, double step)
 {
-    size_t at = own_outputs_find(all, name, NULL);
-    const bool is_own = at != SIZE_MAX;
-    const struct own_tensor *own = catalog_find_own(&t->source->catalog, name, NULL);
-    const char *logical = own && own->logical ? own->logical : name;
-    if (!is_own && !map_get(&by->first, logical, &at)) return;
-    for (; at != SIZE_MAX; at = is_own ? SIZE_MAX : by->next[at]) {
+    size_t at = native_outputs_find(all, name, NULL);
+    const bool is_native = at != SIZE_MAX;
+    const struct native_tensor *native = catalog_find_native(&t->source->catalog, name, NULL);
+    const char *logical = native && native->logical ? native->logical : name;
+    if (!is_native && !map_get(&by->first, logical, &at)) return;
+    for (; at != SIZE_MAX; at = is_native ? SIZE_MAX : by->next[at]) {
         if (is_listed[at] || !has_state(all, at)) continue;
         is_listed[at] = true;
-        add_param(&t->plan.arena, g, all->out.count, at, step);
+        append_param(&t->plan.arena, g, all->out.count, at, step);
     }
 }
 
-/* The groups as the source lists them. *whole is false where a parameter that has states is in
- * none. */
-static struct torch_out_group *listed_groups(struct target *t, const struct own_outputs *all,
+/* The groups as the source lists them. *whole: every parameter with states is
+ * in one. */
+static struct torch_out_group *listed_groups(struct target *t, const struct native_outputs *all,
                                              bool *whole)
 {
     struct arena *a = &t->plan.arena;
@@ -321,7 +326,7 @@ static struct torch_out_group *listed_groups(struct target *t, const struct own_
     struct by_logical by = index_by_logical(a, all);
     for (size_t g = 0; g < num_groups; g++) {
         const struct torch_group *from = &s->torch_groups[g];
-        groups[g].own = from->own;
+        groups[g].native = from->native;
         for (size_t i = 0; i < from->num_names; i++)
             add_listed(t, all, &by, is_listed, &groups[g], from->names[i], from->steps[i]);
     }
@@ -332,7 +337,8 @@ static struct torch_out_group *listed_groups(struct target *t, const struct own_
     return groups;
 }
 
-/* The group of the source whose settings are those of most parameters; of vectors. */
+/* The source's group with the settings of most parameters; vectors: of
+ * vectors. */
 static const struct param_group *group_like(const struct training *run, bool vectors)
 {
     const struct param_group *found = NULL;
@@ -346,7 +352,7 @@ static const struct param_group *group_like(const struct training *run, bool vec
     return found;
 }
 
-static struct torch_out_group *made_groups(struct target *t, const struct own_outputs *all,
+static struct torch_out_group *made_groups(struct target *t, const struct native_outputs *all,
                                            struct param_group *fields, size_t *num_groups)
 {
     struct arena *a = &t->plan.arena;
@@ -356,7 +362,7 @@ static struct torch_out_group *made_groups(struct target *t, const struct own_ou
         const struct out_tensor *o = &all->out.items[i];
         if (o->state || !has_state(all, i)) continue;
         const bool is_vector = o->num_dims < 2;
-        add_param(a, &groups[split && is_vector], all->out.count, i, NAN);
+        append_param(a, &groups[split && is_vector], all->out.count, i, NAN);
     }
     for (size_t g = 0; g < 2; g++) {
         const struct param_group *like = group_like(&t->source->training.run, g == 1);
@@ -376,12 +382,12 @@ static void note_decay(struct target *t, const struct param_group *fields)
     const struct param_group *vectors = group_like(&t->source->training.run, true);
     if (t->options.split_decay || !vectors || !(fields->weight_decay > 0)) return;
     notes_add(&t->notes, &t->plan.arena,
-              "all parameters become one group with weight decay %g; in the source those of one "
-              "dimension have a group of their own with %g: --split-decay makes two",
+              "all parameters become one group with weight decay %g; the source has a group with "
+              "%g for those of one dimension: --split-decay makes two groups",
               fields->weight_decay, isfinite(vectors->weight_decay) ? vectors->weight_decay : 0);
 }
 
-enum status torch_groups_plan(struct target *t, const struct own_outputs *all,
+enum status torch_groups_plan(struct target *t, const struct native_outputs *all,
                               struct torch_out_group **groups, size_t *num_groups,
                               struct error *err)
 {
@@ -394,10 +400,10 @@ enum status torch_groups_plan(struct target *t, const struct own_outputs *all,
     if (!t->num_states) return OK;
     if (listed) *groups = listed_groups(t, all, &listed);
     if (listed && t->options.split_decay && s->run.num_groups > 1)
-        return fail(err, ERR_USAGE,
-                    "--split-decay: the source has %zu groups of parameters, which stay as they "
-                    "are",
-                    s->run.num_groups);
+        return fail(
+            err, ERR_USAGE,
+            "--split-decay: the source has %zu parameter groups, which are copied unchanged",
+            s->run.num_groups);
     if (listed && t->options.split_decay) listed = false;
     *num_groups = s->run.num_groups;
     struct param_group *fields = arena_array(a, listed ? *num_groups : 2, sizeof *fields);
@@ -412,13 +418,13 @@ enum status torch_groups_plan(struct target *t, const struct own_outputs *all,
         complete_fields(t, &fields[(*groups)[g].fields - fields], &unknown);
     if (unknown.length)
         notes_add(&t->notes, a,
-                  "nothing says %s of the optimizer: torch's defaults are written; give them as "
-                  "the next run will have them (--lr, --weight-decay, ...)",
+                  "the source lacks the optimizer's %s: torch's defaults are written; give the "
+                  "next run's values (--lr, --weight-decay, ...)",
                   unknown.data);
     if (!listed) note_decay(t, fields);
-    t->fates[TRAINING_GROUPS].fate = listed              ? FATE_CARRIED
-                                     : s->run.num_groups ? FATE_TRANSLATED
-                                                         : FATE_MADE;
+    t->outcomes[TRAINING_GROUPS].outcome = listed              ? OUTCOME_COPIED
+                                           : s->run.num_groups ? OUTCOME_TRANSLATED
+                                                               : OUTCOME_MADE;
     strbuf_release(&unknown);
     return OK;
 }
@@ -426,7 +432,7 @@ enum status torch_groups_plan(struct target *t, const struct own_outputs *all,
 /* ---- writing ---- */
 
 static struct value *key_value(struct arena *a, const struct param_group *g,
-                               const struct value *own, const char *key)
+                               const struct value *native, const char *key)
 {
     if (strcmp(key, "betas") == 0) {
         if (!isfinite(g->beta1) || !isfinite(g->beta2)) return NULL;
@@ -436,20 +442,20 @@ static struct value *key_value(struct arena *a, const struct param_group *g,
     for (size_t i = 0; i < COUNT(group_keys); i++) {
         if (strcmp(group_keys[i].key, key)) continue;
         const struct scalar s = field_get(&group_keys[i].field, g);
-        if (s.kind == FIELD_BOOL) return own ? NULL : value_bool(a, s.truth);
+        if (s.kind == FIELD_BOOL) return native ? NULL : value_bool(a, s.truth);
         return isfinite(s.real) ? value_float(a, s.real) : NULL;
     }
     return NULL;
 }
 
-/* As the source had it, with the numbers that the user gave. */
-static struct value *own_dict(struct arena *a, const struct torch_out_group *g)
+/* The source's dict with the numbers that the user gave. */
+static struct value *native_dict(struct arena *a, const struct torch_out_group *g)
 {
     struct value *dict = value_dict(a);
-    for (uint32_t i = 0; i < g->own->count; i++) {
-        struct value *key = g->own->items[2 * i], *v = g->own->items[2 * i + 1];
+    for (uint32_t i = 0; i < g->native->count; i++) {
+        struct value *key = g->native->items[2 * i], *v = g->native->items[2 * i + 1];
         const char *name = value_as_text(key);
-        struct value *now = name ? key_value(a, g->fields, g->own, name) : NULL;
+        struct value *now = name ? key_value(a, g->fields, g->native, name) : NULL;
         if (!name || strcmp(name, "params")) value_dict_put(a, dict, key, now ? now : v);
     }
     return dict;
@@ -460,7 +466,7 @@ struct value *torch_group_value(struct arena *a, const struct torch_out_group *g
     static const char *const keys[] = {"lr", "betas", "eps", "weight_decay", "amsgrad"};
     static const char *const flags[] = {"maximize", "foreach", "capturable", "differentiable",
                                         "fused"};
-    if (g->own && g->own->kind == VALUE_DICT) return own_dict(a, g);
+    if (g->native && g->native->kind == VALUE_DICT) return native_dict(a, g);
     struct value *dict = value_dict(a);
     for (size_t i = 0; i < COUNT(keys); i++) {
         struct value *v = key_value(a, g->fields, NULL, keys[i]);

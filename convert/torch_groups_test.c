@@ -9,12 +9,12 @@ static struct checkpoint c;
 
 /* ---- a checkpoint of a few parameters ---- */
 
-static void add_own(const char *name, const char *logical, unsigned num_dims)
+static void add_native(const char *name, const char *logical, unsigned num_dims)
 {
     const uint64_t shape[] = {2, 3};
-    struct own_tensor *own;
-    assert_ok(catalog_add_own(&c.catalog, name, NULL, DT_F32, num_dims, shape, &own, &err));
-    own_set_logical(&c.catalog, own, logical);
+    struct native_tensor *native;
+    assert_ok(catalog_add_native(&c.catalog, name, NULL, DT_F32, num_dims, shape, &native, &err));
+    native_set_logical(&c.catalog, native, logical);
 }
 
 static int begin(void **state)
@@ -22,11 +22,11 @@ static int begin(void **state)
     (void)state;
     checkpoint_init(&c, "ckpt");
     training_init(&c.training.run);
-    add_own("embed", "embedding.word_embeddings.weight", 2);
-    add_own("q", "decoder.layers.0.self_attention.linear_qkv.weight", 2);
-    add_own("norm", "decoder.final_layernorm.weight", 1);
-    add_own("bias", "decoder.layers.0.self_attention.linear_qkv.bias", 1);
-    add_own("frozen", "decoder.layers.0.mlp.linear_fc1.weight", 2);
+    add_native("embed", "embedding.word_embeddings.weight", 2);
+    add_native("q", "decoder.layers.0.self_attention.linear_qkv.weight", 2);
+    add_native("norm", "decoder.final_layernorm.weight", 1);
+    add_native("bias", "decoder.layers.0.self_attention.linear_qkv.bias", 1);
+    add_native("frozen", "decoder.layers.0.mlp.linear_fc1.weight", 2);
     return 0;
 }
 
@@ -114,7 +114,8 @@ static void groups_of_no_rule_are_noted(void **state)
     assert_null(c.training.run.groups[0].members);
     assert_null(c.training.run.groups[1].members);
     assert_int_equal(c.notes.count, 1);
-    assert_non_null(strstr(c.notes.lines[0], "2 of 2 groups of parameters follow no rule"));
+    assert_non_null(
+        strstr(c.notes.lines[0], "2 of 2 parameter groups do not follow Megatron's rule"));
 }
 
 static void steps_that_differ_are_named(void **state)
@@ -135,7 +136,8 @@ static void too_many_groups_are_refused(void **state)
     assert_int_equal(torch_groups_add(&c, NULL, NULL, NULL, &err), ERR_CORRUPT);
 }
 
-/* A dict is written as it was read, without its parameters, and with the numbers that changed. */
+/* A dict is written as it was read, without its parameters, and with the
+ * numbers that changed. */
 static void a_dict_keeps_what_ferry_does_not_know(void **state)
 {
     (void)state;
@@ -145,7 +147,7 @@ static void a_dict_keeps_what_ferry_does_not_know(void **state)
     add_group(dict, (const char *const[]){"q", NULL}, 3);
     struct param_group fields = c.training.run.groups[0];
     fields.lr = 0.125;
-    const struct torch_out_group g = {.fields = &fields, .own = dict};
+    const struct torch_out_group g = {.fields = &fields, .native = dict};
     const struct value *out = torch_group_value(a, &g);
     double lr;
     bool maximize = false;

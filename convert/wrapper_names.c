@@ -18,7 +18,7 @@ void wrapper_names_release(struct wrapper_names *w)
     map_release(&w->originals);
 }
 
-/* Moves *at behind one wrapper that stands there. */
+/* Moves *at behind one wrapper. */
 static bool skip_wrapper(const char **at)
 {
     for (size_t i = 0; i < COUNT(wrappers); i++)
@@ -68,15 +68,13 @@ enum status wrapper_names_strip(struct wrapper_names *w, const char *name, const
     }
     if (strcmp(w->names[old], name) == 0) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "%s: %s and %s are one name once the modules that wrap the model are taken out",
+                "%s: %s and %s become the same name without the modules that wrap the model",
                 w->c->path, w->names[old], name);
 }
 
 void wrapper_names_note(const struct wrapper_names *w)
 {
     if (w->num_stripped)
-        checkpoint_note(w->c,
-                        "%zu name%s modules that wrap the model (%s): read without "
-                        "them",
+        checkpoint_note(w->c, "%zu name%s modules that wrap the model, stripped (%s)",
                         w->num_stripped, w->num_stripped == 1 ? " has" : "s have", w->first);
 }

@@ -47,7 +47,7 @@ static void wrappers_are_taken_out_wherever_they_stand(void **state)
     assert_int_equal(w.num_stripped, 4);
     wrapper_names_note(&w);
     assert_non_null(
-        strstr(c.notes.lines[0], "4 names have modules that wrap the model (module.b."));
+        strstr(c.notes.lines[0], "4 names have modules that wrap the model, stripped (module.b."));
 }
 
 static void a_name_may_come_again_but_not_for_another(void **state)
@@ -58,8 +58,8 @@ static void a_name_may_come_again_but_not_for_another(void **state)
     assert_ok(wrapper_names_strip(&w, "module.a", &out, &err));
     assert_int_equal(w.num_stripped, 1);
     assert_int_equal(wrapper_names_strip(&w, "a", &out, &err), ERR_UNSUPPORTED);
-    assert_string_equal(err.text, "folder: module.a and a are one name once the modules that wrap "
-                                  "the model are taken out");
+    assert_string_equal(err.text, "folder: module.a and a become the same name without the "
+                                  "modules that wrap the model");
 }
 
 int main(void)

@@ -11,8 +11,8 @@
 
 /* ---- a file ---- */
 
-static enum status read_file(const struct bytes *b, uint64_t at, void *to, size_t count,
-                             struct error *err)
+static enum status read_from_file(const struct bytes *b, uint64_t at, void *to, size_t count,
+                                  struct error *err)
 {
     return file_read(b->from.fd, b->path, to, count, at, err);
 }
@@ -33,7 +33,7 @@ static void close_file(struct bytes *b)
     close(b->from.fd);
 }
 
-static const struct bytes_kind file = {read_file, expect_file, close_file};
+static const struct bytes_kind file = {read_from_file, expect_file, close_file};
 static const struct bytes_kind direct_file = {read_direct, NULL, close_file};
 
 enum status bytes_open(struct bytes *b, const char *path, struct file_stamp *stamp,

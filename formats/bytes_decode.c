@@ -1,4 +1,4 @@
-/* bytes_decode.c - the contents of packed data, as bytes: bytes_decode() of bytes.h. */
+/* bytes_decode.c - contents of packed data: bytes_decode() of bytes.h. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,9 +10,9 @@
 
 /* ---- inflated ---- */
 
-/* Inflating goes forward only; for an earlier offset it starts at the first byte again. */
+/* Inflating goes forward; an earlier offset starts at the first byte. */
 struct inflated {
-    pthread_mutex_t mutex; /* held for the length of a read */
+    pthread_mutex_t mutex; /* held during a read */
     const struct bytes *packed;
     struct inflater inflater;
     unsigned char skipped[16 << 10];

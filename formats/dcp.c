@@ -1,9 +1,10 @@
-/* Opening a DCP folder: .metadata, then a look into every item, by several threads.
+/* Opens a DCP folder: .metadata, then every item, by several threads.
  *
- * 1. Each tensor's chunks are sorted, freed of repetitions and proven to tile it before any item is
- *    looked at.
- * 2. Items are read file by file in order of offset, a batch at a time, so that a thread has one
- *    file open; what it finds goes into the item, and only then, by one thread, into `stored`. */
+ * 1. Each tensor's chunks are sorted, deduplicated and proven to tile it before
+ *    any item is read.
+ * 2. Items are read file by file in order of offset, in batches, so a thread
+ *    has one file open. Findings go into the item, and only then, by one
+ *    thread, into `stored`. */
 #include "formats/dcp.h"
 
 #include <fnmatch.h>
@@ -17,7 +18,7 @@
 #include "formats/dcp_internal.h"
 #include "formats/torch_internal.h"
 
-/* One chunk of a tensor and what its item holds. */
+/* One chunk of a tensor and the findings in its item. */
 struct item {
     const struct meta_chunk *chunk;
     const struct meta_place *place;
@@ -52,7 +53,7 @@ struct open {
     size_t num_workers;
 };
 
-static const char *name_of(const struct open *o, uint32_t name)
+static const char *interned_name(const struct open *o, uint32_t name)
 {
     return o->meta.names.texts[name];
 }
@@ -65,37 +66,38 @@ static void add_dims(struct strbuf *out, const uint64_t *dims, uint32_t count)
     strbuf_add_char(out, ']');
 }
 
-/* Puts "NAME chunk at [..]" in front of what err says of a failure. */
+/* Puts "NAME chunk at [..]" in front of err's message after a failure. */
 static enum status in_chunk(const struct open *o, uint32_t name, const struct meta_chunk *c,
                             enum status st, struct error *err)
 {
     struct strbuf at = {0};
     if (!st) return OK;
     add_dims(&at, c->bounds, c->num_dims);
-    st = fail_in(err, "%s: %s chunk at %s", o->folder, name_of(o, name), at.data);
+    st = fail_in(err, "%s: %s chunk at %s", o->folder, interned_name(o, name), at.data);
     strbuf_release(&at);
     return st;
 }
 
 /* ---- tiling ---- */
 
-/* Chunks tile a tensor where the sum of a measure over them is that of the whole for every measure.
- * One taken at random shows any gap or overlap but for a chance of 2^-57: each coordinate of each
- * dimension gets a random number modulo p = 2^61 - 1, and a box measures the product over its
- * dimensions of the difference between its ends' numbers (Schwartz, Zippel: the sum is a polynomial
- * in those numbers; the seed is drawn anew for every folder). It takes time linear in the chunks,
- * whatever the grid. */
+/* Chunks tile a tensor if for every measure their sum is the whole tensor's. A
+ * random measure misses a gap or overlap with probability 2^-57: each
+ * coordinate of each dimension gets a random number modulo p = 2^61 - 1, and a
+ * box measures the product over its dimensions of the difference between the
+ * numbers of its ends (Schwartz, Zippel: the sum is a polynomial in those
+ * numbers; each folder draws a new seed). Linear in the number of chunks for
+ * any grid. */
 static const uint64_t P = ((uint64_t)1 << 61) - 1;
 __extension__ typedef unsigned __int128 u128;
 
-static uint64_t multiply(uint64_t a, uint64_t b)
+static uint64_t multiply_mod_p(uint64_t a, uint64_t b)
 {
     u128 n = (u128)a * b;
     uint64_t sum = (uint64_t)(n & P) + (uint64_t)(n >> 61);
     return sum >= P ? sum - P : sum;
 }
 
-static uint64_t number_of(uint64_t seed, uint32_t dim, uint64_t coordinate)
+static uint64_t hash_coordinate(uint64_t seed, uint32_t dim, uint64_t coordinate)
 {
     uint64_t z = seed ^ (coordinate + (dim + 1) * 0x9E3779B97F4A7C15u);
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u; /* splitmix64 */
@@ -103,14 +105,14 @@ static uint64_t number_of(uint64_t seed, uint32_t dim, uint64_t coordinate)
     return (z ^ z >> 31) % P;
 }
 
-static uint64_t measure(uint64_t seed, const uint64_t *start, const uint64_t *size,
-                        uint32_t num_dims)
+static uint64_t measure_box(uint64_t seed, const uint64_t *start, const uint64_t *size,
+                            uint32_t num_dims)
 {
     uint64_t product = 1;
     for (uint32_t d = 0; d < num_dims; d++) {
-        uint64_t from = number_of(seed, d, start ? start[d] : 0);
-        uint64_t to = number_of(seed, d, (start ? start[d] : 0) + size[d]);
-        product = multiply(product, to >= from ? to - from : to + P - from);
+        uint64_t from = hash_coordinate(seed, d, start ? start[d] : 0);
+        uint64_t to = hash_coordinate(seed, d, (start ? start[d] : 0) + size[d]);
+        product = multiply_mod_p(product, to >= from ? to - from : to + P - from);
     }
     return product;
 }
@@ -135,8 +137,8 @@ static int by_bounds(const void *a, const void *b)
     return 0;
 }
 
-/* Sorts the chunks that are not empty to the front, each once (several ranks may have listed the
- * same one). Returns how many those are. */
+/* Sorts non-empty chunks to the front and drops repetitions (several ranks may
+ * list the same chunk). Returns the number kept. */
 static uint32_t sort_chunks(const struct meta_chunk **chunks, uint32_t count)
 {
     uint32_t full = 0, kept = 0;
@@ -165,12 +167,13 @@ static enum status check_tiling(const struct open *o, uint32_t name, const struc
 {
     uint64_t numel, covered = 0, whole, sum = 0, seed = o->meta.seed;
     if (!shape_numel(t->shape, t->num_dims, &numel) || numel > INT64_MAX)
-        return fail(err, ERR_CORRUPT, "%s: %s: too many elements", o->folder, name_of(o, name));
-    whole = measure(seed, NULL, t->shape, t->num_dims);
+        return fail(err, ERR_CORRUPT, "%s: %s: too many elements", o->folder,
+                    interned_name(o, name));
+    whole = measure_box(seed, NULL, t->shape, t->num_dims);
     for (uint32_t i = 0; i < num_chunks; i++) {
         const struct meta_chunk *c = t->chunks[i];
         TRY(in_chunk(o, name, c, check_bounds(t, c, err), err));
-        uint64_t volume = 1, m = measure(seed, c->bounds, sizes_of(c), t->num_dims);
+        uint64_t volume = 1, m = measure_box(seed, c->bounds, sizes_of(c), t->num_dims);
         for (uint32_t d = 0; d < t->num_dims; d++)
             volume *= sizes_of(c)[d];
         covered = covered > UINT64_MAX - volume ? UINT64_MAX : covered + volume;
@@ -179,10 +182,10 @@ static enum status check_tiling(const struct open *o, uint32_t name, const struc
     if (covered != numel)
         return fail(err, ERR_CORRUPT,
                     "%s: %s: its chunks cover %" PRIu64 " of %" PRIu64 " elements", o->folder,
-                    name_of(o, name), covered, numel);
+                    interned_name(o, name), covered, numel);
     if (numel && sum != whole)
-        return fail(err, ERR_CORRUPT, "%s: %s: its chunks overlap, and leave as much uncovered",
-                    o->folder, name_of(o, name));
+        return fail(err, ERR_CORRUPT, "%s: %s: its chunks overlap and leave gaps", o->folder,
+                    interned_name(o, name));
     return OK;
 }
 
@@ -196,30 +199,30 @@ static enum status fail_missing(const struct open *o, uint32_t path, struct erro
             count++;
             first = i;
         }
-    return fail(err, ERR_IO, "%s: not there; %zu items should lie in it, the first is %s",
-                o->paths[path], count, name_of(o, o->meta.items[first].index->name));
+    return fail(err, ERR_IO, "%s: missing; it should hold %zu items, the first is %s",
+                o->paths[path], count, interned_name(o, o->meta.items[first].index->name));
 }
 
-/* Stamps the file of a place, once, and checks that the place lies within it. */
+/* Stamps the file of a place, once, and checks that it holds the place. */
 static enum status check_place(struct open *o, const struct meta_place *p, uint32_t name,
                                struct error *err)
 {
     struct file_stamp *stamp = &o->stamps[p->path];
     const char *path = o->paths[p->path], *relative = o->meta.paths.texts[p->path];
     if (p->transform)
-        return fail(err, ERR_UNSUPPORTED, "%s: %s: stored with %s, which is not supported",
-                    o->folder, name_of(o, name), p->transform);
+        return fail(err, ERR_UNSUPPORTED, "%s: %s: its transform %s is not supported", o->folder,
+                    interned_name(o, name), p->transform);
     if (stamp->size_bytes == UINT64_MAX) {
         if (!path_is_safe(relative))
-            return fail(err, ERR_CORRUPT, "%s: %s: in a file %s, which is outside of the folder",
-                        o->folder, name_of(o, name), relative);
+            return fail(err, ERR_CORRUPT, "%s: %s: its file %s is outside the folder", o->folder,
+                        interned_name(o, name), relative);
         if (!path_is_file(path)) return fail_missing(o, p->path, err);
         TRY(file_stamp(path, stamp, err));
     }
     if (p->offset <= stamp->size_bytes && p->length <= stamp->size_bytes - p->offset) return OK;
     return fail(err, ERR_CORRUPT,
-                "%s: %s: bytes %" PRIu64 " to %" PRIu64 " are beyond its %" PRIu64, path,
-                name_of(o, name), p->offset, p->offset + p->length, stamp->size_bytes);
+                "%s: %s: bytes %" PRIu64 " to %" PRIu64 " are beyond the file's %" PRIu64, path,
+                interned_name(o, name), p->offset, p->offset + p->length, stamp->size_bytes);
 }
 
 static void init_paths(struct open *o)
@@ -233,7 +236,7 @@ static void init_paths(struct open *o)
     }
 }
 
-/* ---- which items there are ---- */
+/* ---- list of items ---- */
 
 static enum status plan_tensor(struct open *o, const struct meta_entry *e, struct error *err)
 {
@@ -241,7 +244,7 @@ static enum status plan_tensor(struct open *o, const struct meta_entry *e, struc
     uint32_t num_chunks = sort_chunks(t->chunks, t->num_chunks);
     if (t->properties->unknown)
         return fail(err, ERR_UNSUPPORTED, "%s: %s: its dtype torch.%s is not supported", o->folder,
-                    name_of(o, e->name), t->properties->unknown);
+                    interned_name(o, e->name), t->properties->unknown);
     TRY(check_tiling(o, e->name, t, num_chunks, err));
     o->tensors[o->num_tensors] = (struct open_tensor){e, o->num_items, num_chunks};
     for (uint32_t i = 0; i < num_chunks; i++) {
@@ -271,11 +274,11 @@ static enum status plan_tensors(struct open *o, struct error *err)
     return OK;
 }
 
-/* ---- looking into items ---- */
+/* ---- reading items ---- */
 
 enum { BATCH = 256 };
 
-static int by_place(const void *a, const void *b)
+static int by_path_and_offset(const void *a, const void *b)
 {
     const struct meta_place *x = (*(struct item *const *)a)->place,
                             *y = (*(struct item *const *)b)->place;
@@ -290,7 +293,7 @@ static void make_batches(struct open *o)
     o->batches = arena_array(&o->arena, n / BATCH + o->meta.paths.count + 1, sizeof *o->batches);
     for (size_t i = 0; i < n; i++)
         o->by_place[i] = &o->items[i];
-    if (n) qsort(o->by_place, n, sizeof *o->by_place, by_place);
+    if (n) qsort(o->by_place, n, sizeof *o->by_place, by_path_and_offset);
     for (size_t i = 0; i < n; i++) {
         struct batch *b = o->num_batches ? &o->batches[o->num_batches - 1] : NULL;
         if (!b || b->count == BATCH ||
@@ -319,7 +322,7 @@ static enum status take_tensor(struct item *item, const struct torch_file *t, st
                                struct error *err)
 {
     if (t->root->kind != VALUE_TENSOR)
-        return fail(err, ERR_CORRUPT, "the file holds no tensor there");
+        return fail(err, ERR_CORRUPT, "the file holds no tensor at this place");
     const struct value_tensor *v = t->root->tensor;
     const struct meta_chunk *c = item->chunk;
     if (v->num_dims != c->num_dims ||
@@ -401,7 +404,7 @@ static const uint64_t *copy_dims(struct adder *a, const uint64_t *dims, uint32_t
     return dims ? arena_copy(&a->s->arena, dims, num_dims * sizeof *dims) : NULL;
 }
 
-static void add_piece(struct adder *a, struct stored_tensor *t, const struct item *item)
+static void add_chunk_piece(struct adder *a, struct stored_tensor *t, const struct item *item)
 {
     uint32_t n = item->chunk->num_dims;
     bool whole = memcmp(sizes_of(item->chunk), t->shape, n * sizeof *t->shape) == 0;
@@ -415,12 +418,12 @@ static void add_piece(struct adder *a, struct stored_tensor *t, const struct ite
     };
 }
 
-/* Its dtype is the items', which may differ from what .metadata says. */
+/* The items' dtype, which may differ from .metadata's. */
 static enum status items_dtype(struct adder *a, const struct open_tensor *t, enum dtype *dtype,
                                struct error *err)
 {
     const struct item *items = a->o->items + t->first_item;
-    const char *name = name_of(a->o, t->entry->name);
+    const char *name = interned_name(a->o, t->entry->name);
     enum dtype said = t->entry->tensor->properties->dtype;
     *dtype = t->num_items ? items[0].dtype : said;
     for (size_t i = 1; i < t->num_items; i++)
@@ -429,19 +432,19 @@ static enum status items_dtype(struct adder *a, const struct open_tensor *t, enu
                         a->o->folder, name, dtype_infos[*dtype].name,
                         dtype_infos[items[i].dtype].name);
     if (*dtype != said && !a->warned) {
-        stored_warn(a->s, "%s: %s is %s, metadata says %s (and maybe more so)", a->o->folder, name,
-                    dtype_infos[*dtype].name, dtype_infos[said].name);
+        stored_warn(a->s, "%s: %s is %s, metadata says %s (other tensors may differ, too)",
+                    a->o->folder, name, dtype_infos[*dtype].name, dtype_infos[said].name);
         a->warned = true;
     }
     return OK;
 }
 
-static enum status add_tensor(struct adder *a, const struct open_tensor *t, struct error *err)
+static enum status add_dcp_tensor(struct adder *a, const struct open_tensor *t, struct error *err)
 {
     enum dtype dtype;
     struct stored_tensor *out;
     const struct meta_entry *e = t->entry;
-    const char *name = name_of(a->o, e->name);
+    const char *name = interned_name(a->o, e->name);
     TRY(items_dtype(a, t, &dtype, err));
     enum status st = stored_add_tensor(a->s, name, strlen(name), dtype, e->tensor->num_dims,
                                        e->tensor->shape, &out, err);
@@ -449,14 +452,14 @@ static enum status add_tensor(struct adder *a, const struct open_tensor *t, stru
     if (e->nested_path) out->nested_path = arena_copy_text(&a->s->arena, e->nested_path);
     out->pieces = arena_array(&a->s->arena, t->num_items, sizeof *out->pieces);
     for (size_t i = 0; i < t->num_items; i++)
-        add_piece(a, out, &a->o->items[t->first_item + i]);
+        add_chunk_piece(a, out, &a->o->items[t->first_item + i]);
     return OK;
 }
 
-static enum status add_object(struct adder *a, struct open *o, const struct meta_entry *e,
-                              struct error *err)
+static enum status add_dcp_object(struct adder *a, struct open *o, const struct meta_entry *e,
+                                  struct error *err)
 {
-    const char *name = name_of(o, e->name);
+    const char *name = interned_name(o, e->name);
     const struct meta_place *p = dcp_metadata_find(&o->meta, e->name, NULL, 0);
     if (!p) return fail(err, ERR_CORRUPT, "%s: %s: no storage entry", o->folder, name);
     TRY(check_place(o, p, e->name, err));
@@ -473,15 +476,15 @@ static enum status add_all(struct open *o, struct stored *s, struct error *err)
     for (size_t i = 0; i < o->meta.paths.count; i++)
         a.files[i] = UINT32_MAX;
     for (size_t i = 0; i < o->num_tensors; i++)
-        TRY(add_tensor(&a, &o->tensors[i], err));
+        TRY(add_dcp_tensor(&a, &o->tensors[i], err));
     for (size_t i = 0; i < o->meta.num_entries; i++)
-        if (!o->meta.entries[i].tensor) TRY(add_object(&a, o, &o->meta.entries[i], err));
+        if (!o->meta.entries[i].tensor) TRY(add_dcp_object(&a, o, &o->meta.entries[i], err));
     return OK;
 }
 
 /* ---- the folder ---- */
 
-/* The files that ranks write each, __0.metadata and so on. */
+/* Files of single ranks, __0.metadata and so on. */
 static enum status read_rank_files(struct open *o, size_t *count, struct error *err)
 {
     struct name_list names;
@@ -505,7 +508,7 @@ static enum status read_metadata(struct open *o, struct error *err)
     if (count) return OK;
     return fail(err, ERR_IO,
                 "%s: no .metadata: not a distributed checkpoint, or its save did not finish%s",
-                o->folder, begun ? " (.metadata.tmp is there)" : "");
+                o->folder, begun ? " (.metadata.tmp exists)" : "");
 }
 
 enum status dcp_open(struct stored *s, const char *folder, bool read_items, struct error *err)
@@ -534,7 +537,7 @@ enum status dcp_read_object(struct stored *s, const struct stored_object *object
     struct bytes file;
     const struct stored_file *f = &s->files[object->file];
     TRY(bytes_open(&file, f->path, NULL, err));
-    file.size_bytes = f->size_bytes; /* of when it was checked: a shorter one cannot be read */
+    file.size_bytes = f->size_bytes; /* size at the check: a shorter file fails to read */
     const struct bytes archive = bytes_range(&file, object->offset_bytes, object->size_bytes);
     enum status st = torch_parse(&t, a, &archive, err);
     bytes_release(&file);

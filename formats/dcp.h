@@ -1,12 +1,15 @@
-/* dcp.h - PyTorch Distributed Checkpoint folders: .metadata (a pickle) and .distcp files
- * (torch.save archives one behind the other). Facts and their sources: the class names, fields and
- * module names of torch/distributed/checkpoint/metadata.py and filesystem.py of torch 1.13 to 2.13.
+/* dcp.h - PyTorch Distributed Checkpoint folders: .metadata (a pickle) and
+ * .distcp files (torch.save archives one behind the other). Sources: class
+ * names, fields and module names of torch/distributed/checkpoint/metadata.py
+ * and filesystem.py of torch 1.13 to 2.13.
  *
- *   .metadata     Metadata {state_dict_metadata: {fqn: TensorStorageMetadata or
- *                 BytesStorageMetadata}, planner_data, storage_data: {MetadataIndex(fqn, offset):
- *                 _StorageInfo(path, offset, length)}, ...}; classes are matched by name, since
- *                 their modules moved between versions
- *   *.distcp      items; a tensor item is the archive of one tensor whose shape is its chunk's */
+ *   .metadata   Metadata {state_dict_metadata: {fqn: TensorStorageMetadata or
+ *               BytesStorageMetadata}, planner_data, storage_data:
+ *               {MetadataIndex(fqn, offset): _StorageInfo(path, offset, length)},
+ *               ...}; classes are matched by name: their modules moved between
+ *               versions
+ *   *.distcp    items; a tensor item is the archive of one tensor in the shape of
+ *               its chunk */
 #ifndef FERRY_FORMATS_DCP_H
 #define FERRY_FORMATS_DCP_H
 
@@ -20,32 +23,38 @@
 #include "formats/stored.h"
 #include "formats/value.h"
 
-/* Reads folder/.metadata, or without one the files __R.metadata that ranks write each when they
- * save without collectives, and the zip directory and pickle of each chunk's item. Adds all tensors
- * and objects to s; pieces are sorted by start and tile their tensor. read_items false, for a
- * listing: does not open the items, so that a piece only has the offset of its item and no strides.
- * `all_local_plans` is skipped. Refused with a message: overlapping or missing chunks, unknown
- * dtypes, transformed items, items outside of the folder. */
+/* Reads folder/.metadata, or without one the files __R.metadata of ranks that
+ * saved without collectives, then the zip directory and pickle of each chunk's
+ * item. Adds all tensors and objects to s; pieces are sorted by start and tile
+ * their tensor. read_items false, for a listing: leaves the items closed, so a
+ * piece has only its item's offset and no strides. Skips `all_local_plans`.
+ * Refuses overlapping or missing chunks, unknown dtypes, transformed items,
+ * items outside the folder. */
 MUST_CHECK enum status dcp_open(struct stored *s, const char *folder, bool read_items,
                                 struct error *err);
 
-/* Loads one object (a list of one value in Megatron's files) into arena a, without the bytes of
- * tensors in it; torch_open() at offset_bytes and size_bytes of its file gives these too. */
+/* Loads one object (a list of one value in Megatron's files) into arena a,
+ * without the bytes of its tensors; torch_open() at offset_bytes and size_bytes
+ * of its file gives those too. */
 MUST_CHECK enum status dcp_read_object(struct stored *s, const struct stored_object *o,
                                        struct arena *a, struct value **out, struct error *err);
 
-/* The same of a folder that torch's HuggingFaceStorageWriter has written without consolidation, or
- * of the folder "sharded" beside consolidated files (torch/distributed/checkpoint/hf_storage.py):
+/* As dcp_open(), for a folder written by torch's HuggingFaceStorageWriter
+ * without consolidation, or the folder "sharded" beside consolidated files
+ * (torch/distributed/checkpoint/hf_storage.py):
  *
- *   shard-0000R-model-0000I-of-0000N.safetensors   of rank R - 1: its shards by the whole tensors'
- *                 names; __metadata__ has DCP_SHARDING_INFO, {name: {"saved_offsets": [o0, ...]}}
+ *   shard-0000R-model-0000I-of-0000N.safetensors
+ *       of rank R - 1: its shards under the whole tensors' names; __metadata__ has
+ *       DCP_SHARDING_INFO, {name: {"saved_offsets": [o0, ...]}}
  *
- * Nothing says the shape of a whole tensor: it reaches to the end of its last shard. ERR_CORRUPT if
- * a rank's file is missing among others, or shards do not fill their tensor. */
+ * The shape of a whole tensor is not stored: it reaches to the end of its last
+ * shard. ERR_CORRUPT if a rank's file is missing among others, or shards do not
+ * fill their tensor. */
 bool dcp_has_shards(const char *folder);
 MUST_CHECK enum status dcp_open_shards(struct stored *s, const char *folder, struct error *err);
 
-/* A .metadata to write: chunks of tensors, and objects, with their places in the files. */
+/* Contents of a .metadata to write: chunks of tensors, and objects, with their
+ * places in the files. */
 struct dcp_chunk {
     const uint64_t *offsets, *sizes;     /* [num_dims] */
     uint32_t file;                       /* index into paths */
@@ -58,12 +67,12 @@ struct dcp_tensor {
     const uint64_t *shape;
     const struct dcp_chunk *chunks;
     size_t num_chunks;
-    /* Of a tensor that Megatron-Core before 0.16 has flattened: the shape before. NULL: it is not.
-     */
+    /* The shape before Megatron-Core older than 0.16 flattened the tensor.
+     * NULL: it did not. */
     const uint64_t *original_shape;
     unsigned num_original_dims;
-    /* Its path in the nested state dict, as stored_tensor.nested_path; a key of digits only is a
-     * position in a list. NULL: planner_data has none of it. */
+    /* Path in the nested state dict, as stored_tensor.nested_path; a key of
+     * digits only is a list position. NULL: not in planner_data. */
     const char *nested_path;
 };
 struct dcp_object {
@@ -72,9 +81,10 @@ struct dcp_object {
     uint64_t offset_bytes, length_bytes;
     const char *nested_path; /* as a tensor's */
 };
-/* Writes a .metadata with the classes of current torch (protocol 2, storage_meta None, version
- * "1.0.0") to the new file `path`, streaming. planner_data is None if nothing has a path. paths[]
- * are relative to the folder. Items may share bytes. */
+/* Writes a .metadata with the classes of current torch (protocol 2,
+ * storage_meta None, version "1.0.0") to the new file `path`, streaming.
+ * planner_data is None if nothing has a path. paths[] are relative to the
+ * folder. Items may share bytes. */
 MUST_CHECK enum status dcp_write_metadata(const char *path, const char *const *paths,
                                           const struct dcp_tensor *tensors, size_t num_tensors,
                                           const struct dcp_object *objects, size_t num_objects,

@@ -5,17 +5,17 @@
 #include "common/map.h"
 #include "formats/dcp.h"
 
-/* The first member of each struct that stands for an object of torch. */
+/* First member of each struct for an object of torch. */
 enum meta_kind { META_CHUNK, META_PROPERTIES, META_TENSOR, META_BYTES, META_INDEX, META_PLACE };
 
-/* ChunkStorageMetadata: a box of a tensor. bounds: num_dims offsets, then num_dims sizes. */
+/* ChunkStorageMetadata: a box. bounds: num_dims offsets, num_dims sizes. */
 struct meta_chunk {
     enum meta_kind kind;
     uint32_t num_dims;
     uint64_t bounds[];
 };
 
-/* TensorProperties. unknown: torch's name of a dtype that Ferry does not know; else NULL. */
+/* TensorProperties. unknown: torch's name of an unknown dtype, or NULL. */
 struct meta_properties {
     enum meta_kind kind;
     enum dtype dtype;
@@ -31,7 +31,7 @@ struct meta_tensor {
     const struct meta_chunk **chunks;
 };
 
-/* _StorageInfo: where an item lies. */
+/* _StorageInfo: the place of an item. */
 struct meta_place {
     enum meta_kind kind;
     uint32_t path;         /* index into paths */
@@ -39,7 +39,7 @@ struct meta_place {
     uint64_t offset, length;
 };
 
-/* MetadataIndex: which item. */
+/* MetadataIndex: the key of an item. */
 struct meta_index {
     enum meta_kind kind;
     uint32_t name;
@@ -55,7 +55,7 @@ struct meta_entry {
     const char *nested_path;          /* from planner_data; NULL: none */
 };
 
-/* Texts, each once, numbered. NUL is written as C0 80. */
+/* Numbered texts without repetition. NUL becomes C0 80. */
 struct text_table {
     struct map map;
     const char **texts;
@@ -75,20 +75,20 @@ struct dcp_metadata {
     size_t num_items;
     uint32_t *slots; /* hash table of item + 1 by index */
     size_t num_slots;
-    uint64_t
-        chunks_left; /* chunks that may still be listed: at most one for each byte of the file */
-    uint64_t seed;   /* of hashes: nobody can make a file whose keys collide */
+    uint64_t chunks_left; /* chunks that may still be listed, at first one per byte of the file */
+    uint64_t seed;        /* of hashes: no file can be made whose keys collide */
 };
 
 void dcp_metadata_init(struct dcp_metadata *m);
-/* Reads .metadata at path, or one of the files that ranks write each when they save without
- * collectives: its chunks and items join those that were read before. err names it. */
+/* Reads .metadata at path, or the file of one of the ranks that saved without
+ * collectives: its chunks and items join earlier ones. err names it. */
 MUST_CHECK enum status dcp_metadata_add(struct dcp_metadata *m, const char *path,
                                         struct error *err);
 /* Unpredictable bits. */
 uint64_t dcp_random(void);
 void dcp_metadata_release(struct dcp_metadata *m);
-/* The place of the item of name (and of the chunk at offset; NULL: of an object). NULL: none. */
+/* The place of the item of name and of the chunk at offset (NULL: of an
+ * object). NULL: none. */
 const struct meta_place *dcp_metadata_find(const struct dcp_metadata *m, uint32_t name,
                                            const uint64_t *offset, uint32_t num_dims);
 

@@ -1,5 +1,6 @@
-/* Reads .metadata: as soon as an object of torch is built, a struct with its important members
- * takes its place, so that the pickle becomes dicts and lists of such structs. */
+/* Reads .metadata. A struct with the members in use replaces each object of
+ * torch as soon as it is built: the pickle becomes dicts and lists of such
+ * structs. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ uint64_t dcp_random(void)
 {
     uint64_t bits;
     if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) == sizeof bits) return bits;
-    return (uint64_t)(uintptr_t)&bits * 0x9E3779B97F4A7C15u; /* early in the boot of a machine */
+    return (uint64_t)(uintptr_t)&bits * 0x9E3779B97F4A7C15u; /* early in a machine's boot */
 }
 
 /* ---- texts ---- */
@@ -36,7 +37,7 @@ static const char *without_nul(struct arena *a, const char *text, size_t length)
     return copy;
 }
 
-static uint32_t intern(struct text_table *t, struct arena *a, const struct value *v)
+static uint32_t intern_text(struct text_table *t, struct arena *a, const struct value *v)
 {
     size_t number;
     const char *text = v->text;
@@ -51,10 +52,11 @@ static uint32_t intern(struct text_table *t, struct arena *a, const struct value
 
 /* ---- objects ---- */
 
-/* Limits of parts that a hostile file could repeat cheaply: sizes of a tuple, keys of a state. */
+/* Limits for parts that a hostile file could repeat cheaply: sizes of a tuple,
+ * keys of a state. */
 enum { MAX_DIMS = 64, MAX_ATTRIBUTES = 64 };
 
-static const struct value *attribute(const struct value *v, const char *name)
+static const struct value *state_attribute(const struct value *v, const char *name)
 {
     const struct value *state = v->object->state;
     bool small = state && state->kind == VALUE_DICT && state->count <= MAX_ATTRIBUTES;
@@ -82,7 +84,8 @@ static bool is_size(const struct value *v)
 
 static void *make_chunk(struct dcp_metadata *m, const struct value *v)
 {
-    const struct value *offsets = attribute(v, "offsets"), *sizes = attribute(v, "sizes");
+    const struct value *offsets = state_attribute(v, "offsets"),
+                       *sizes = state_attribute(v, "sizes");
     if (!is_size(offsets) || !is_size(sizes) || offsets->count != sizes->count) return NULL;
     uint32_t n = offsets->count;
     struct meta_chunk *c = arena_alloc(&m->arena, sizeof *c + 2 * (size_t)n * sizeof *c->bounds);
@@ -91,16 +94,16 @@ static void *make_chunk(struct dcp_metadata *m, const struct value *v)
     return read_dims(offsets, c->bounds) && read_dims(sizes, c->bounds + n) ? c : NULL;
 }
 
-/* Its state is a tuple that begins with the dtype; a dict would have it by name. */
+/* The state is a tuple that begins with the dtype, or a dict with that key. */
 static void *make_properties(struct dcp_metadata *m, const struct value *v)
 {
-    const struct value *state = v->object->state, *dtype = attribute(v, "dtype");
+    const struct value *state = v->object->state, *dtype = state_attribute(v, "dtype");
     if (is_tuple(state) && state->count) dtype = state->items[0];
     if (!dtype || dtype->kind != VALUE_GLOBAL) return NULL;
     const char *name = dtype->global->name;
     struct meta_properties *p = arena_alloc(&m->arena, sizeof *p);
     p->kind = META_PROPERTIES;
-    /* Pairs of 4-bit floats count as one element in all that is said of their shapes. */
+    /* Shapes and sizes count a pair of 4-bit floats as one element. */
     if (!dtype_from_torch(name, &p->dtype) || p->dtype == DT_F4)
         p->unknown = arena_printf(&m->arena, "%.100s", name);
     return p;
@@ -109,10 +112,10 @@ static void *make_properties(struct dcp_metadata *m, const struct value *v)
 static void *make_tensor(struct dcp_metadata *m, const struct value *v)
 {
     const struct meta_properties *properties =
-        native_of(attribute(v, "properties"), META_PROPERTIES);
-    const struct value *size = attribute(v, "size"), *chunks = attribute(v, "chunks");
+        native_of(state_attribute(v, "properties"), META_PROPERTIES);
+    const struct value *size = state_attribute(v, "size"), *chunks = state_attribute(v, "chunks");
     if (!properties || !is_size(size) || !chunks || chunks->kind != VALUE_LIST) return NULL;
-    if (chunks->count > m->chunks_left) return NULL; /* one list, listed again and again */
+    if (chunks->count > m->chunks_left) return NULL; /* the same list again and again */
     m->chunks_left -= chunks->count;
     struct arena *a = &m->arena;
     struct meta_tensor *t = arena_alloc(a, sizeof *t);
@@ -139,22 +142,22 @@ static void *make_bytes(struct dcp_metadata *m, const struct value *v)
     return &bytes;
 }
 
-/* `index` takes no part in what it is equal to. */
+/* `index` is not compared. */
 static void *make_index(struct dcp_metadata *m, const struct value *v)
 {
-    const struct value *name = attribute(v, "fqn"), *offset = attribute(v, "offset");
+    const struct value *name = state_attribute(v, "fqn"), *offset = state_attribute(v, "offset");
     if (offset && offset->kind == VALUE_NONE) offset = NULL;
     if (!name || name->kind != VALUE_TEXT || (offset && !is_size(offset))) return NULL;
     uint32_t n = offset ? offset->count : 0;
     struct meta_index *i = arena_alloc(&m->arena, sizeof *i + (size_t)n * sizeof *i->offset);
     i->kind = META_INDEX;
-    i->name = intern(&m->names, &m->arena, name);
+    i->name = intern_text(&m->names, &m->arena, name);
     i->has_offset = offset != NULL;
     i->num_dims = n;
     return !offset || read_dims(offset, i->offset) ? i : NULL;
 }
 
-/* The text of the first of a list of transforms; NULL where there is none. */
+/* The text of the first transform in a list; NULL: none. */
 static const char *first_transform(struct arena *a, const struct value *list)
 {
     if (!list || list->kind == VALUE_NONE) return NULL;
@@ -169,24 +172,25 @@ static const char *first_transform(struct arena *a, const struct value *list)
 static void *make_place(struct dcp_metadata *m, const struct value *v)
 {
     int64_t offset, length;
-    const struct value *path = attribute(v, "relative_path");
-    if (!path || path->kind != VALUE_TEXT || !value_as_int(attribute(v, "offset"), &offset) ||
-        !value_as_int(attribute(v, "length"), &length) || offset < 0 || length < 0)
+    const struct value *path = state_attribute(v, "relative_path");
+    if (!path || path->kind != VALUE_TEXT || !value_as_int(state_attribute(v, "offset"), &offset) ||
+        !value_as_int(state_attribute(v, "length"), &length) || offset < 0 || length < 0)
         return NULL;
     struct meta_place *p = arena_alloc(&m->arena, sizeof *p);
     *p = (struct meta_place){
         .kind = META_PLACE,
-        .path = intern(&m->paths, &m->arena, path),
-        .transform = first_transform(&m->arena, attribute(v, "transform_descriptors")),
+        .path = intern_text(&m->paths, &m->arena, path),
+        .transform = first_transform(&m->arena, state_attribute(v, "transform_descriptors")),
         .offset = (uint64_t)offset,
         .length = (uint64_t)length,
     };
     return p;
 }
 
-/* Classes by name: their modules moved between versions. What is broken stays an object, which is
- * reported where it is missed. WriteItems occur in all_local_plans only, and are no use to us. */
-static void *built(void *context, const char *class_name, const struct value *v)
+/* Classes by name: their modules moved between versions. A broken one stays an
+ * object and is reported as missing. WriteItems occur only in all_local_plans
+ * and are unused. */
+static void *make_native(void *context, const char *class_name, const struct value *v)
 {
     static const struct {
         const char *class_name;
@@ -207,7 +211,7 @@ static void *built(void *context, const char *class_name, const struct value *v)
 
 /* ---- the whole ---- */
 
-/* Adds the chunks that another rank's file lists of the same tensor. */
+/* Adds the chunks of the same tensor in another rank's file. */
 static enum status join_chunks(struct dcp_metadata *m, struct meta_entry *entry,
                                const struct meta_tensor *more, struct error *err)
 {
@@ -216,7 +220,7 @@ static enum status join_chunks(struct dcp_metadata *m, struct meta_entry *entry,
     if (!t && !more) return OK;
     if (!t || !more || t->num_dims != more->num_dims || memcmp(t->shape, more->shape, dims) ||
         t->num_chunks > UINT32_MAX - more->num_chunks)
-        return fail(err, ERR_CORRUPT, "%s: other files say another shape of it",
+        return fail(err, ERR_CORRUPT, "%s: its shape differs between files",
                     m->names.texts[entry->name]);
     struct meta_tensor *both = arena_copy(&m->arena, t, sizeof *t);
     both->num_chunks = t->num_chunks + more->num_chunks;
@@ -233,7 +237,7 @@ static enum status take_entries(struct dcp_metadata *m, const struct value *dict
     const size_t of_others = m->num_entries;
     if (!dict || dict->kind != VALUE_DICT)
         return fail(err, ERR_CORRUPT,
-                    "no Metadata of torch.distributed.checkpoint: it has no "
+                    "not a Metadata of torch.distributed.checkpoint: no "
                     "state_dict_metadata");
     for (size_t i = 0; i < dict->count; i++) {
         const struct value *key = dict->items[2 * i], *v = dict->items[2 * i + 1];
@@ -241,7 +245,7 @@ static enum status take_entries(struct dcp_metadata *m, const struct value *dict
         const struct meta_tensor *tensor = native_of(v, META_TENSOR);
         if (key->kind != VALUE_TEXT)
             return fail(err, ERR_CORRUPT, "a key of state_dict_metadata is not a string");
-        uint32_t name = intern(&m->names, &m->arena, key);
+        uint32_t name = intern_text(&m->names, &m->arena, key);
         if (!tensor && !native_of(v, META_BYTES))
             return fail(err, ERR_CORRUPT,
                         "%s: neither a TensorStorageMetadata with properties, size and chunks nor "
@@ -253,7 +257,7 @@ static enum status take_entries(struct dcp_metadata *m, const struct value *dict
         else if (old < of_others)
             TRY(join_chunks(m, &m->entries[old], tensor, err));
         else
-            m->entries[old] = entry; /* of equal keys the last counts */
+            m->entries[old] = entry; /* the last of equal keys counts */
     }
     return OK;
 }
@@ -267,9 +271,9 @@ static size_t first_slot(const struct dcp_metadata *m, uint32_t name, const uint
     return (size_t)(h ^ h >> 32) & (m->num_slots - 1);
 }
 
-/* The slot that has such an index, or the free one where it would go. */
-static uint32_t *slot_of(const struct dcp_metadata *m, uint32_t name, const uint64_t *offset,
-                         uint32_t num_dims)
+/* The slot with this index, or the free one for it. */
+static uint32_t *index_slot_of(const struct dcp_metadata *m, uint32_t name, const uint64_t *offset,
+                               uint32_t num_dims)
 {
     for (size_t s = first_slot(m, name, offset, num_dims);; s = (s + 1) & (m->num_slots - 1)) {
         if (!m->slots[s]) return &m->slots[s];
@@ -287,9 +291,10 @@ static void make_slots(struct dcp_metadata *m)
         m->num_slots *= 2;
     free(m->slots);
     m->slots = must_calloc(m->num_slots, sizeof *m->slots);
-    for (size_t i = 0; i < m->num_items; i++) { /* of equal keys the last counts */
+    for (size_t i = 0; i < m->num_items; i++) { /* the last of equal keys counts */
         const struct meta_index *x = m->items[i].index;
-        *slot_of(m, x->name, x->has_offset ? x->offset : NULL, x->num_dims) = (uint32_t)(i + 1);
+        *index_slot_of(m, x->name, x->has_offset ? x->offset : NULL, x->num_dims) =
+            (uint32_t)(i + 1);
     }
 }
 
@@ -297,7 +302,7 @@ static enum status take_items(struct dcp_metadata *m, const struct value *dict, 
 {
     if (!dict || dict->kind != VALUE_DICT)
         return fail(err, ERR_CORRUPT,
-                    "no Metadata of torch.distributed.checkpoint: it has no "
+                    "not a Metadata of torch.distributed.checkpoint: no "
                     "storage_data");
     struct meta_item *items = arena_array(&m->arena, m->num_items + dict->count, sizeof *items);
     if (m->num_items) memcpy(items, m->items, m->num_items * sizeof *items);
@@ -317,7 +322,7 @@ static enum status take_items(struct dcp_metadata *m, const struct value *dict, 
     return OK;
 }
 
-/* NULL where it is longer than any name may be. */
+/* NULL: longer than a name may be. */
 static const char *join_path(struct arena *a, const struct value *path)
 {
     struct strbuf s = {0};
@@ -335,7 +340,7 @@ static const char *join_path(struct arena *a, const struct value *path)
     return copy;
 }
 
-/* Flat name -> tuple of keys. Many files have none of it. */
+/* Flat name -> tuple of keys. Many files have none. */
 static void take_nested_paths(struct dcp_metadata *m, const struct value *dict)
 {
     if (!dict || dict->kind != VALUE_DICT) return;
@@ -343,7 +348,7 @@ static void take_nested_paths(struct dcp_metadata *m, const struct value *dict)
         const struct value *key = dict->items[2 * i], *path = dict->items[2 * i + 1];
         size_t entry;
         if (key->kind != VALUE_TEXT || !is_tuple(path)) continue;
-        const uint32_t name = intern(&m->names, &m->arena, key); /* may move texts */
+        const uint32_t name = intern_text(&m->names, &m->arena, key); /* may reallocate texts */
         if (map_get(&m->entry_of, m->names.texts[name], &entry))
             m->entries[entry].nested_path = join_path(&m->arena, path);
     }
@@ -373,7 +378,7 @@ enum status dcp_metadata_add(struct dcp_metadata *m, const char *path, struct er
     arena_init(&values);
     m->chunks_left = file.size_bytes;
     const struct pickle_hooks hooks = {
-        .context = m, .built = built, .skip_attributes = skipped, .num_skip_attributes = 1};
+        .context = m, .built = make_native, .skip_attributes = skipped, .num_skip_attributes = 1};
     enum status st = pickle_read(&values, &file, 0, &hooks, &root, NULL, err);
     if (!st) st = take_root(m, root, err);
     bytes_release(&file);
@@ -394,6 +399,6 @@ void dcp_metadata_release(struct dcp_metadata *m)
 const struct meta_place *dcp_metadata_find(const struct dcp_metadata *m, uint32_t name,
                                            const uint64_t *offset, uint32_t num_dims)
 {
-    uint32_t item = *slot_of(m, name, offset, num_dims);
+    uint32_t item = *index_slot_of(m, name, offset, num_dims);
     return item ? m->items[item - 1].place : NULL;
 }

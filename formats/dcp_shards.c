@@ -1,4 +1,4 @@
-/* DCP over safetensors: one rank's shards in each file. */
+/* DCP over safetensors: the shards of one rank in each file. */
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <string.h>
@@ -55,8 +55,8 @@ bool dcp_has_shards(const char *folder)
 }
 
 /* Ranks count from 1; names are sorted. */
-static enum status check_ranks(const struct gathering *g, const struct name_list *shards,
-                               struct error *err)
+static enum status check_shard_ranks(const struct gathering *g, const struct name_list *shards,
+                                     struct error *err)
 {
     uint64_t last = 0;
     for (size_t i = 0; i < shards->count; i++) {
@@ -64,10 +64,12 @@ static enum status check_ranks(const struct gathering *g, const struct name_list
         const char *digits = shards->names[i] + strlen("shard-");
         for (; *digits >= '0' && *digits <= '9' && rank < 1000000000; digits++)
             rank = 10 * rank + (uint64_t)(*digits - '0');
+        if (rank > last + 1 && i)
+            return fail(err, ERR_CORRUPT, "%s: a file is missing between %s and %s", g->folder,
+                        shards->names[i - 1], shards->names[i]);
         if (rank > last + 1)
-            return fail(err, ERR_CORRUPT,
-                        "%s: after %s of rank %" PRIu64 " comes %s: a file is missing", g->folder,
-                        i ? shards->names[i - 1] : "nothing", last, shards->names[i]);
+            return fail(err, ERR_CORRUPT, "%s: a file is missing before %s", g->folder,
+                        shards->names[i]);
         last = rank > last ? rank : last;
     }
     return OK;
@@ -90,7 +92,7 @@ static enum status read_offsets(const struct stored_tensor *t, const cJSON *entr
     return OK;
 }
 
-static struct gathered *tensor_of(struct gathering *g, const struct stored_tensor *t)
+static struct gathered *find_or_add_gathered(struct gathering *g, const struct stored_tensor *t)
 {
     struct arena *a = &g->arena;
     const char *name = arena_copy_text(a, t->name);
@@ -102,8 +104,8 @@ static struct gathered *tensor_of(struct gathering *g, const struct stored_tenso
     return to;
 }
 
-/* Whether ranks that replicate a tensor have saved the same shard. */
-static bool is_there(const struct gathered *to, const uint64_t *start, const uint64_t *extent)
+/* Whether a rank that replicates the tensor has saved the same shard. */
+static bool has_piece(const struct gathered *to, const uint64_t *start, const uint64_t *extent)
 {
     const size_t bytes = to->num_dims * sizeof *start;
     for (size_t i = 0; i < to->num_pieces; i++)
@@ -117,7 +119,7 @@ static enum status add_shard(struct gathering *g, const struct stored_tensor *t,
                              uint32_t file, struct error *err)
 {
     struct arena *a = &g->s->arena;
-    struct gathered *to = tensor_of(g, t);
+    struct gathered *to = find_or_add_gathered(g, t);
     uint64_t *start = arena_array(a, t->num_dims, sizeof *start);
     uint64_t *extent = arena_copy(a, t->shape, t->num_dims * sizeof *extent);
     TRY(read_offsets(t, entry, start, err));
@@ -127,10 +129,12 @@ static enum status add_shard(struct gathering *g, const struct stored_tensor *t,
                     to->num_dims);
     for (unsigned d = 0; d < t->num_dims; d++) {
         if (start[d] > INT64_MAX || extent[d] > INT64_MAX)
-            return fail(err, ERR_CORRUPT, "%s: a shard at %" PRIu64, t->name, start[d]);
+            return fail(err, ERR_CORRUPT,
+                        "%s: a shard of %" PRIu64 " elements at %" PRIu64 " is out of range",
+                        t->name, extent[d], start[d]);
         if (start[d] + extent[d] > to->shape[d]) to->shape[d] = start[d] + extent[d];
     }
-    if (!stored_numel(t) || is_there(to, start, extent)) return OK;
+    if (!stored_numel(t) || has_piece(to, start, extent)) return OK;
     *ARENA_PUSH(a, to->pieces, to->num_pieces, to->pieces_capacity) = (struct stored_piece){
         .file = file, .offset_bytes = t->pieces[0].offset_bytes, .start = start, .extent = extent};
     return OK;
@@ -173,7 +177,7 @@ static enum status read_shard_file(struct gathering *g, const char *name, struct
 
 /* ---- all ---- */
 
-/* That no two of them overlap is checked where tensors are put together (ckpt/catalog.h). */
+/* ckpt/catalog.h checks that no two shards overlap. */
 static enum status check_volume(const struct gathering *g, const struct gathered *t,
                                 struct error *err)
 {
@@ -210,8 +214,8 @@ static enum status open_all(struct gathering *g, struct error *err)
     struct name_list shards;
     TRY(list_shards(g->folder, &g->arena, &shards, err));
     if (!shards.count)
-        return fail(err, ERR_IO, "%s: no file in it is called shard-*.safetensors", g->folder);
-    TRY(check_ranks(g, &shards, err));
+        return fail(err, ERR_IO, "%s: no file is named shard-*.safetensors", g->folder);
+    TRY(check_shard_ranks(g, &shards, err));
     for (size_t i = 0; i < shards.count; i++)
         TRY(read_shard_file(g, shards.names[i], err));
     return add_gathered(g, err);

@@ -27,7 +27,8 @@ static int teardown(void **state)
     return (int)st;
 }
 
-/* Writes the file of a rank (from 1) with `rows` rows of a U8 tensor w [.., 2], all of them `rank`.
+/* Writes the file of a rank (from 1) with `rows` rows of a U8 tensor w [.., 2],
+ * all of them `rank`.
  */
 static void write_shard(unsigned rank, unsigned rows, const char *sharding)
 {
@@ -95,7 +96,7 @@ static void broken_sharding_is_refused(void **state)
     write_shard(1, 1, "{\\\"w\\\":{\\\"saved_offsets\\\":[0]}}");
     assert_fails(open_folder(), ERR_CORRUPT, "w: its saved_offsets are not 2 numbers");
     write_shard(1, 1, AT(18446744073709551615));
-    assert_fails(open_folder(), ERR_CORRUPT, "a shard at ");
+    assert_fails(open_folder(), ERR_CORRUPT, " is out of range");
     write_shard(1, 1, AT(9223372036854775807));
     assert_fails(open_folder(), ERR_CORRUPT, "too many elements");
 }

@@ -51,7 +51,7 @@ struct box {
 
 static struct strbuf data_file; /* __0_0.distcp */
 
-/* Appends the item of a box of the F32 tensor whose element (i, j) is 100 i + j. */
+/* Appends the item of a box of an F32 tensor with elements 100 i + j. */
 static struct dcp_chunk add_item(const struct box *b)
 {
     struct torch_item item;
@@ -185,7 +185,7 @@ static void chunks_that_do_not_tile_are_refused(void **state)
     assert_fails(open_folder(), ERR_CORRUPT, "its chunks cover 30 of 24 elements");
     const struct box shifted[] = {{{0, 0}, {2, 6}}, {{1, 0}, {2, 6}}};
     write_folder(shape_4_6, shifted, 2);
-    assert_fails(open_folder(), ERR_CORRUPT, "its chunks overlap, and leave as much uncovered");
+    assert_fails(open_folder(), ERR_CORRUPT, "its chunks overlap and leave gaps");
     const struct box outside[] = {{{0, 0}, {2, 6}}, {{3, 0}, {2, 6}}};
     write_folder(shape_4_6, outside, 2);
     assert_fails(open_folder(), ERR_CORRUPT,
@@ -255,17 +255,18 @@ static void missing_and_short_files_are_named(void **state)
     assert_ok(file_write_all(in_folder("__0.metadata"), "", 0, false, &err));
     assert_fails(open_folder(), ERR_CORRUPT, "__0.metadata: ");
     assert_ok(file_write_all(in_folder(".metadata.tmp"), "", 0, false, &err));
-    assert_fails(open_folder(), ERR_IO, "(.metadata.tmp is there)");
+    assert_fails(open_folder(), ERR_IO, "(.metadata.tmp exists)");
     write_folder(shape_4_6, pinwheel, 5);
     assert_int_equal(truncate(in_folder("__0_0.distcp"), 100), 0);
     assert_fails(open_folder(), ERR_CORRUPT, "__0_0.distcp: model.w: bytes 0 to ");
-    assert_fails(open_folder(), ERR_CORRUPT, "are beyond its 100");
+    assert_fails(open_folder(), ERR_CORRUPT, "are beyond the file's 100");
     assert_ok(path_remove(in_folder("__0_0.distcp"), &err));
     assert_fails(open_folder(), ERR_IO,
-                 "__0_0.distcp: not there; 5 items should lie in it, the first is model.w");
+                 "__0_0.distcp: missing; it should hold 5 items, the first is model.w");
 }
 
-/* Writes the .metadata of one rank's chunks of a [4, 6] tensor in __0_0.distcp as `name`. */
+/* Writes the .metadata of one rank's chunks of a [4, 6] tensor in __0_0.distcp
+ * as `name`. */
 static void write_rank(const char *name, const uint64_t *shape, const struct dcp_chunk *chunks,
                        size_t count)
 {
@@ -300,7 +301,7 @@ static void files_of_ranks_are_joined(void **state)
     assert_string_equal(stored_find(&s, "model.w")->nested_path, "model\x1fw");
     write_rank("__1.metadata", other, chunks + 3, 2);
     assert_fails(open_folder(), ERR_CORRUPT,
-                 "__1.metadata: model.w: other files say another shape of it");
+                 "__1.metadata: model.w: its shape differs between files");
 }
 
 static void nested_paths_are_written(void **state)
@@ -377,7 +378,8 @@ static struct value *size_of(uint64_t n)
     return v;
 }
 
-/* The object graph of one tensor [3] in one chunk; parts may be replaced before it is written. */
+/* The object graph of one tensor [3] in one chunk; parts may be replaced before
+ * it is written. */
 struct graph {
     struct value *root, *entries, *items, *chunk, *place, *index, *properties;
 };
@@ -465,7 +467,8 @@ static void planner_data_may_name_what_is_not_there(void **state)
                                                              "b");
 }
 
-/* Megatron's all_local_plans refers to chunks; classes of other modules are the same ones. */
+/* Megatron's all_local_plans refers to chunks; classes of other modules are the
+ * same ones. */
 static void plans_and_other_modules_make_no_difference(void **state)
 {
     (void)state;
@@ -530,17 +533,18 @@ static void graphs_that_lack_something_are_refused_by_name(void **state)
 
     g = make_graph("float32");
     value_dict_set(&a, g.place, "relative_path", value_text(&a, "../x.distcp"));
-    assert_fails(open_graph(&g), ERR_CORRUPT, "in a file ../x.distcp, which is outside");
+    assert_fails(open_graph(&g), ERR_CORRUPT, "its file ../x.distcp is outside the folder");
 
     g = make_graph("float32");
     value_dict_set(&a, g.place, "length", value_int(&a, 1001));
-    assert_fails(open_graph(&g), ERR_CORRUPT, "bytes 0 to 1001 are beyond its 1000");
+    assert_fails(open_graph(&g), ERR_CORRUPT, "bytes 0 to 1001 are beyond the file's 1000");
 
     g = make_graph("float32");
     value_dict_set(&a, g.place, "transform_descriptors", value_list(&a, VALUE_LIST, 0, NULL));
     assert_ok(open_graph(&g));
     value_append(&a, value_get(g.place, "transform_descriptors"), value_text(&a, "stream.zstd/1"));
-    assert_fails(open_graph(&g), ERR_UNSUPPORTED, "a.b: stored with 'stream.zstd/1'");
+    assert_fails(open_graph(&g), ERR_UNSUPPORTED,
+                 "a.b: its transform 'stream.zstd/1' is not supported");
 
     g = make_graph("float32");
     value_dict_set(&a, g.place, "offset", value_int(&a, -1));
@@ -556,9 +560,9 @@ static void graphs_that_lack_something_are_refused_by_name(void **state)
 
     g = make_graph("float32");
     g.root->object->state->count--; /* storage_data */
-    assert_fails(open_graph(&g), ERR_CORRUPT, "it has no storage_data");
+    assert_fails(open_graph(&g), ERR_CORRUPT, "checkpoint: no storage_data");
     g.root = value_none(&a);
-    assert_fails(open_graph(&g), ERR_CORRUPT, "it has no state_dict_metadata");
+    assert_fails(open_graph(&g), ERR_CORRUPT, "checkpoint: no state_dict_metadata");
 }
 
 static void a_tensor_of_more_elements_than_there_are_is_refused(void **state)

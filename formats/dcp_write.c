@@ -1,5 +1,5 @@
-/* Writing .metadata: what a torch program's Metadata object pickles to, streamed, with each class
- * and attribute name memoised at its first use. */
+/* Writes .metadata: the pickle of a torch program's Metadata object, streamed,
+ * with each class and attribute name memoised at its first use. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #define METADATA "torch.distributed.checkpoint.metadata"
 #define FILESYSTEM "torch.distributed.checkpoint.filesystem"
 
-/* Globals (with a module) and texts (without) that recur; the number of each is its memo index. */
+/* Recurring globals (with a module) and texts; numbers are memo indices. */
 // clang-format off
 #define WORDS(X)                                             \
     X(CHUNK,            METADATA,     "ChunkStorageMetadata")  \
@@ -63,7 +63,7 @@ struct writer {
     struct error *err; /* of the first failure */
 };
 
-static void flush(struct writer *w)
+static void flush_metadata(struct writer *w)
 {
     if (!w->status)
         w->status = file_write(w->fd, w->path, w->out.data, w->out.length, w->written, w->err);
@@ -71,7 +71,7 @@ static void flush(struct writer *w)
     strbuf_clear(&w->out);
 }
 
-static void put(struct writer *w, const char *opcodes)
+static void put_opcodes(struct writer *w, const char *opcodes)
 {
     strbuf_add_text(&w->out, opcodes);
 }
@@ -91,17 +91,17 @@ static void put_word(struct writer *w, enum word word)
 static void put_new(struct writer *w, enum word class)
 {
     put_word(w, class);
-    put(w, ")\x81");
+    put_opcodes(w, ")\x81");
 }
 
 /* torch.Size((..)) */
 static void put_size(struct writer *w, const uint64_t *dims, unsigned num_dims)
 {
     put_word(w, W_SIZE);
-    put(w, "(");
+    put_opcodes(w, "(");
     for (unsigned d = 0; d < num_dims; d++)
         pickle_put_int(&w->out, (int64_t)dims[d]);
-    put(w, "t\x85R");
+    put_opcodes(w, "t\x85R");
 }
 
 /* ---- state_dict_metadata ---- */
@@ -109,64 +109,65 @@ static void put_size(struct writer *w, const uint64_t *dims, unsigned num_dims)
 static void put_chunk(struct writer *w, const struct dcp_chunk *c, unsigned num_dims)
 {
     put_new(w, W_CHUNK);
-    put(w, "}(");
+    put_opcodes(w, "}(");
     put_word(w, W_AT_OFFSETS);
     put_size(w, c->offsets, num_dims);
     put_word(w, W_AT_SIZES);
     put_size(w, c->sizes, num_dims);
-    put(w, "ub");
-    if (w->out.length >= FLUSH_BYTES) flush(w);
+    put_opcodes(w, "ub");
+    if (w->out.length >= FLUSH_BYTES) flush_metadata(w);
 }
 
-/* Its state is a tuple: dtype, layout, requires_grad, memory format (0: contiguous), pin_memory. */
+/* The state is a tuple: dtype, layout, requires_grad, memory format (0:
+ * contiguous), pin_memory. */
 static void put_properties(struct writer *w, enum dtype dtype)
 {
     put_new(w, W_PROPERTIES);
-    put(w, "(");
+    put_opcodes(w, "(");
     pickle_put_global(&w->out, "torch", dtype_infos[dtype].torch);
     put_word(w, W_LAYOUT);
     put_word(w, W_STRIDED);
-    put(w, "\x85R\x89");
+    put_opcodes(w, "\x85R\x89");
     put_word(w, W_MEMORY_FORMAT);
     pickle_put_int(&w->out, 0);
-    put(w, "\x85R\x89tb");
+    put_opcodes(w, "\x85R\x89tb");
 }
 
 static void put_tensor(struct writer *w, const struct dcp_tensor *t)
 {
     put_new(w, W_TENSOR);
-    put(w, "}(");
+    put_opcodes(w, "}(");
     put_word(w, W_AT_PROPERTIES);
     put_properties(w, t->dtype);
     put_word(w, W_AT_SIZE);
     put_size(w, t->shape, t->num_dims);
     put_word(w, W_AT_CHUNKS);
-    put(w, "]");
+    put_opcodes(w, "]");
     for (size_t i = 0; i < t->num_chunks; i++) {
-        if (i % BATCH == 0) put(w, i ? "e(" : "(");
+        if (i % BATCH == 0) put_opcodes(w, i ? "e(" : "(");
         put_chunk(w, &t->chunks[i], t->num_dims);
     }
-    put(w, t->num_chunks ? "eub" : "ub");
+    put_opcodes(w, t->num_chunks ? "eub" : "ub");
 }
 
 /* Between entries of a dict. */
 static void next_entry(struct writer *w, size_t *count)
 {
-    if (*count % BATCH == 0) put(w, *count ? "u(" : "(");
+    if (*count % BATCH == 0) put_opcodes(w, *count ? "u(" : "(");
     (*count)++;
-    if (w->out.length >= FLUSH_BYTES) flush(w);
+    if (w->out.length >= FLUSH_BYTES) flush_metadata(w);
 }
 
 static void end_dict(struct writer *w, size_t count)
 {
-    if (count) put(w, "u");
+    if (count) put_opcodes(w, "u");
 }
 
 static void put_state_dict(struct writer *w, const struct dcp_tensor *tensors, size_t num_tensors,
                            const struct dcp_object *objects, size_t num_objects)
 {
     size_t count = 0;
-    put(w, "}");
+    put_opcodes(w, "}");
     for (size_t i = 0; i < num_tensors; i++) {
         next_entry(w, &count);
         pickle_put_text(&w->out, tensors[i].name);
@@ -182,7 +183,7 @@ static void put_state_dict(struct writer *w, const struct dcp_tensor *tensors, s
 
 /* ---- planner_data ---- */
 
-/* A key of the path, length bytes long: a text, or a position in a list. */
+/* A key of the path, not NUL-terminated: a text, or a position in a list. */
 static void put_key(struct writer *w, const char *key, size_t length)
 {
     char text[VALUE_PATH_BYTES + 1];
@@ -204,16 +205,16 @@ static void put_key(struct writer *w, const char *key, size_t length)
 static void put_path(struct writer *w, const char *name, const char *path, size_t *count)
 {
     if (!path) return;
-    if (!*count) put(w, "}");
+    if (!*count) put_opcodes(w, "}");
     next_entry(w, count);
     pickle_put_text(&w->out, name);
-    put(w, "(");
+    put_opcodes(w, "(");
     for (const char *end;; path = end + 1) {
         end = path + strcspn(path, "\x1f");
         put_key(w, path, (size_t)(end - path));
         if (!*end) break;
     }
-    put(w, "t");
+    put_opcodes(w, "t");
 }
 
 static void put_planner_data(struct writer *w, const struct dcp_tensor *tensors, size_t num_tensors,
@@ -224,18 +225,18 @@ static void put_planner_data(struct writer *w, const struct dcp_tensor *tensors,
         put_path(w, tensors[i].name, tensors[i].nested_path, &count);
     for (size_t i = 0; i < num_objects; i++)
         put_path(w, objects[i].name, objects[i].nested_path, &count);
-    if (!count) put(w, "N");
+    if (!count) put_opcodes(w, "N");
     end_dict(w, count);
 }
 
 /* ---- storage_data ---- */
 
-/* MetadataIndex(fqn, offset), which an object has none of. */
+/* MetadataIndex(fqn, offset); objects have no offset. */
 static void put_index(struct writer *w, const char *name, const struct dcp_chunk *c,
                       unsigned num_dims)
 {
     put_new(w, W_INDEX);
-    put(w, "}(");
+    put_opcodes(w, "}(");
     put_word(w, W_AT_FQN);
     pickle_put_text(&w->out, name);
     if (c) {
@@ -243,20 +244,20 @@ static void put_index(struct writer *w, const char *name, const struct dcp_chunk
         put_size(w, c->offsets, num_dims);
     }
     put_word(w, W_AT_INDEX);
-    put(w, "Nub");
+    put_opcodes(w, "Nub");
 }
 
 static void put_place(struct writer *w, const char *path, uint64_t offset, uint64_t length)
 {
     put_new(w, W_PLACE);
-    put(w, "}(");
+    put_opcodes(w, "}(");
     put_word(w, W_AT_RELATIVE_PATH);
     pickle_put_text(&w->out, path);
     put_word(w, W_AT_OFFSET);
     pickle_put_int(&w->out, (int64_t)offset);
     put_word(w, W_AT_LENGTH);
     pickle_put_int(&w->out, (int64_t)length);
-    put(w, "ub");
+    put_opcodes(w, "ub");
 }
 
 static void put_storage_data(struct writer *w, const char *const *paths,
@@ -264,7 +265,7 @@ static void put_storage_data(struct writer *w, const char *const *paths,
                              const struct dcp_object *objects, size_t num_objects)
 {
     size_t count = 0;
-    put(w, "}");
+    put_opcodes(w, "}");
     for (size_t i = 0; i < num_tensors; i++)
         for (size_t k = 0; k < tensors[i].num_chunks; k++) {
             const struct dcp_chunk *c = &tensors[i].chunks[k];
@@ -281,8 +282,10 @@ static void put_storage_data(struct writer *w, const char *const *paths,
     end_dict(w, count);
 }
 
-/* mcore_data: {fqn: {nd_reformulated_orig_global_shape: shape}} of the flattened tensors; nothing
- * if there are none (megatron/core/dist_checkpointing/strategies/resharding.py at core_v0.14.0). */
+/* mcore_data: {fqn: {nd_reformulated_orig_global_shape: shape}} of flattened
+ * tensors; nothing without them
+ * (megatron/core/dist_checkpointing/strategies/resharding.py at
+ * core_v0.14.0). */
 static void put_original_shapes(struct writer *w, const struct dcp_tensor *tensors,
                                 size_t num_tensors)
 {
@@ -292,14 +295,14 @@ static void put_original_shapes(struct writer *w, const struct dcp_tensor *tenso
         if (!t->original_shape) continue;
         if (!count) {
             pickle_put_text(&w->out, "mcore_data");
-            put(w, "}");
+            put_opcodes(w, "}");
         }
         next_entry(w, &count);
         pickle_put_text(&w->out, t->name);
-        put(w, "}(");
+        put_opcodes(w, "}(");
         pickle_put_text(&w->out, "nd_reformulated_orig_global_shape");
         put_size(w, t->original_shape, t->num_original_dims);
-        put(w, "u");
+        put_opcodes(w, "u");
     }
     end_dict(w, count);
 }
@@ -322,9 +325,9 @@ enum status dcp_write_metadata(const char *path, const char *const *paths,
     struct writer w = {.path = path, .err = err};
     TRY(check_dtypes(tensors, num_tensors, err));
     TRY(file_create(path, &w.fd, err));
-    put(&w, "\x80\x02");
+    put_opcodes(&w, "\x80\x02");
     pickle_put_global(&w.out, METADATA, "Metadata");
-    put(&w, ")\x81}(");
+    put_opcodes(&w, ")\x81}(");
     pickle_put_text(&w.out, "state_dict_metadata");
     put_state_dict(&w, tensors, num_tensors, objects, num_objects);
     pickle_put_text(&w.out, "planner_data");
@@ -332,12 +335,12 @@ enum status dcp_write_metadata(const char *path, const char *const *paths,
     pickle_put_text(&w.out, "storage_data");
     put_storage_data(&w, paths, tensors, num_tensors, objects, num_objects);
     pickle_put_text(&w.out, "storage_meta");
-    put(&w, "N");
+    put_opcodes(&w, "N");
     pickle_put_text(&w.out, "version");
     pickle_put_text(&w.out, "1.0.0");
     put_original_shapes(&w, tensors, num_tensors);
-    put(&w, "ub.");
-    flush(&w);
+    put_opcodes(&w, "ub.");
+    flush_metadata(&w);
     strbuf_release(&w.out);
     if (!w.status && durable) w.status = file_sync(w.fd, path, err);
     if (close(w.fd) && !w.status) w.status = fail_errno(err, ERR_IO, "%s: close", path);

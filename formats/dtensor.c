@@ -9,14 +9,14 @@
 enum {
     MAX_MESH_AXES = 32,
     MAX_TORCH_DIMS = 64,
-    /* A rank has one shard where FSDP makes them. Values of a pickle are shared, so that a list of
-     * many would cost a small file nothing each time. */
+    /* FSDP makes one shard per rank. Values of a pickle are shared, so a long
+     * list would be free for a hostile file. */
     MAX_LOCAL_SHARDS = 16,
 };
 
 /* ---- boxes ---- */
 
-/* Puts the axes that cut dimension d into the order in which they cut it. */
+/* Lists the axes that shard dimension d, in the order of sharding. */
 static enum status order_axes(const struct mesh_axis *axes, size_t num_axes, unsigned d,
                               size_t *list, size_t *count, struct error *err)
 {
@@ -29,9 +29,9 @@ static enum status order_axes(const struct mesh_axis *axes, size_t num_axes, uns
             if (!mul_u64(product, axes[list[at++]].size, &product)) break;
         if (product != axes[i].split_factor)
             return fail(err, ERR_UNSUPPORTED,
-                        "dimension %u is cut by axis %zu of the mesh with split factor %" PRIu64
-                        ", which no axes make",
-                        d, i, axes[i].split_factor);
+                        "split factor %" PRIu64
+                        " of mesh axis %zu in dimension %u is not a product of axis sizes",
+                        axes[i].split_factor, i, d);
         memmove(list + at + 1, list + at, (*count - at) * sizeof *list);
         list[at] = i;
         ++*count;
@@ -39,8 +39,8 @@ static enum status order_axes(const struct mesh_axis *axes, size_t num_axes, uns
     return OK;
 }
 
-/* Cuts [*start, *start + *extent) into `size` parts and takes one. */
-static void cut(uint64_t size, uint64_t coordinate, uint64_t *start, uint64_t *extent)
+/* Narrows [*start, *start + *extent) to part `coordinate` of `size` parts. */
+static void narrow_to_shard(uint64_t size, uint64_t coordinate, uint64_t *start, uint64_t *extent)
 {
     const uint64_t chunk = ceil_div_u64(*extent, size);
     uint64_t skip;
@@ -52,14 +52,18 @@ static void cut(uint64_t size, uint64_t coordinate, uint64_t *start, uint64_t *e
 static enum status check_axes(const struct mesh_axis *axes, size_t num_axes, unsigned num_dims,
                               struct error *err)
 {
-    if (num_axes > MAX_MESH_AXES) return fail(err, ERR_CORRUPT, "a mesh of %zu axes", num_axes);
+    if (num_axes > MAX_MESH_AXES)
+        return fail(err, ERR_CORRUPT, "a mesh of %zu axes, at most %d are supported", num_axes,
+                    MAX_MESH_AXES);
     for (size_t i = 0; i < num_axes; i++) {
         if (axes[i].coordinate >= axes[i].size)
             return fail(err, ERR_CORRUPT,
-                        "coordinate %" PRIu64 " on axis %zu of the mesh, which has %" PRIu64,
+                        "coordinate %" PRIu64 " is out of range on mesh axis %zu of size %" PRIu64,
                         axes[i].coordinate, i, axes[i].size);
         if (axes[i].shards && axes[i].dim >= num_dims)
-            return fail(err, ERR_CORRUPT, "dimension %u of %u is cut", axes[i].dim, num_dims);
+            return fail(err, ERR_CORRUPT,
+                        "a mesh axis shards dimension %u of a tensor of %u dimensions", axes[i].dim,
+                        num_dims);
     }
     return OK;
 }
@@ -74,7 +78,7 @@ enum status dtensor_box(const struct mesh_axis *axes, size_t num_axes, unsigned 
         extent[d] = shape[d];
         TRY(order_axes(axes, num_axes, d, list, &count, err));
         for (size_t k = 0; k < count; k++)
-            cut(axes[list[k]].size, axes[list[k]].coordinate, &start[d], &extent[d]);
+            narrow_to_shard(axes[list[k]].size, axes[list[k]].coordinate, &start[d], &extent[d]);
     }
     return OK;
 }
@@ -94,7 +98,7 @@ static bool as_size(const struct value *v, uint64_t *out)
     return true;
 }
 
-/* A tuple or list of sizes; NULL: it is none. */
+/* A tuple or list of sizes; NULL: another kind of value. */
 static const uint64_t *as_sizes(struct arena *a, const struct value *v)
 {
     if (!is_sequence(v) || v->count > MAX_TORCH_DIMS) return NULL;
@@ -120,25 +124,25 @@ bool dtensor_matches(const struct value *v)
     return v && (v->kind == VALUE_TENSOR || is_class(v, "DTensor") || is_class(v, "ShardedTensor"));
 }
 
-/* A plain tensor of the shape of its box. */
+/* Adds a plain tensor with the shape of its box. */
 static enum status set_part(struct dtensor *out, const struct value *local, const uint64_t *start,
                             const uint64_t *extent, struct error *err)
 {
     if (!local || local->kind != VALUE_TENSOR)
-        return fail(err, ERR_CORRUPT, "its local tensor is no plain tensor");
+        return fail(err, ERR_CORRUPT, "its local tensor is not a plain tensor");
     const struct value_tensor *t = local->tensor;
     if (t->num_dims != out->num_dims)
-        return fail(err, ERR_CORRUPT, "its local tensor has %u dimensions, it %u", t->num_dims,
-                    out->num_dims);
+        return fail(err, ERR_CORRUPT, "its local tensor has %u dimensions, the whole tensor %u",
+                    t->num_dims, out->num_dims);
     for (unsigned d = 0; d < t->num_dims; d++)
         if (t->shape[d] != extent[d])
             return fail(err, ERR_CORRUPT,
                         "dimension %u of its local tensor has %" PRIu64
-                        " elements, its part %" PRIu64,
+                        " elements, expected %" PRIu64,
                         d, t->shape[d], extent[d]);
     if (out->num_parts && t->dtype != out->dtype)
-        return fail(err, ERR_CORRUPT, "its parts are %s and %s", dtype_infos[out->dtype].name,
-                    dtype_infos[t->dtype].name);
+        return fail(err, ERR_CORRUPT, "its parts have dtypes %s and %s",
+                    dtype_infos[out->dtype].name, dtype_infos[t->dtype].name);
     out->dtype = t->dtype;
     out->parts[out->num_parts++] = (struct dtensor_part){local, start, extent};
     return OK;
@@ -155,7 +159,7 @@ static enum status set_shape(struct dtensor *out, struct arena *a, const struct 
 
 /* ---- DTensor ---- */
 
-static bool product_of(const struct value *v, uint64_t *out)
+static bool product_of_sizes(const struct value *v, uint64_t *out)
 {
     uint64_t n;
     *out = 1;
@@ -166,7 +170,7 @@ static bool product_of(const struct value *v, uint64_t *out)
     return true;
 }
 
-/* The axes as a layout has them: `axes` of flat layouts, or `shape` of numbers and tuples. */
+/* Axis sizes: `axes` of flat layouts, or `shape` of numbers and tuples. */
 static bool sizes_of_layout(const struct value *layout, struct mesh_axis *axes, size_t *num_axes)
 {
     const struct value *flat = value_get(layout, "axes"), *shape = value_get(layout, "shape");
@@ -180,7 +184,8 @@ static bool sizes_of_layout(const struct value *layout, struct mesh_axis *axes, 
     if (!is_sequence(of) || of->count > MAX_MESH_AXES) return false;
     *num_axes = of->count;
     for (uint32_t i = 0; i < of->count; i++)
-        if (!product_of(flat ? value_get(of->items[i], "shape") : of->items[i], &axes[i].size))
+        if (!product_of_sizes(flat ? value_get(of->items[i], "shape") : of->items[i],
+                              &axes[i].size))
             return false;
     return true;
 }
@@ -198,7 +203,7 @@ static bool sizes_of_mesh(const struct value *mesh, struct mesh_axis *axes, size
     return true;
 }
 
-/* The axes without placements. *outside: the rank is not in the mesh. */
+/* Axes without placements. *outside: the rank is not in the mesh. */
 static enum status read_mesh(const struct value *mesh, struct mesh_axis *axes, size_t *num_axes,
                              bool *outside, struct error *err)
 {
@@ -212,11 +217,11 @@ static enum status read_mesh(const struct value *mesh, struct mesh_axis *axes, s
                     *num_axes);
     for (size_t i = 0; i < *num_axes; i++)
         if (!as_size(at->items[i], &axes[i].coordinate))
-            return fail(err, ERR_CORRUPT, "coordinate %zu of the rank is no number", i);
+            return fail(err, ERR_CORRUPT, "coordinate %zu of the rank is not a number", i);
     return OK;
 }
 
-/* A member of a placement, by BUILD or as an argument. */
+/* A member of a placement, set by BUILD or as an argument. */
 static bool placement_member(const struct value *v, const char *name, uint32_t at, int64_t *out)
 {
     const struct value_object *o = v->object;
@@ -232,16 +237,19 @@ static enum status read_placement(const struct value *v, unsigned num_dims, stru
     const bool strided = is_class(v, "_StridedShard");
     if (is_class(v, "Replicate")) return OK;
     if (!strided && !is_class(v, "Shard"))
-        return fail(err, ERR_UNSUPPORTED, "its placement is %s: only Shard and Replicate are read",
-                    *class_name(v) ? class_name(v) : "no object");
+        return fail(err, ERR_UNSUPPORTED,
+                    "its placement %s is not supported (Shard, _StridedShard, Replicate)",
+                    *class_name(v) ? class_name(v) : "without a class");
     if (!placement_member(v, "dim", 0, &dim))
         return fail(err, ERR_CORRUPT, "a placement %s has no dim", class_name(v));
     if (strided && !placement_member(v, "split_factor", 1, &factor))
         return fail(err, ERR_CORRUPT, "a placement %s has no split_factor", class_name(v));
     if (dim < 0) dim += num_dims;
     if (dim < 0 || dim >= num_dims || factor < 1)
-        return fail(err, ERR_CORRUPT, "a placement %s of dim %" PRId64 " of %u", class_name(v), dim,
-                    num_dims);
+        return fail(err, ERR_CORRUPT,
+                    "placement %s has dim %" PRId64 " and split factor %" PRId64
+                    " for a tensor of %u dimensions",
+                    class_name(v), dim, factor, num_dims);
     axis->shards = true;
     axis->dim = (unsigned)dim;
     axis->split_factor = (uint64_t)factor;
@@ -254,7 +262,7 @@ static enum status read_spec(const struct value *spec, unsigned num_dims, struct
     const struct value *placements = value_get(spec, "placements");
     TRY(read_mesh(value_get(spec, "mesh"), axes, num_axes, outside, err));
     if (!is_sequence(placements) || placements->count != *num_axes)
-        return fail(err, ERR_CORRUPT, "it has not one placement for each of %zu axes of its mesh",
+        return fail(err, ERR_CORRUPT, "its placements do not match the %zu axes of its mesh",
                     *num_axes);
     for (size_t i = 0; i < *num_axes; i++)
         TRY(read_placement(placements->items[i], num_dims, &axes[i], err));
@@ -288,12 +296,12 @@ static enum status read_shard(struct dtensor *out, struct arena *a, const struct
                        *sizes = value_get(metadata, "shard_sizes");
     const uint64_t *start = as_sizes(a, offsets), *extent = as_sizes(a, sizes);
     if (!start || !extent || offsets->count != out->num_dims || sizes->count != out->num_dims)
-        return fail(err, ERR_CORRUPT, "a shard has not %u offsets and sizes", out->num_dims);
+        return fail(err, ERR_CORRUPT, "a shard does not have %u offsets and sizes", out->num_dims);
     for (unsigned d = 0; d < out->num_dims; d++)
         if (start[d] > out->shape[d] || extent[d] > out->shape[d] - start[d])
             return fail(err, ERR_CORRUPT,
-                        "a shard has %" PRIu64 " elements from %" PRIu64
-                        " of dimension %u of %" PRIu64,
+                        "a shard has %" PRIu64 " elements at %" PRIu64
+                        " along dimension %u, which has %" PRIu64,
                         extent[d], start[d], d, out->shape[d]);
     return set_part(out, value_get(shard, "tensor"), start, extent, err);
 }
@@ -306,7 +314,9 @@ static enum status read_sharded(struct dtensor *out, struct arena *a, const stru
         return fail(err, ERR_CORRUPT, "a ShardedTensor without shards");
     const struct value *shards = state->items[0];
     if (shards->count > MAX_LOCAL_SHARDS)
-        return fail(err, ERR_UNSUPPORTED, "%u shards of one tensor in one rank", shards->count);
+        return fail(err, ERR_UNSUPPORTED,
+                    "%u shards of one tensor in one rank, at most %d are supported", shards->count,
+                    MAX_LOCAL_SHARDS);
     TRY(set_shape(out, a, value_get(state->items[1], "size"), err));
     out->parts = arena_array(a, shards->count + 1u, sizeof *out->parts);
     for (uint32_t i = 0; i < shards->count; i++)
@@ -322,7 +332,7 @@ enum status dtensor_read(struct dtensor *out, struct arena *a, const struct valu
     *out = (struct dtensor){.sharded = true};
     if (is_class(v, "DTensor")) return read_dtensor(out, a, v, err);
     if (is_class(v, "ShardedTensor")) return read_sharded(out, a, v, err);
-    if (!v || v->kind != VALUE_TENSOR) return fail(err, ERR_CORRUPT, "it is no tensor");
+    if (!v || v->kind != VALUE_TENSOR) return fail(err, ERR_CORRUPT, "it is not a tensor");
     out->sharded = false;
     out->num_dims = v->tensor->num_dims;
     out->shape = v->tensor->shape;

@@ -17,7 +17,7 @@
 
 const char hf_model[] = "model", hf_optimizer[] = "optimizer";
 
-/* The names of a set of files. */
+/* File names of a set of weights. */
 struct spelling {
     const char *single, *index, *prefix, *suffix;
 };
@@ -25,7 +25,7 @@ struct spelling {
     {                                                                                              \
         base suffix, base suffix ".index.json", base "-", suffix                                   \
     }
-/* The two spellings of the same thing. */
+/* Both spellings of the same weights. */
 static const struct spelling spellings[] = {SPELLING("model", ".safetensors"),
                                             SPELLING("pytorch_model", ".bin")};
 static const struct spelling of_optimizer = SPELLING("optimizer", ".safetensors");
@@ -99,20 +99,20 @@ const char *hf_folder_resolve(struct arena *a, const char *path)
 
 /* ---- opening ---- */
 
-/* A file that is not there, or a link whose target is not: say what one usually does about it. */
-static enum status missing(const struct folder *f, const char *name, const char *who,
-                           struct error *err)
+/* Reports a missing file or a dangling link, with the usual remedy. */
+static enum status fail_missing_file(const struct folder *f, const char *name, const char *who,
+                                     struct error *err)
 {
     const char *path = path_join(f->a, f->path, name);
     struct stat st;
     if (path_is_folder(path))
-        return fail(err, ERR_CORRUPT, "%s: a folder, where a file of weights is expected", path);
+        return fail(err, ERR_CORRUPT, "%s: a folder, expected a file of weights", path);
     if (lstat(path, &st) == 0)
         return fail(err, ERR_IO,
-                    "%s: a link to a file that is not there: a download that did not "
-                    "finish; repeat `hf download`",
+                    "%s: a link to a missing file: the download did not finish; repeat `hf "
+                    "download`",
                     path);
-    return fail(err, ERR_IO, "%s: not there%s%s; a download that did not finish?", path,
+    return fail(err, ERR_IO, "%s: missing%s%s; did the download finish?", path,
                 *who ? ", but named by " : "", who);
 }
 
@@ -132,7 +132,7 @@ static enum status open_weights(struct folder *f, const char *name, const char *
     const char *path = path_join(f->a, f->path, name);
     size_t length = strlen(name), suffix = strlen(".bin");
     f->num_files++;
-    if (!path_is_file(path)) return missing(f, name, who, err);
+    if (!path_is_file(path)) return fail_missing_file(f, name, who, err);
     if (length > suffix && strcmp(name + length - suffix, ".bin") == 0)
         return open_torch(f, path, err);
     TRY(safetensors_open(f->s, path, &info, err));
@@ -170,16 +170,16 @@ static enum status collect_files(struct index *x, struct error *err)
         if (!file)
             return fail(err, ERR_CORRUPT, "%s: the file of %s is not a string", x->name, i->string);
         if (!path_is_safe(file))
-            return fail(err, ERR_CORRUPT, "%s: %s is in \"%s\", which leaves the folder", x->name,
-                        i->string, file);
+            return fail(err, ERR_CORRUPT, "%s: %s is in \"%s\", which is outside the folder",
+                        x->name, i->string, file);
         if (!map_add(&x->shards, file, x->num_files, NULL)) continue;
         *ARENA_PUSH(x->f->a, x->files, x->num_files, x->capacity) = file;
     }
     return x->num_files ? OK : fail(err, ERR_CORRUPT, "%s: weight_map is empty", x->name);
 }
 
-/* Every name of the index is in the file it says, and the files hold no other. Tensors before
- * first_tensor are of other files. */
+/* Checks that each name of the index is in its file, and that the files hold no
+ * other. Tensors before first_tensor are from other files. */
 static enum status compare_names(const struct index *x, const size_t *file_of_tensor,
                                  size_t first_tensor, struct error *err)
 {
@@ -189,12 +189,11 @@ static enum status compare_names(const struct index *x, const size_t *file_of_te
         size_t t, file = 0;
         (void)map_get(&x->shards, i->valuestring, &file);
         if (!map_get(&s->names, i->string, &t) || t < first_tensor)
-            return fail(err, ERR_CORRUPT, "%s: %s is in %s by the index, and in no file", x->name,
+            return fail(err, ERR_CORRUPT, "%s: the index has %s in %s, but no file has it", x->name,
                         i->string, i->valuestring);
         if (file_of_tensor[t - first_tensor] != file)
-            return fail(err, ERR_CORRUPT, "%s: %s is in %s by the index, and in %s in fact",
-                        x->name, i->string, i->valuestring,
-                        x->files[file_of_tensor[t - first_tensor]]);
+            return fail(err, ERR_CORRUPT, "%s: the index has %s in %s, but it is in %s", x->name,
+                        i->string, i->valuestring, x->files[file_of_tensor[t - first_tensor]]);
     }
     if (count == s->num_tensors - first_tensor) return OK;
     struct map names = {0};
@@ -204,7 +203,7 @@ static enum status compare_names(const struct index *x, const size_t *file_of_te
     while (t < s->num_tensors && map_get(&names, s->tensors[t].name, NULL))
         t++;
     map_release(&names);
-    return fail(err, ERR_CORRUPT, "%s: %s is in %s and not in the index", x->name,
+    return fail(err, ERR_CORRUPT, "%s: %s is in %s, but not in the index", x->name,
                 s->tensors[t].name, x->files[file_of_tensor[t - first_tensor]]);
 }
 
@@ -240,12 +239,12 @@ static enum status open_index(struct folder *f, const char *name, struct error *
 
 /* ---- shards without an index ---- */
 
-static int by_name(const void *a, const void *b)
+static int by_shard_name(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The names of all shards in the folder, sorted, if there are any. */
+/* All shards in the folder, sorted. */
 static enum status find_shards(const struct folder *f, const struct spelling *sp,
                                const char ***names, size_t *count, struct error *err)
 {
@@ -259,7 +258,7 @@ static enum status find_shards(const struct folder *f, const struct spelling *sp
         if (shard_number(sp, list.names[i], &k, &n))
             *ARENA_PUSH(f->a, *names, *count, capacity) = list.names[i];
     }
-    if (*count) qsort(*names, *count, sizeof **names, by_name);
+    if (*count) qsort(*names, *count, sizeof **names, by_shard_name);
     return OK;
 }
 
@@ -278,25 +277,24 @@ static enum status open_unindexed(struct folder *f, const struct spelling *sp, c
     }
     if (f->num_files != of)
         return fail(err, ERR_CORRUPT,
-                    "%s: shard %zu of %u is not there, nor %s; a download that did "
-                    "not finish?",
-                    f->path, f->num_files + 1, of, sp->index);
+                    "%s: shard %zu of %u and %s are missing; did the download finish?", f->path,
+                    f->num_files + 1, of, sp->index);
     return OK;
 }
 
-static enum status no_weights(const struct folder *f, struct error *err)
+static enum status fail_no_weights(const struct folder *f, struct error *err)
 {
     struct name_list list;
     if (folder_list(f->path, f->a, &list, err)) return err->code;
     for (size_t i = 0; i < list.count; i++) {
         const char *dot = strrchr(list.names[i], '.');
         if (dot && strcmp(dot, ".incomplete") == 0)
-            return fail(err, ERR_IO, "%s: only %s: a download that did not finish", f->path,
+            return fail(err, ERR_IO, "%s: only %s: the download did not finish", f->path,
                         list.names[i]);
     }
     return fail(err, ERR_IO,
-                "%s: its weights are missing: there is neither model.safetensors nor an index "
-                "nor numbered shards, nor pytorch_model.bin; download them again",
+                "%s: its weights are missing: no model.safetensors, index, numbered shards or "
+                "pytorch_model.bin; download them again",
                 f->path);
 }
 
@@ -336,15 +334,15 @@ enum status hf_folder_open(struct stored *s, const char *folder, size_t *num_fil
     for (size_t i = 0; i < NUM_SPELLINGS && !found; i++)
         TRY(open_spelling(&f, &spellings[i], &found, err));
     if (num_files) *num_files = f.num_files;
-    return found ? OK : no_weights(&f, err);
+    return found ? OK : fail_no_weights(&f, err);
 }
 
-/* ---- cutting ---- */
+/* ---- sharding ---- */
 
 size_t hf_split_shards(const uint64_t *bytes, size_t num_tensors, uint64_t max_bytes,
                        uint32_t *shard)
 {
-    const uint32_t open = UINT32_MAX; /* in the shard that is being filled, of no number yet */
+    const uint32_t open = UINT32_MAX; /* in the open shard, without a number yet */
     size_t closed = 0, first_open = 0;
     uint64_t filled = 0;
     bool any_open = false;

@@ -104,7 +104,7 @@ static void complete_sets_do_without_an_index(void **state)
     write_two_shards();
     opens(2, 2, 0);
     unlink(in_folder("model-00002-of-00002.safetensors"));
-    is_refused(ERR_CORRUPT, "shard 2 of 2 is not there");
+    is_refused(ERR_CORRUPT, "shard 2 of 2 and model.safetensors.index.json are missing");
     write_tensors("model-00001-of-00003.safetensors", "c");
     is_refused(ERR_CORRUPT, "two sets");
 }
@@ -116,17 +116,17 @@ static void index_and_files_must_agree(void **state)
     write_text("model.safetensors.index.json",
                "{\"weight_map\":{\"a\":\"model-00001-of-00002.safetensors\",\"b\":\"model-00001-of-"
                "00002.safetensors\"}}");
-    is_refused(ERR_CORRUPT, "in no file");
+    is_refused(ERR_CORRUPT, "but no file has it");
     path_remove(in_folder("model.safetensors.index.json"), &err);
     write_tensors("model-00001-of-00002.safetensors2", "");
     unlink(in_folder("model-00001-of-00002.safetensors"));
     write_tensors("model-00001-of-00002.safetensors", "ac");
     write_text("model.safetensors.index.json", two_shards);
-    is_refused(ERR_CORRUPT, "c is in model-00001-of-00002.safetensors and not in the index");
+    is_refused(ERR_CORRUPT, "c is in model-00001-of-00002.safetensors, but not in the index");
     unlink(in_folder("model-00002-of-00002.safetensors"));
-    is_refused(ERR_IO, "not there, but named by");
+    is_refused(ERR_IO, "missing, but named by");
     assert_int_equal(symlink("nowhere", in_folder("model-00002-of-00002.safetensors")), 0);
-    is_refused(ERR_IO, "a link to a file that is not there");
+    is_refused(ERR_IO, "a link to a missing file");
 }
 
 static void a_tensor_in_two_shards_is_refused(void **state)
@@ -142,10 +142,10 @@ static void names_that_leave_the_folder_are_refused(void **state)
 {
     (void)state;
     write_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../x.safetensors\"}}");
-    is_refused(ERR_CORRUPT, "leaves the folder");
+    is_refused(ERR_CORRUPT, "outside the folder");
     unlink(in_folder("model.safetensors.index.json"));
     write_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":\"/etc/passwd\"}}");
-    is_refused(ERR_CORRUPT, "leaves the folder");
+    is_refused(ERR_CORRUPT, "outside the folder");
 }
 
 static void broken_indexes_are_refused(void **state)
@@ -168,13 +168,13 @@ static void broken_indexes_are_refused(void **state)
 static void nothing_or_half_a_download_is_said_so(void **state)
 {
     (void)state;
-    is_refused(ERR_IO, "its weights are missing: there is neither model.safetensors nor an index");
+    is_refused(ERR_IO, "its weights are missing: no model.safetensors, index, numbered shards");
     assert_false(hf_folder_has_weights(folder));
     mkdir(in_folder("model.safetensors"), 0777);
-    is_refused(ERR_CORRUPT, "model.safetensors: a folder, where a file of weights is expected");
+    is_refused(ERR_CORRUPT, "model.safetensors: a folder, expected a file of weights");
     rmdir(in_folder("model.safetensors"));
     write_text("abc.incomplete", "");
-    is_refused(ERR_IO, "only abc.incomplete: a download that did not finish");
+    is_refused(ERR_IO, "only abc.incomplete: the download did not finish");
 }
 
 /* ---- the optimizer ---- */
@@ -212,19 +212,19 @@ static void states_are_found_as_weights_are(void **state)
     write_tensors("model.safetensors", "ab");
     states_are(0, 0);
     write_tensors("optimizer-00001-of-00002.safetensors", "x");
-    states_are_refused(ERR_CORRUPT, "shard 2 of 2 is not there, nor optimizer.safetensors.index");
+    states_are_refused(ERR_CORRUPT, "shard 2 of 2 and optimizer.safetensors.index");
     write_tensors("optimizer-00002-of-00002.safetensors", "yz");
     states_are(3, 2);
     write_text("optimizer.safetensors.index.json",
                "{\"weight_map\":{\"x\":\"optimizer-00001-of-00002.safetensors\"}}");
     states_are(1, 1);
     unlink(in_folder("optimizer-00001-of-00002.safetensors"));
-    states_are_refused(ERR_IO, "not there, but named by");
+    states_are_refused(ERR_IO, "missing, but named by");
     write_tensors("optimizer.safetensors", "x");
     states_are(1, 1);
     unlink(in_folder("optimizer.safetensors"));
     unlink(in_folder("optimizer.safetensors.index.json"));
-    states_are_refused(ERR_CORRUPT, "shard 1 of 2 is not there");
+    states_are_refused(ERR_CORRUPT, "shard 1 of 2 and ");
 }
 
 static void an_index_of_states_names_no_weights(void **state)
@@ -234,15 +234,15 @@ static void an_index_of_states_names_no_weights(void **state)
     write_tensors("states.safetensors", "x");
     write_text("optimizer.safetensors.index.json",
                "{\"weight_map\":{\"x\":\"states.safetensors\",\"a\":\"states.safetensors\"}}");
-    states_are_refused(ERR_CORRUPT, "a is in states.safetensors by the index, and in no file");
+    states_are_refused(ERR_CORRUPT, "the index has a in states.safetensors, but no file has it");
     unlink(in_folder("optimizer.safetensors.index.json"));
     write_text("optimizer.safetensors.index.json",
                "{\"weight_map\":{\"a\":\"model.safetensors\"}}");
-    states_are_refused(ERR_CORRUPT, "tensor a: a second one of that name; the first is in");
+    states_are_refused(ERR_CORRUPT, "tensor a: appears twice, first in");
     unlink(in_folder("optimizer.safetensors.index.json"));
     write_text("optimizer.safetensors.index.json",
                "{\"weight_map\":{\"a\":\"../optimizer.safetensors\"}}");
-    states_are_refused(ERR_CORRUPT, "leaves the folder");
+    states_are_refused(ERR_CORRUPT, "outside the folder");
 }
 
 static void states_alone_are_no_model(void **state)
@@ -277,7 +277,8 @@ static void a_hub_cache_is_followed_to_its_snapshot(void **state)
 static void shards_are_cut_as_hugging_face_cuts_them(void **state)
 {
     (void)state;
-    /* 12 is larger than a shard may be: it gets one at once, before the open one is closed. */
+    /* 12 is larger than a shard may be: it gets one at once, before the open
+     * one is closed. */
     const uint64_t bytes[] = {4, 5, 12, 1, 3, 10, 2};
     const uint32_t want[] = {1, 1, 0, 1, 2, 3, 4};
     uint32_t shard[7];

@@ -23,7 +23,7 @@ bool hub_name_parse(struct arena *a, const char *text, struct hub_name *out)
     return true;
 }
 
-/* A variable's folder, "~" as the home; NULL where it is not set, or empty. */
+/* The folder in a variable, with "~" as the home; NULL: unset or empty. */
 static const char *folder_of(struct arena *a, const char *variable)
 {
     const char *value = getenv(variable), *home = getenv("HOME");

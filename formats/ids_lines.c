@@ -12,7 +12,7 @@
 #include "common/memory.h"
 #include "common/threads.h"
 
-/* A label that does not count, in Hugging Face's data sets. */
+/* Hugging Face's label of a token without loss. */
 enum { IGNORED_LABEL = -100 };
 
 struct reader {
@@ -27,7 +27,7 @@ struct reader {
 
 /* ---- one line ---- */
 
-/* The list of ids. */
+/* Finds the list of ids. */
 static enum status find_ids(const cJSON *o, const cJSON **ids, struct error *err)
 {
     static const char *const names[] = {"ids", "input_ids", "tokens"};
@@ -37,16 +37,16 @@ static enum status find_ids(const cJSON *o, const cJSON **ids, struct error *err
         if (!item) continue;
         if (*ids)
             return fail(err, ERR_CORRUPT, "two lists of ids, %s and %s", (*ids)->string, names[i]);
-        if (!cJSON_IsArray(item)) return fail(err, ERR_CORRUPT, "%s is no list", names[i]);
+        if (!cJSON_IsArray(item)) return fail(err, ERR_CORRUPT, "%s is not a list", names[i]);
         *ids = item;
     }
     if (*ids) return OK;
     return fail(err, ERR_CORRUPT, "%s",
                 cJSON_IsObject(o) ? "no list \"ids\", \"input_ids\" or \"tokens\""
-                                  : "no object such as {\"ids\": [1, 2, 3]}");
+                                  : "not an object such as {\"ids\": [1, 2, 3]}");
 }
 
-static void make_room(struct reader *r, size_t count)
+static void reserve_ids(struct reader *r, size_t count)
 {
     if (count <= r->capacity) return;
     r->capacity = count + count / 2;
@@ -57,11 +57,11 @@ static void make_room(struct reader *r, size_t count)
 static enum status take_ids(struct reader *r, const cJSON *list, size_t *count, struct error *err)
 {
     size_t i = 0;
-    make_room(r, (size_t)cJSON_GetArraySize(list));
+    reserve_ids(r, (size_t)cJSON_GetArraySize(list));
     for (const cJSON *c = list->child; c; c = c->next, i++) {
         uint64_t id;
         if (!json_as_u64(c, &id) || id > INT32_MAX)
-            return fail(err, ERR_CORRUPT, "%s: element %zu is no token id from 0 to %d",
+            return fail(err, ERR_CORRUPT, "%s: element %zu is not a token id from 0 to %d",
                         list->string, i, INT32_MAX);
         r->ids[i] = (int32_t)id;
         r->mask[i] = 1;
@@ -70,7 +70,7 @@ static enum status take_ids(struct reader *r, const cJSON *list, size_t *count, 
     return OK;
 }
 
-/* One element of loss_mask. */
+/* An element of loss_mask. */
 static bool as_mask(const cJSON *item, int32_t id, uint8_t *mask)
 {
     int64_t n = cJSON_IsTrue(item);
@@ -80,7 +80,7 @@ static bool as_mask(const cJSON *item, int32_t id, uint8_t *mask)
     return n == 0 || n == 1;
 }
 
-/* One element of labels. */
+/* An element of labels. */
 static bool as_label(const cJSON *item, int32_t id, uint8_t *mask)
 {
     int64_t n;
@@ -101,13 +101,13 @@ static enum status take_mask(struct reader *r, const cJSON *list, size_t k, size
                              struct error *err)
 {
     size_t i = 0;
-    if (!cJSON_IsArray(list)) return fail(err, ERR_CORRUPT, "%s is no list", masks[k].name);
+    if (!cJSON_IsArray(list)) return fail(err, ERR_CORRUPT, "%s is not a list", masks[k].name);
     if ((size_t)cJSON_GetArraySize(list) != count)
         return fail(err, ERR_CORRUPT, "%s has %d elements, but there are %zu ids", masks[k].name,
                     cJSON_GetArraySize(list), count);
     for (const cJSON *c = list->child; c; c = c->next, i++)
         if (!masks[k].take(c, r->ids[i], &r->mask[i]))
-            return fail(err, ERR_CORRUPT, "%s: element %zu, expected %s", masks[k].name, i,
+            return fail(err, ERR_CORRUPT, "%s: element %zu is not %s", masks[k].name, i,
                         masks[k].expected);
     return OK;
 }
@@ -123,7 +123,7 @@ static enum status take_object(struct reader *r, const cJSON *o, struct ids_line
         const cJSON *mask = json_get(o, masks[k].name);
         if (!mask) continue;
         if (line->has_mask)
-            return fail(err, ERR_CORRUPT, "both %s and %s", masks[0].name, masks[1].name);
+            return fail(err, ERR_CORRUPT, "found both %s and %s", masks[0].name, masks[1].name);
         TRY(take_mask(r, mask, k, line->count, err));
         line->has_mask = true;
     }
@@ -149,9 +149,9 @@ static bool is_blank(const char *text, size_t length)
     return strspn(text, " \t\r\n") >= length;
 }
 
-static enum status read_all(struct reader *r, const char *path,
-                            enum status (*visit)(void *, const struct ids_line *, struct error *),
-                            void *context, struct error *err)
+static enum status read_lines(struct reader *r, const char *path,
+                              enum status (*visit)(void *, const struct ids_line *, struct error *),
+                              void *context, struct error *err)
 {
     struct ids_line line;
     ssize_t length;
@@ -177,7 +177,7 @@ enum status ids_lines_read(const char *path,
     TRY(file_open(path, &fd, NULL, err));
     r.file = fdopen(fd, "r");
     if (!r.file) return fail_errno(err, ERR_IO, "%s", path);
-    enum status st = read_all(&r, path, visit, context, err);
+    enum status st = read_lines(&r, path, visit, context, err);
     (void)fclose(r.file);
     free(r.text);
     free(r.ids);

@@ -2,9 +2,10 @@
  *
  *   {"ids": [1, 2, 3], "loss_mask": [0, 1, 1]}
  *
- * "ids" may be called "input_ids" or "tokens". "loss_mask" (1 or true: the token counts as a label)
- * may be left out: then all tokens count; "labels" stands for it, too: -100 for a token that does
- * not count, else the id itself. Other members are ignored, and so are empty lines. */
+ * "ids" may be called "input_ids" or "tokens". "loss_mask" (1 or true: the
+ * token counts as a label) is optional: without it all tokens count. "labels"
+ * may replace it: -100 for a token that does not count, else the id itself.
+ * Ignores other members and empty lines. */
 #ifndef FERRY_FORMATS_IDS_LINES_H
 #define FERRY_FORMATS_IDS_LINES_H
 
@@ -22,8 +23,9 @@ struct ids_line {
     bool has_mask;
 };
 
-/* Calls visit for each document in turn; its pointers hold for the call. ERR_CORRUPT names file and
- * line: no JSON, no ids or two lists of them, an id that is none, a mask of another length. */
+/* Calls visit for each document in turn; its pointers are valid during the
+ * call. ERR_CORRUPT names file and line: invalid JSON, no ids or two lists of
+ * them, an invalid id, a mask of another length. */
 MUST_CHECK enum status
 ids_lines_read(const char *path,
                enum status (*visit)(void *context, const struct ids_line *line, struct error *err),

@@ -2,7 +2,7 @@
 
 #include "tests/folder.h"
 
-/* What was read, as text: "1: 1 2/0 3; ", ids with "/0" where the mask is 0. */
+/* The documents read, as text: "1: 1 2/0 3; ", "/0" where the mask is 0. */
 static char seen[1024];
 
 static enum status take(void *context, const struct ids_line *line, struct error *error)
@@ -43,19 +43,19 @@ static const struct {
     const char *line, *message;
 } bad[] = {
     {"{\"ids\": [1, 2}", "column"},
-    {"[1, 2]", "no object such as"},
+    {"[1, 2]", "not an object such as"},
     {"{\"id\": [1]}", "no list \"ids\", \"input_ids\" or \"tokens\""},
-    {"{\"ids\": 3}", "ids is no list"},
+    {"{\"ids\": 3}", "ids is not a list"},
     {"{\"ids\": [1], \"tokens\": [1]}", "two lists of ids, ids and tokens"},
-    {"{\"ids\": [1, -2]}", "ids: element 1 is no token id"},
-    {"{\"tokens\": [2147483648]}", "tokens: element 0 is no token id from 0 to 2147483647"},
-    {"{\"ids\": [1.5]}", "element 0 is no token id"},
-    {"{\"ids\": [\"a\"]}", "element 0 is no token id"},
+    {"{\"ids\": [1, -2]}", "ids: element 1 is not a token id"},
+    {"{\"tokens\": [2147483648]}", "tokens: element 0 is not a token id from 0 to 2147483647"},
+    {"{\"ids\": [1.5]}", "element 0 is not a token id"},
+    {"{\"ids\": [\"a\"]}", "element 0 is not a token id"},
     {"{\"ids\": [1, 2], \"loss_mask\": [1]}", "loss_mask has 1 elements, but there are 2 ids"},
-    {"{\"ids\": [1], \"loss_mask\": [2]}", "loss_mask: element 0, expected 0 or 1"},
-    {"{\"ids\": [1], \"loss_mask\": 1}", "loss_mask is no list"},
-    {"{\"ids\": [1], \"labels\": [2]}", "labels: element 0, expected -100 or the id"},
-    {"{\"ids\": [1], \"labels\": [1], \"loss_mask\": [1]}", "both loss_mask and labels"},
+    {"{\"ids\": [1], \"loss_mask\": [2]}", "loss_mask: element 0 is not 0 or 1"},
+    {"{\"ids\": [1], \"loss_mask\": 1}", "loss_mask is not a list"},
+    {"{\"ids\": [1], \"labels\": [2]}", "labels: element 0 is not -100 or the id"},
+    {"{\"ids\": [1], \"labels\": [1], \"loss_mask\": [1]}", "found both loss_mask and labels"},
     {"{\"ids\": [1]} x", "column"},
 };
 

@@ -17,8 +17,8 @@ enum {
     SEQUENCES_AT = DTYPE_AT + 1,
     DOCUMENTS_AT = SEQUENCES_AT + 8,
     HEADER_BYTES = DOCUMENTS_AT + 8, /* lengths follow */
-    WINDOW = 1024,                   /* sequences that are looked at at once */
-    RUN = 4096,                      /* tokens that are read at once */
+    WINDOW = 1024,                   /* sequences in memory at once */
+    RUN = 4096,                      /* tokens read at once */
 };
 
 /* ---- element types ---- */
@@ -43,8 +43,8 @@ LOADER(int64_t)
 // clang-format off
 static const struct element {
     enum dtype dtype;
-    unsigned code; /* in an index; 0: in none */
-    bool is_raw;   /* may be that of a raw file */
+    unsigned code; /* in an index; 0: not there */
+    bool is_raw;   /* allowed in a raw file */
     void (*load)(int64_t *to, const void *from, size_t n); /* NULL: no token ids */
 } elements[] = {
     {DT_U8,  1, false, load_uint8_t},
@@ -104,7 +104,7 @@ static enum status check_sequence(const struct indexed_dataset *d, uint64_t sequ
     return OK;
 }
 
-/* Sequences [first, first + count), at most WINDOW. */
+/* Loads sequences [first, first + count), at most WINDOW. */
 static enum status load_window(const struct indexed_dataset *d, uint64_t first, size_t count,
                                struct window *w, struct error *err)
 {
@@ -152,7 +152,7 @@ static enum status check_magic(const struct indexed_dataset *d, const uint8_t *h
 {
     if (bytes >= sizeof magic && memcmp(head, magic, sizeof magic) == 0) return OK;
     const char *what = sniff_name(head, bytes);
-    if (what) return fail(err, ERR_CORRUPT, "%s: this is %s, no index", d->index.path, what);
+    if (what) return fail(err, ERR_CORRUPT, "%s: this is %s, not an index", d->index.path, what);
     struct strbuf found = {0};
     strbuf_add_escaped(&found, (const char *)head, min_u64(bytes, sizeof magic));
     enum status st = fail(err, ERR_CORRUPT, "%s: byte 0: \"%s\", expected MMIDIDX and two zeros",
@@ -175,8 +175,8 @@ static enum status take_dtype(struct indexed_dataset *d, unsigned code, struct e
                 d->index.path, DTYPE_AT, dtype_infos[d->dtype].name);
 }
 
-/* Whether the file is as long as its counts say, with modes or without. */
-static enum status check_size(struct indexed_dataset *d, uint64_t entries, struct error *err)
+/* Whether the file's length matches its counts, with modes or without. */
+static enum status check_index_size(struct indexed_dataset *d, uint64_t entries, struct error *err)
 {
     enum { OF_SEQUENCE = sizeof(int32_t) + sizeof(int64_t), OF_ENTRY = sizeof(int64_t) };
     uint64_t left = d->index.size_bytes - HEADER_BYTES;
@@ -189,8 +189,8 @@ static enum status check_size(struct indexed_dataset *d, uint64_t entries, struc
     if (fits && (left == all || (left > all && left - all == d->num_sequences))) return OK;
     return fail(err, ERR_CORRUPT,
                 "%s: bytes %d and %d: %" PRIu64 " sequences and %" PRIu64
-                " document entries, which take %d and %d bytes each (and a sequence one more where "
-                "there are modes), but %" PRIu64 " bytes follow",
+                " document entries need %d and %d bytes each (plus one per sequence for modes), "
+                "but %" PRIu64 " bytes follow",
                 d->index.path, SEQUENCES_AT, DOCUMENTS_AT, d->num_sequences, entries, OF_SEQUENCE,
                 OF_ENTRY, left);
 }
@@ -202,7 +202,7 @@ static enum status read_header(struct indexed_dataset *d, struct error *err)
     TRY(bytes_read(&d->index, 0, head, bytes, err));
     TRY(check_magic(d, head, bytes, err));
     if (bytes < sizeof head)
-        return fail(err, ERR_CORRUPT, "%s: ends at byte %zu, expected a header of %d",
+        return fail(err, ERR_CORRUPT, "%s: ends at byte %zu, expected a header of %d bytes",
                     d->index.path, bytes, HEADER_BYTES);
     uint64_t version = u64_at(head, VERSION_AT), entries = u64_at(head, DOCUMENTS_AT);
     if (version != 1)
@@ -210,12 +210,12 @@ static enum status read_header(struct indexed_dataset *d, struct error *err)
                     VERSION_AT, version);
     TRY(take_dtype(d, head[DTYPE_AT], err));
     d->num_sequences = u64_at(head, SEQUENCES_AT);
-    TRY(check_size(d, entries, err));
+    TRY(check_index_size(d, entries, err));
     d->num_documents = entries - 1;
     return OK;
 }
 
-/* Adds the tokens up. */
+/* Counts all tokens. */
 static enum status check_sequences(struct indexed_dataset *d, struct error *err)
 {
     uint64_t n = num_windows(d);
@@ -236,7 +236,7 @@ static enum status check_sequences(struct indexed_dataset *d, struct error *err)
     return OK;
 }
 
-/* Entry i is at least the one before it, and at most the number of sequences. */
+/* Entry i lies between the entry before it and the number of sequences. */
 static enum status check_entry(const struct indexed_dataset *d, uint64_t i, uint64_t entry,
                                uint64_t before, struct error *err)
 {
@@ -268,7 +268,7 @@ static enum status check_documents(const struct indexed_dataset *d, struct error
     return OK;
 }
 
-static void set_up(struct indexed_dataset *d)
+static void init_dataset(struct indexed_dataset *d)
 {
     *d = (struct indexed_dataset){0};
     arena_init(&d->arena);
@@ -287,7 +287,7 @@ static enum status open_both(struct indexed_dataset *d, const char *path, struct
 
 enum status indexed_dataset_open(struct indexed_dataset *d, const char *path, struct error *err)
 {
-    set_up(d);
+    init_dataset(d);
     enum status st = open_both(d, path, err);
     if (st) indexed_dataset_close(d);
     return st;
@@ -315,7 +315,7 @@ static enum status open_raw(struct indexed_dataset *d, const char *path, enum dt
 enum status token_file_open(struct indexed_dataset *d, const char *path, enum dtype dtype,
                             struct error *err)
 {
-    set_up(d);
+    init_dataset(d);
     enum status st = open_raw(d, path, dtype, err);
     if (st) indexed_dataset_close(d);
     return st;
@@ -368,14 +368,14 @@ enum status indexed_dataset_documents(const struct indexed_dataset *d, uint64_t 
 
 /* ---- tokens ---- */
 
-/* Where ids go to. */
+/* Destination of ids. */
 struct output {
     enum dtype as;
-    char *tokens; /* what is not filled yet */
+    char *tokens; /* the unfilled part */
 };
 
-static enum status store(struct output *o, const struct indexed_dataset *d, uint64_t offset,
-                         const int64_t *ids, size_t n, struct error *err)
+static enum status store_ids(struct output *o, const struct indexed_dataset *d, uint64_t offset,
+                             const int64_t *ids, size_t n, struct error *err)
 {
     const size_t bytes = dtype_bytes(o->as);
     for (size_t i = 0; i < n; i++, o->tokens += bytes) {
@@ -393,9 +393,9 @@ static enum status store(struct output *o, const struct indexed_dataset *d, uint
     return OK;
 }
 
-/* count tokens from a byte of the .bin on. */
-static enum status read_run(const struct indexed_dataset *d, uint64_t offset, uint64_t count,
-                            struct output *o, struct error *err)
+/* Reads count tokens from a byte offset in the .bin. */
+static enum status read_token_run(const struct indexed_dataset *d, uint64_t offset, uint64_t count,
+                                  struct output *o, struct error *err)
 {
     const struct element *e = element_of(d->dtype);
     const size_t bytes = dtype_bytes(d->dtype);
@@ -405,7 +405,7 @@ static enum status read_run(const struct indexed_dataset *d, uint64_t offset, ui
         n = min_u64(count, RUN);
         TRY(bytes_read(&d->data, offset, raw, n * bytes, err));
         e->load(ids, raw, n);
-        TRY(store(o, d, offset, ids, n, err));
+        TRY(store_ids(o, d, offset, ids, n, err));
     }
     return OK;
 }
@@ -418,7 +418,7 @@ enum status indexed_dataset_read(const struct indexed_dataset *d, uint64_t seque
     TRY(check_range(d, "sequences", sequence, 1, d->num_sequences, err));
     TRY(load_window(d, sequence, 1, &w, err));
     TRY(check_range(d, "tokens of a sequence", first, count, w.lengths[0], err));
-    return read_run(d, w.offsets[0] + first * dtype_bytes(d->dtype), count, &o, err);
+    return read_token_run(d, w.offsets[0] + first * dtype_bytes(d->dtype), count, &o, err);
 }
 
 /* The last window that begins at or before a token of the stream. */
@@ -435,27 +435,26 @@ static uint64_t window_of(const struct indexed_dataset *d, uint64_t token)
     return low;
 }
 
-/* Tokens [skip, skip + count) of a window. Sequences that lie one behind the other are read as one
- * run. */
+/* Reads tokens [skip, skip + count) of a window, adjacent sequences at once. */
 static enum status read_window(const struct indexed_dataset *d, const struct window *w,
                                uint64_t skip, uint64_t count, struct output *o, struct error *err)
 {
     const size_t bytes = dtype_bytes(d->dtype);
-    uint64_t offset = 0, run = 0; /* that is to be read */
+    uint64_t offset = 0, run = 0; /* tokens to read */
     for (size_t i = 0; i < w->count && count; i++) {
         uint64_t from = min_u64(skip, w->lengths[i]), n = min_u64(w->lengths[i] - from, count);
         uint64_t at = w->offsets[i] + from * bytes;
         skip -= from;
         count -= n;
         if (offset + run * bytes != at) {
-            TRY(read_run(d, offset, run, o, err));
+            TRY(read_token_run(d, offset, run, o, err));
             offset = at;
             run = 0;
         }
         run += n;
     }
     if (count) return fail(err, ERR_IO, "%s: changed while it was read", d->index.path);
-    return read_run(d, offset, run, o, err);
+    return read_token_run(d, offset, run, o, err);
 }
 
 enum status indexed_dataset_read_stream(const struct indexed_dataset *d, uint64_t first,

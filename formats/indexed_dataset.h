@@ -1,21 +1,25 @@
-/* indexed_dataset.h - tokens in files: Megatron's indexed datasets, and raw files of token ids.
+/* indexed_dataset.h - tokens in files: Megatron's indexed datasets, and raw
+ * files of token ids.
  *
- * PREFIX.idx, little-endian (megatron/core/datasets/indexed_dataset.py: _IndexWriter):
+ * PREFIX.idx, little-endian (megatron/core/datasets/indexed_dataset.py:
+ * _IndexWriter):
  *
  *   1.   0  9 bytes  "MMIDIDX\0\0"
  *   2.   9  u64      version: 1
- *   3.  17  u8       dtype code: 1 U8, 2 I8, 3 I16, 4 I32, 5 I64, 6 F64, 7 F32, 8 U16
+ *   3.  17  u8       dtype code: 1 U8, 2 I8, 3 I16, 4 I32, 5 I64, 6 F64, 7 F32,
+ *                    8 U16
  *   4.  18  u64      S, number of sequences
  *   5.  26  u64      D, number of document entries: documents + 1
  *   6.  34  i32[S]   tokens of each sequence
  *   7.      i64[S]   byte of PREFIX.bin where it begins
  *   8.      i64[D]   first sequence of each document; the first is 0, the last S
- *   9.      i8[S]    mode of each sequence, if the dataset is multimodal; else the file ends
+ *   9.      i8[S]    mode of each sequence in a multimodal dataset; else absent
  *
- * PREFIX.bin holds elements and nothing else; a raw file of U16 or U32 is read as a dataset of one
- * document that is one sequence. Both files stay on disk; memory holds one number for each 1024
- * sequences. Everything is checked at open, and again when it is used, since the files may have
- * changed. Several threads may read at once.
+ * PREFIX.bin holds elements and nothing else; a raw file of U16 or U32 is a
+ * dataset of one document with one sequence. Both files stay on disk; memory
+ * holds one number for each 1024 sequences. Everything is checked at open, and
+ * again at use, since the files may have changed. Several threads may read at
+ * once.
  *
  * `ferry perplexity` reads the stream; train/data reads sequences. */
 #ifndef FERRY_FORMATS_INDEXED_DATASET_H
@@ -40,11 +44,12 @@ struct indexed_dataset {
     uint64_t *starts;         /* [windows + 1] tokens before each 1024th sequence, on the heap */
 };
 
-/* path: PREFIX, PREFIX.idx or PREFIX.bin. ERR_CORRUPT names the file, the byte, the expected and
- * the found value; ERR_UNSUPPORTED if elements are floating-point numbers. */
+/* path: PREFIX, PREFIX.idx or PREFIX.bin. ERR_CORRUPT names the file, the byte,
+ * the expected and the found value; ERR_UNSUPPORTED for floating-point
+ * elements. */
 MUST_CHECK enum status indexed_dataset_open(struct indexed_dataset *d, const char *path,
                                             struct error *err);
-/* A file of token ids only; dtype: U16 or U32. */
+/* A raw file of token ids; dtype: U16 or U32. */
 MUST_CHECK enum status token_file_open(struct indexed_dataset *d, const char *path,
                                        enum dtype dtype, struct error *err);
 void indexed_dataset_close(struct indexed_dataset *d);
@@ -53,14 +58,15 @@ void indexed_dataset_close(struct indexed_dataset *d);
 MUST_CHECK enum status indexed_dataset_lengths(const struct indexed_dataset *d, uint64_t first,
                                                uint64_t count, uint64_t *lengths,
                                                struct error *err);
-/* The first sequence of each of documents [first, first + count); for document num_documents: the
- * number of sequences. */
+/* The first sequence of each of documents [first, first + count); for document
+ * num_documents the number of sequences. */
 MUST_CHECK enum status indexed_dataset_documents(const struct indexed_dataset *d, uint64_t first,
                                                  uint64_t count, uint64_t *sequences,
                                                  struct error *err);
 
-/* Tokens [first, first + count) of a sequence, or of all sequences one after the other, as I32 or
- * I64. ERR_CORRUPT if a token does not fit I32; ERR_OURS if there are fewer tokens. */
+/* Tokens [first, first + count) of a sequence, or of the stream of all
+ * sequences, as I32 or I64. ERR_CORRUPT if a token does not fit I32; ERR_OURS
+ * if there are fewer tokens. */
 MUST_CHECK enum status indexed_dataset_read(const struct indexed_dataset *d, uint64_t sequence,
                                             uint64_t first, uint64_t count, enum dtype as,
                                             void *tokens, struct error *err);
@@ -68,7 +74,7 @@ MUST_CHECK enum status indexed_dataset_read_stream(const struct indexed_dataset 
                                                    uint64_t count, enum dtype as, void *tokens,
                                                    struct error *err);
 
-/* The sequence of a token of the stream, and its index in that sequence. */
+/* The sequence of a token of the stream, and the token's index in it. */
 MUST_CHECK enum status indexed_dataset_locate(const struct indexed_dataset *d, uint64_t token,
                                               uint64_t *sequence, uint64_t *at, struct error *err);
 

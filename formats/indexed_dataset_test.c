@@ -50,7 +50,8 @@ static void write_both(void)
     strbuf_release(&index);
 }
 
-/* Three sequences of U16 (10, 11, 12), (), (20, 21) in two documents, the second of which has one.
+/* Three sequences of U16 (10, 11, 12), (), (20, 21) in two documents, the
+ * second of which has one.
  */
 static void make_small(void)
 {
@@ -332,7 +333,8 @@ static void a_header_that_is_none_is_refused(void **state)
     assert_fails(open_made(), ERR_CORRUPT, "d.idx: byte 0: \"MMIDIDY");
     assert_non_null(strstr(err.text, ", expected MMIDIDX and two zeros"));
     made.magic = "PK\3\4abcd";
-    assert_fails(open_made(), ERR_CORRUPT, "d.idx: this is a zip archive (torch.save), no index");
+    assert_fails(open_made(), ERR_CORRUPT,
+                 "d.idx: this is a zip archive (torch.save), not an index");
     make_small();
     made.version = 2;
     assert_fails(open_made(), ERR_CORRUPT, "d.idx: byte 9: version 2, expected 1");
@@ -470,7 +472,8 @@ static void files_that_are_not_there_are_named(void **state)
 
 /* ---- golden files ---- */
 
-/* Every document ends with the id that ends documents, which stands nowhere else. */
+/* Every document ends with the id that ends documents, which stands nowhere
+ * else. */
 static void check_golden(const char *path, enum dtype dtype, uint64_t sequences, uint64_t documents,
                          uint64_t tokens, int32_t end_of_document)
 {

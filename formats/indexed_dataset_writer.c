@@ -30,7 +30,7 @@ static size_t type_of(enum dtype dtype)
     return i;
 }
 
-static char *joined(const char *a, const char *b)
+static char *join_texts(const char *a, const char *b)
 {
     char *text = must_malloc(strlen(a) + strlen(b) + 1);
     strcpy(text, a);
@@ -40,12 +40,12 @@ static char *joined(const char *a, const char *b)
 
 /* ---- files ---- */
 
-/* One of both files. What replaces another has a name of its own first. */
-static enum status create(struct indexed_dataset_writer *w, unsigned k, const char *prefix,
-                          struct error *err)
+/* Creates one of both files; a replacement gets a temporary name first. */
+static enum status create_file(struct indexed_dataset_writer *w, unsigned k, const char *prefix,
+                               struct error *err)
 {
-    w->paths[k] = joined(prefix, suffixes[k]);
-    w->temps[k] = joined(w->paths[k], ".ferry-new");
+    w->paths[k] = join_texts(prefix, suffixes[k]);
+    w->temps[k] = join_texts(w->paths[k], ".ferry-new");
     if (!w->overwrite) return new_file_open(&w->files[k], w->paths[k], true, err);
     TRY(path_remove(w->temps[k], err));
     return new_file_open(&w->files[k], w->temps[k], true, err);
@@ -56,11 +56,11 @@ enum status indexed_dataset_create(struct indexed_dataset_writer *w, const char 
 {
     *w = (struct indexed_dataset_writer){.dtype = dtype, .overwrite = overwrite};
     w->files[BIN].fd = w->files[IDX].fd = -1;
-    TRY(create(w, BIN, prefix, err));
-    return create(w, IDX, prefix, err);
+    TRY(create_file(w, BIN, prefix, err));
+    return create_file(w, IDX, prefix, err);
 }
 
-static enum status publish(struct indexed_dataset_writer *w, unsigned k, struct error *err)
+static enum status publish_file(struct indexed_dataset_writer *w, unsigned k, struct error *err)
 {
     TRY(new_file_publish(&w->files[k], err));
     if (w->overwrite && rename(w->temps[k], w->paths[k]))
@@ -83,7 +83,7 @@ void indexed_dataset_writer_close(struct indexed_dataset_writer *w)
 
 /* ---- elements ---- */
 
-static enum status flush(struct indexed_dataset_writer *w, struct error *err)
+static enum status flush_elements(struct indexed_dataset_writer *w, struct error *err)
 {
     TRY(file_write(w->files[BIN].fd, w->paths[BIN], w->buffer.data, w->buffer.length, w->data_bytes,
                    err));
@@ -92,7 +92,7 @@ static enum status flush(struct indexed_dataset_writer *w, struct error *err)
     return OK;
 }
 
-/* The first bytes of a little-endian number are those of the narrow one. */
+/* A little-endian number begins with the bytes of the narrow one. */
 static enum status add_element(struct indexed_dataset_writer *w, int32_t id, struct error *err)
 {
     const size_t bytes = dtype_bytes(w->dtype);
@@ -102,7 +102,7 @@ static enum status add_element(struct indexed_dataset_writer *w, int32_t id, str
     const uint8_t little[4] = {(uint8_t)id, (uint8_t)(id >> 8), (uint8_t)(id >> 16),
                                (uint8_t)(id >> 24)};
     strbuf_add(&w->buffer, little, bytes);
-    return w->buffer.length < BUFFER_BYTES ? OK : flush(w, err);
+    return w->buffer.length < BUFFER_BYTES ? OK : flush_elements(w, err);
 }
 
 enum status indexed_dataset_append(struct indexed_dataset_writer *w, const int32_t *ids,
@@ -118,8 +118,8 @@ enum status indexed_dataset_append(struct indexed_dataset_writer *w, const int32
 enum status indexed_dataset_end_sequence(struct indexed_dataset_writer *w, struct error *err)
 {
     if (w->in_sequence > INT32_MAX)
-        return fail(err, ERR_UNSUPPORTED, "%s: a sequence of %" PRIu64 " elements", w->paths[IDX],
-                    w->in_sequence);
+        return fail(err, ERR_UNSUPPORTED, "%s: a sequence of %" PRIu64 " elements, at most %d fit",
+                    w->paths[IDX], w->in_sequence, INT32_MAX);
     const int32_t length = (int32_t)w->in_sequence;
     strbuf_add(&w->lengths, &length, sizeof length);
     w->num_sequences++;
@@ -161,19 +161,18 @@ static void make_index(struct strbuf *index, const struct indexed_dataset_writer
     if (w->num_documents) strbuf_add(index, w->documents.data, w->documents.length);
 }
 
-/* When files are replaced, the old index goes first, so that it never stands beside the new
- * elements. */
+/* A replaced index goes first: it never stands beside the new elements. */
 static enum status publish_both(struct indexed_dataset_writer *w, struct error *err)
 {
     if (w->overwrite) TRY(path_remove(w->paths[IDX], err));
-    TRY(publish(w, BIN, err));
-    return publish(w, IDX, err);
+    TRY(publish_file(w, BIN, err));
+    return publish_file(w, IDX, err);
 }
 
 enum status indexed_dataset_finish(struct indexed_dataset_writer *w, struct error *err)
 {
     struct strbuf index = {0};
-    TRY(flush(w, err));
+    TRY(flush_elements(w, err));
     make_index(&index, w);
     enum status st = file_write(w->files[IDX].fd, w->paths[IDX], index.data, index.length, 0, err);
     strbuf_release(&index);

@@ -143,7 +143,7 @@ static void dataset_without_sequences_is_whole(void **state)
 static void missing_folder_is_named(void **state)
 {
     (void)state;
-    assert_fails(write_ids(in_folder("no/d"), 1, 1, false), ERR_IO, "there is no folder");
+    assert_fails(write_ids(in_folder("no/d"), 1, 1, false), ERR_IO, "does not exist");
 }
 
 int main(void)

@@ -10,14 +10,14 @@
 struct inflater {
     z_stream z;   /* its position: total_in and total_out */
     bool started; /* false in {0} */
-    uint64_t fed; /* bytes of the packed data that z has got */
+    uint64_t fed; /* packed bytes given to z */
     unsigned char in[16 << 10];
 };
 
-/* Starts at the first byte, also after an earlier start; false: no memory. */
+/* Starts or restarts at the first byte; false: no memory. */
 MUST_CHECK bool inflater_start(struct inflater *i);
-/* Gives the next bytes, *got of them, at most `room`. *code is zlib's: Z_OK while there is more,
- * Z_STREAM_END at the end, another if the data is broken or cut short. */
+/* Gives the next *got bytes, at most `room`. *code is zlib's: Z_OK before the
+ * end, Z_STREAM_END at the end, another for broken or short data. */
 MUST_CHECK enum status inflater_next(struct inflater *i, const struct bytes *packed, void *to,
                                      size_t room, size_t *got, int *code, struct error *err);
 void inflater_end(struct inflater *i);

@@ -1,11 +1,12 @@
 /* The stack machine. Invariants:
  *
- * 1. When an opcode's function runs, step() has checked that the values that its row pops are on
- *    the stack, above the last open MARK.
- * 2. Nothing on the stack, in the memo or in a container is NULL. Constants and globals are shared
- *    and never changed; BUILD and the like change lists, sets, dicts and objects only.
- * 3. An object that the hook has replaced is a VALUE_NATIVE in its place, so all that refer to
- *    it see the same. */
+ * 1. When an opcode's function runs, step_opcode() has checked that the values
+ *    it pops are on the stack, above the last open MARK.
+ * 2. Nothing on the stack, in the memo or in a container is NULL. Constants and
+ *    globals are shared and never change; BUILD and the like change only lists,
+ *    sets, dicts and objects.
+ * 3. A hook's VALUE_NATIVE overwrites the object in place, so all references
+ *    see it. */
 #include "formats/pickle.h"
 
 #include <inttypes.h>
@@ -18,7 +19,7 @@
 
 enum {
     HIGHEST_PROTOCOL = 5,
-    BYTES_PER_BYTE = 64, /* how much memory a byte of the stream may cost; see pickle.h */
+    BYTES_PER_BYTE = 64, /* memory per byte of the stream; see pickle.h */
     BYTES_AT_LEAST = 1 << 20,
 };
 
@@ -104,7 +105,7 @@ static const char *const kind_names[] = {
     [VALUE_STORAGE] = "a storage",
     [VALUE_TENSOR] = "a tensor",
     [VALUE_NATIVE] = "an object that is in use",
-    [VALUE_SKIPPED] = "a value passed over",
+    [VALUE_SKIPPED] = "a skipped value",
 };
 
 /* ---- the stack ---- */
@@ -128,13 +129,14 @@ static struct value *top(const struct pickle_reader *r)
     return r->stack[r->depth - 1];
 }
 
-/* Where what may be popped begins. */
+/* Lowest place that may be popped. */
 static size_t floor_of(const struct pickle_reader *r)
 {
     return r->num_marks ? r->marks[r->num_marks - 1] : 0;
 }
 
-/* Takes everything above the last MARK and the mark; the items stay valid until the next push. */
+/* Takes everything above the last MARK, and the mark; items stay valid until
+ * the next push. */
 static struct value **pop_mark(struct pickle_reader *r, size_t *count)
 {
     size_t base = r->marks[--r->num_marks];
@@ -143,8 +145,8 @@ static struct value **pop_mark(struct pickle_reader *r, size_t *count)
     return r->stack + base;
 }
 
-/* An instance that goes into a container is complete: the moment for the hook. */
-static struct value *complete(struct pickle_reader *r, struct value *v)
+/* An instance is complete once it goes into a container: calls the hook. */
+static struct value *complete_instance(struct pickle_reader *r, struct value *v)
 {
     if (v->kind != VALUE_OBJECT || !r->hooks->built) return v;
     const struct value *class = v->object->callable;
@@ -160,10 +162,10 @@ static struct value *complete(struct pickle_reader *r, struct value *v)
 static void complete_all(struct pickle_reader *r, struct value **items, size_t count)
 {
     for (size_t i = 0; i < count && r->hooks->built; i++)
-        complete(r, items[i]);
+        complete_instance(r, items[i]);
 }
 
-/* ---- around the values ---- */
+/* ---- protocol and frames ---- */
 
 static enum status run_proto(struct pickle_reader *r, const struct pickle_token *t,
                              struct error *err)
@@ -174,7 +176,7 @@ static enum status run_proto(struct pickle_reader *r, const struct pickle_token 
                 HIGHEST_PROTOCOL);
 }
 
-/* The length is a hint only, but one that points past the end is a lie. */
+/* The length is a hint, but must not point past the end. */
 static enum status run_frame(struct pickle_reader *r, const struct pickle_token *t,
                              struct error *err)
 {
@@ -226,7 +228,7 @@ static enum status run_dup(struct pickle_reader *r, const struct pickle_token *t
     return OK;
 }
 
-/* The place of entry `index` in r->memo; false where nothing will ever ask for it. */
+/* The place of entry `index` in r->memo; false if nothing fetches it. */
 static bool memo_place(const struct pickle_reader *r, uint64_t index, size_t *place)
 {
     *place = (size_t)index;
@@ -246,8 +248,9 @@ static void memo_set(struct pickle_reader *r, uint64_t index, struct value *v)
     r->memo[place] = v;
 }
 
-/* The index of MEMOIZE is the number of entries. A survey keeps only some entries, and cannot count
- * them if PUT sets one twice. So the two opcodes may not be mixed; Python never does that. */
+/* MEMOIZE uses the number of entries as index. A survey keeps only some entries
+ * and could not count them if PUT set one twice, so the two opcodes may not
+ * mix; Python never mixes them. */
 static enum status not_mixed(const struct pickle_reader *r, struct error *err)
 {
     if (!r->memo_by_put || !r->memo_by_order) return OK;
@@ -330,7 +333,7 @@ static enum status check_pairs(struct value **items, size_t count, struct error 
     if (count % 2) return fail(err, ERR_CORRUPT, "a key without a value");
     for (size_t i = 0; i < count; i += 2)
         if (items[i]->kind == VALUE_LIST || items[i]->kind == VALUE_DICT)
-            return fail(err, ERR_CORRUPT, "%s as a key", kind_names[items[i]->kind]);
+            return fail(err, ERR_CORRUPT, "%s cannot be a key", kind_names[items[i]->kind]);
     return OK;
 }
 
@@ -346,7 +349,8 @@ static enum status run_dict(struct pickle_reader *r, const struct pickle_token *
     return OK;
 }
 
-/* Where what is added to `to` goes: itself, if of that kind; a list or dict beside an object. */
+/* The container for additions to `to`: itself, if of that kind; a list or dict
+ * beside an object. */
 static enum status container_of(struct pickle_reader *r, struct value *to, enum value_kind kind,
                                 struct value **out, struct error *err)
 {
@@ -354,7 +358,7 @@ static enum status container_of(struct pickle_reader *r, struct value *to, enum 
     if (to->kind == kind) return OK;
     if (to->kind == VALUE_OBJECT && !to->object->args) to = to->object->callable; /* with a state */
     if (to->kind != VALUE_OBJECT)
-        return fail(err, ERR_CORRUPT, "it would add to %s", kind_names[to->kind]);
+        return fail(err, ERR_CORRUPT, "cannot add items to %s", kind_names[to->kind]);
     struct value **beside = kind == VALUE_DICT ? &to->object->pairs : &to->object->items;
     if (!*beside) *beside = reader_items(r, kind == VALUE_DICT ? kind : VALUE_LIST, NULL, 0);
     *out = *beside;
@@ -410,12 +414,12 @@ static enum status run_stack_global(struct pickle_reader *r, const struct pickle
     (void)t;
     const struct value *name = pop(r), *module = pop(r);
     if (name->kind != VALUE_TEXT || module->kind != VALUE_TEXT)
-        return fail(err, ERR_CORRUPT, "module and name are %s and %s", kind_names[module->kind],
-                    kind_names[name->kind]);
+        return fail(err, ERR_CORRUPT, "module and name are %s and %s, expected texts",
+                    kind_names[module->kind], kind_names[name->kind]);
     return pickle_push_global(r, module->text, module->count, name->text, name->count, err);
 }
 
-/* A text on top of the stack is mostly the key that the failed call's result was for. */
+/* A text on top of the stack is mostly the key for the failed call's result. */
 static enum status in_key(struct pickle_reader *r, enum status st, struct error *err)
 {
     const struct value *key = r->depth > floor_of(r) ? top(r) : NULL;
@@ -425,8 +429,8 @@ static enum status in_key(struct pickle_reader *r, enum status st, struct error 
     return fail_in(err, "%s", r->scratch.data ? r->scratch.data : "");
 }
 
-static enum status call(struct pickle_reader *r, struct value *callable, struct value *args,
-                        struct error *err)
+static enum status push_call(struct pickle_reader *r, struct value *callable, struct value *args,
+                             struct error *err)
 {
     struct value *v;
     if (args->kind != VALUE_TUPLE)
@@ -443,7 +447,7 @@ static enum status run_reduce(struct pickle_reader *r, const struct pickle_token
 {
     (void)t;
     struct value *args = pop(r), *callable = pop(r);
-    return call(r, callable, args, err);
+    return push_call(r, callable, args, err);
 }
 
 static enum status new_object(struct pickle_reader *r, struct value *class, struct value *args,
@@ -475,7 +479,7 @@ static enum status run_newobj_ex(struct pickle_reader *r, const struct pickle_to
     return new_object(r, class, args, kwargs, err);
 }
 
-/* Protocol 0: a class by its two lines, and its arguments above the mark. */
+/* Protocol 0: a class by two lines, with its arguments above the mark. */
 static enum status run_inst(struct pickle_reader *r, const struct pickle_token *t,
                             struct error *err)
 {
@@ -483,7 +487,7 @@ static enum status run_inst(struct pickle_reader *r, const struct pickle_token *
     struct value **items = pop_mark(r, &count);
     struct value *args = reader_items(r, VALUE_TUPLE, items, count);
     TRY(run_global(r, t, err));
-    return call(r, pop(r), args, err);
+    return push_call(r, pop(r), args, err);
 }
 
 static enum status run_obj(struct pickle_reader *r, const struct pickle_token *t, struct error *err)
@@ -493,16 +497,16 @@ static enum status run_obj(struct pickle_reader *r, const struct pickle_token *t
     struct value **items = pop_mark(r, &count);
     if (!count) return fail(err, ERR_CORRUPT, "no class above the mark");
     struct value *class = items[0];
-    return call(r, class, reader_items(r, VALUE_TUPLE, items + 1, count - 1), err);
+    return push_call(r, class, reader_items(r, VALUE_TUPLE, items + 1, count - 1), err);
 }
 
-/* A value without a place for a state drops it: the attributes of a state dict (_metadata) or of a
- * tensor. A global, which is shared, becomes an object of its own. */
+/* A value without a place for a state drops it: the attributes of a state dict
+ * (_metadata) or of a tensor. A shared global becomes an object of its own. */
 static enum status run_build(struct pickle_reader *r, const struct pickle_token *t,
                              struct error *err)
 {
     (void)t;
-    struct value *state = complete(r, pop(r)), *v = top(r);
+    struct value *state = complete_instance(r, pop(r)), *v = top(r);
     switch (v->kind) {
     case VALUE_OBJECT:
         v->object->state = state;
@@ -516,7 +520,7 @@ static enum status run_build(struct pickle_reader *r, const struct pickle_token 
     case VALUE_TENSOR:
         return OK;
     default:
-        return fail(err, ERR_CORRUPT, "a state for %s", kind_names[v->kind]);
+        return fail(err, ERR_CORRUPT, "cannot set a state of %s", kind_names[v->kind]);
     }
 }
 
@@ -534,21 +538,21 @@ static enum status run_persid(struct pickle_reader *r, const struct pickle_token
                               struct error *err)
 {
     (void)r, (void)t;
-    return fail(err, ERR_CORRUPT, "a persistent id in text, which torch does not write");
+    return fail(err, ERR_CORRUPT, "persistent ids in text are not supported");
 }
 
 static enum status run_refused(struct pickle_reader *r, const struct pickle_token *t,
                                struct error *err)
 {
     (void)r;
-    return fail(err, ERR_CORRUPT, "%s has no meaning in a file", t->opcode->name);
+    return fail(err, ERR_CORRUPT, "%s is not supported in a file", t->opcode->name);
 }
 
 static enum status run_stop(struct pickle_reader *r, const struct pickle_token *t,
                             struct error *err)
 {
     (void)t;
-    struct value *v = complete(r, pop(r));
+    struct value *v = complete_instance(r, pop(r));
     if (r->num_marks) return fail(err, ERR_CORRUPT, "STOP while a MARK is open");
     if (r->depth) return fail(err, ERR_CORRUPT, "STOP with %zu more values", r->depth);
     r->result = v;
@@ -646,7 +650,7 @@ static enum status check_stack(const struct pickle_reader *r, const struct pickl
     return fail(err, ERR_CORRUPT, "%s needs %zu values, the stack has %zu", op->name, pops, have);
 }
 
-/* Copies of what is memoised once could make a small file large without end. */
+/* Copies of memoised values could make a small file use unlimited memory. */
 static enum status check_memory(const struct pickle_reader *r, size_t before, uint64_t offset,
                                 struct error *err)
 {
@@ -654,10 +658,12 @@ static enum status check_memory(const struct pickle_reader *r, size_t before, ui
     if (r->depth >= UINT32_MAX) return fail(err, ERR_CORRUPT, "2^32 values on the stack");
     if (bytes < BYTES_AT_LEAST || bytes / BYTES_PER_BYTE <= lexer_offset(&r->lexer) - offset)
         return OK;
-    return fail(err, ERR_CORRUPT, "its values take %" PRIu64 " bytes of memory", bytes);
+    return fail(err, ERR_CORRUPT,
+                "its values take %" PRIu64 " bytes of memory, at most %d for each byte are allowed",
+                bytes, BYTES_PER_BYTE);
 }
 
-static void collect(struct pickle_reader *r)
+static void collect_values(struct pickle_reader *r)
 {
     for (size_t i = 0; i < r->depth; i++)
         pool_mark(&r->pool, r->stack[i]);
@@ -668,7 +674,7 @@ static void collect(struct pickle_reader *r)
     pool_sweep(&r->pool, r->depth + r->memo_capacity);
 }
 
-/* Where the stream comes to a value that is passed over. */
+/* Skips the value that begins at this place of the stream, if there is one. */
 static void pass_over(struct pickle_reader *r)
 {
     if (r->next_skip == r->survey.num_skips) return;
@@ -681,7 +687,7 @@ static void pass_over(struct pickle_reader *r)
     reader_push(r, r->skipped);
 }
 
-static enum status step(struct pickle_reader *r, struct error *err)
+static enum status step_opcode(struct pickle_reader *r, struct error *err)
 {
     struct pickle_token t;
     TRY(lexer_next(&r->lexer, &t, SIZE_MAX, err));
@@ -691,13 +697,13 @@ static enum status step(struct pickle_reader *r, struct error *err)
     return st ? fail_in(err, "opcode 0x%02X at byte %" PRIu64, t.code, t.offset) : OK;
 }
 
-static enum status run(struct pickle_reader *r, uint64_t offset, struct error *err)
+static enum status run_opcodes(struct pickle_reader *r, uint64_t offset, struct error *err)
 {
     size_t before = r->pool.arena->total_bytes;
     while (!r->result) {
-        TRY(step(r, err));
+        TRY(step_opcode(r, err));
         TRY(check_memory(r, before, offset, err));
-        if (r->pool.allocated > r->pool.threshold && r->pool.collects) collect(r);
+        if (r->pool.allocated > r->pool.threshold && r->pool.collects) collect_values(r);
         pass_over(r);
     }
     return OK;
@@ -753,7 +759,7 @@ static enum status read_once(struct arena *a, const struct bytes *in, uint64_t o
     reader_init(&r, a, hooks);
     enum status st = make_survey(&r.survey, in, offset, hooks, skip, err);
     lexer_init(&r.lexer, in, offset);
-    if (!st) st = run(&r, offset, err);
+    if (!st) st = run_opcodes(&r, offset, err);
     *again = st && r.refers_to_skipped;
     *out = r.result;
     if (end) *end = lexer_offset(&r.lexer);

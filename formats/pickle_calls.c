@@ -1,4 +1,4 @@
-/* The values of calls: a table of the callables that are known by name. Nothing is called. */
+/* Values of calls: a table of callables known by name. Nothing is called. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -7,9 +7,10 @@
 #include "common/utf8.h"
 #include "formats/pickle_internal.h"
 
-enum { MAX_TENSOR_DIMS = 64 }; /* as torch has it */
+enum { MAX_TENSOR_DIMS = 64 }; /* torch's limit */
 
-/* An expanded tensor may be larger than its storage, within reason: a copy writes it out. */
+/* An expanded tensor may be larger than its storage, up to this: a copy writes
+ * it out. */
 static const uint64_t MAX_EXPANDED_BYTES = (uint64_t)1 << 40;
 
 static struct value *argument(const struct value *args, size_t i)
@@ -23,8 +24,8 @@ static bool is_text(const struct value *v, const char *text)
            memcmp(v->text, text, v->count) == 0;
 }
 
-/* v as a message may show it; in r->scratch. */
-static const char *shown(struct pickle_reader *r, const struct value *v)
+/* v for a message; in r->scratch. */
+static const char *printed_value(struct pickle_reader *r, const struct value *v)
 {
     strbuf_clear(&r->scratch);
     value_print(&r->scratch, v, 100);
@@ -33,7 +34,7 @@ static const char *shown(struct pickle_reader *r, const struct value *v)
 
 /* ---- storages ---- */
 
-/* Quantised ones have a dtype of the same size; no plain tensor is made from them. */
+/* Quantised storages get a dtype of the same size, and make no plain tensor. */
 static bool storage_class(const char *name, bool *typed, enum dtype *dtype)
 {
     static const struct {
@@ -62,7 +63,8 @@ static enum status set_class(struct pickle_reader *r, struct value_storage *s,
                              const struct value *class, struct error *err)
 {
     if (class->kind != VALUE_GLOBAL)
-        return fail(err, ERR_CORRUPT, "the storage class is %s, no global", shown(r, class));
+        return fail(err, ERR_CORRUPT, "the storage class is %s, not a global",
+                    printed_value(r, class));
     const struct value_global *g = class->global;
     if (strncmp(g->module, "torch", 5) != 0 || !storage_class(g->name, &s->typed, &s->dtype))
         return fail(err, ERR_CORRUPT, "storage class %s.%s is not known", g->module, g->name);
@@ -70,12 +72,12 @@ static enum status set_class(struct pickle_reader *r, struct value_storage *s,
     return OK;
 }
 
-/* The texts of the id may be collected, so what is kept of them is copied. */
+/* The texts of the id may be collected, so parts in use are copied. */
 static enum status set_key(struct pickle_reader *r, struct value_storage *s,
                            const struct value *key, struct error *err)
 {
     if (!value_as_text(key))
-        return fail(err, ERR_CORRUPT, "the storage key is %s, no text", shown(r, key));
+        return fail(err, ERR_CORRUPT, "the storage key is %s, not a text", printed_value(r, key));
     if (!*key->text || strchr(key->text, '/') || strcmp(key->text, "..") == 0)
         return fail(err, ERR_CORRUPT, "storage key %s is not a plain name", key->text);
     s->key = arena_text(r->pool.arena, key->text, key->count);
@@ -87,8 +89,9 @@ static enum status set_numel(struct pickle_reader *r, struct value_storage *s,
 {
     uint64_t bytes;
     if (numel->kind != VALUE_INT || numel->integer < 0)
-        return fail(err, ERR_CORRUPT, "storage %s: its number of elements is %s", s->key,
-                    shown(r, numel));
+        return fail(err, ERR_CORRUPT,
+                    "storage %s: its number of elements is %s, expected an int of at least 0",
+                    s->key, printed_value(r, numel));
     s->numel = (uint64_t)numel->integer;
     if (!dtype_size_bytes(s->dtype, s->numel, &bytes) || bytes > INT64_MAX)
         return fail(err, ERR_CORRUPT, "storage %s: %" PRIu64 " elements are too many", s->key,
@@ -96,14 +99,14 @@ static enum status set_numel(struct pickle_reader *r, struct value_storage *s,
     return OK;
 }
 
-/* The sixth item of a legacy stream: (key, offset, numel) of a range of the root storage. */
+/* Sixth item in a legacy stream: (key, offset, numel) in the root storage. */
 static enum status set_view(struct value_storage *s, const struct value *view, struct error *err)
 {
     if (!view || view->kind == VALUE_NONE) return OK;
     int64_t offset, numel;
     if (view->kind != VALUE_TUPLE || view->count != 3 || !value_as_int(view->items[1], &offset) ||
         !value_as_int(view->items[2], &numel))
-        return fail(err, ERR_CORRUPT, "storage %s: its view is no (key, offset, numel)", s->key);
+        return fail(err, ERR_CORRUPT, "storage %s: its view is not (key, offset, numel)", s->key);
     if (offset < 0 || numel < 0 || (uint64_t)offset > s->numel ||
         (uint64_t)numel > s->numel - (uint64_t)offset)
         return fail(err, ERR_CORRUPT,
@@ -118,7 +121,7 @@ enum status pickle_persistent(struct pickle_reader *r, const struct value *id, s
                               struct error *err)
 {
     bool tuple = id->kind == VALUE_TUPLE;
-    /* ('module', class, ...) of whole models: the class. */
+    /* ('module', class, ...) of whole models stands for the class. */
     if (tuple && id->count > 1 && is_text(id->items[0], "module")) {
         *out = id->items[1];
         return OK;
@@ -126,7 +129,7 @@ enum status pickle_persistent(struct pickle_reader *r, const struct value *id, s
     if (!tuple || id->count < 5 || !is_text(id->items[0], "storage"))
         return fail(err, ERR_CORRUPT,
                     "the persistent id is %s, expected ('storage', class, key, location, numel)",
-                    shown(r, id));
+                    printed_value(r, id));
     struct value *v = pool_value(&r->pool, VALUE_STORAGE);
     struct value_storage *s = v->storage = arena_alloc(r->pool.arena, sizeof *s);
     const char *location = value_as_text(id->items[3]);
@@ -147,16 +150,18 @@ static enum status read_dims(struct pickle_reader *r, const struct value *v, con
 {
     if (v->kind != VALUE_TUPLE && v->kind != VALUE_LIST)
         return fail(err, ERR_CORRUPT, "the %s of a tensor is %s, expected a tuple", what,
-                    shown(r, v));
+                    printed_value(r, v));
     if (v->count > MAX_TENSOR_DIMS)
-        return fail(err, ERR_CORRUPT, "a tensor of %" PRIu32 " dimensions", v->count);
+        return fail(err, ERR_CORRUPT,
+                    "a tensor of %" PRIu32 " dimensions, at most %d are supported", v->count,
+                    MAX_TENSOR_DIMS);
     uint64_t *out = arena_array(r->pool.arena, v->count, sizeof *out);
     for (uint32_t d = 0; d < v->count; d++) {
         const struct value *n = v->items[d];
         if (n->kind != VALUE_INT || n->integer < 0)
             return fail(err, ERR_CORRUPT,
                         "the %s of a tensor is %s, expected ints from 0 to 2^63-1", what,
-                        shown(r, v));
+                        printed_value(r, v));
         out[d] = (uint64_t)n->integer;
     }
     *dims = out;
@@ -164,8 +169,8 @@ static enum status read_dims(struct pickle_reader *r, const struct value *v, con
     return OK;
 }
 
-/* The number of elements from the storage's start to behind the tensor's last one. */
-static bool reach(const struct value_tensor *t, uint64_t *elements)
+/* Number of elements from the storage's start through the tensor's last. */
+static bool count_reached(const struct value_tensor *t, uint64_t *elements)
 {
     *elements = t->offset;
     for (unsigned d = 0; d < t->num_dims; d++) {
@@ -206,18 +211,19 @@ static enum status check_view(struct pickle_reader *r, const struct value_tensor
     if (!shape_numel(t->shape, t->num_dims, &numel) || !dtype_size_bytes(t->dtype, numel, &bytes) ||
         bytes > INT64_MAX)
         return fail_view(r, t, "overflows", err);
-    if (!numel) return OK; /* needs no bytes, whatever its strides */
+    if (!numel) return OK; /* needs no bytes, for any strides */
     const struct value_storage *s = t->storage;
-    if (!dtype_size_bytes(s->typed ? s->dtype : DT_U8, s->numel, &held) || !reach(t, &elements) ||
-        !dtype_size_bytes(t->dtype, elements, &needed) || needed > held)
+    if (!dtype_size_bytes(s->typed ? s->dtype : DT_U8, s->numel, &held) ||
+        !count_reached(t, &elements) || !dtype_size_bytes(t->dtype, elements, &needed) ||
+        needed > held)
         return fail_view(r, t, "reaches past the end of", err);
     if (bytes > held && bytes > MAX_EXPANDED_BYTES)
-        return fail_view(r, t, "is expanded past all measure from", err);
+        return fail_view(r, t, "is expanded too far from", err);
     return OK;
 }
 
-/* torch counts pairs of 4-bit floats; here elements are counted. Only row-major pairs have such a
- * form. */
+/* torch counts pairs of 4-bit floats, Ferry elements. Only row-major pairs can
+ * be counted so. */
 static bool count_halves(struct pickle_reader *r, struct value_tensor *t)
 {
     uint64_t numel;
@@ -238,7 +244,7 @@ static bool count_halves(struct pickle_reader *r, struct value_tensor *t)
     return true;
 }
 
-/* storage, offset, size, stride, and the tensor's dtype; *out NULL where it is no plain tensor. */
+/* args: storage, offset, size, stride. *out stays NULL if not plain. */
 static enum status make_tensor(struct pickle_reader *r, const struct value *args, enum dtype dtype,
                                struct value **out, struct error *err)
 {
@@ -248,7 +254,7 @@ static enum status make_tensor(struct pickle_reader *r, const struct value *args
     struct value_tensor *t = v->tensor = arena_alloc(r->pool.arena, sizeof *t);
     if (offset->kind != VALUE_INT || offset->integer < 0)
         return fail(err, ERR_CORRUPT, "the offset of a tensor is %s, expected a number of elements",
-                    shown(r, offset));
+                    printed_value(r, offset));
     t->storage = args->items[0]->storage;
     t->dtype = dtype;
     t->offset = (uint64_t)offset->integer;
@@ -262,9 +268,10 @@ static enum status make_tensor(struct pickle_reader *r, const struct value *args
     return check_view(r, t, err);
 }
 
-/* Shared by the rebuild functions of plain tensors. A storage that is itself an opaque
- * object (_load_from_bytes in a plain pickle), or of quantised elements, makes an opaque object;
- * so does a lazy conjugate or negative (the metadata's 'conj', 'neg'). */
+/* Shared by the rebuild functions of plain tensors. A storage that is an opaque
+ * object (_load_from_bytes in a plain pickle) or has quantised elements makes
+ * an opaque object; so does a lazy conjugate or negative (the metadata's
+ * 'conj', 'neg'). */
 static enum status check_rebuild(struct pickle_reader *r, const struct value *args, size_t num_args,
                                  size_t metadata, bool *plain, struct error *err)
 {
@@ -276,7 +283,8 @@ static enum status check_rebuild(struct pickle_reader *r, const struct value *ar
     const struct value *storage = args->items[0], *more = argument(args, metadata);
     if (storage->kind == VALUE_OBJECT) return OK;
     if (storage->kind != VALUE_STORAGE)
-        return fail(err, ERR_CORRUPT, "a tensor from %s, expected a storage", shown(r, storage));
+        return fail(err, ERR_CORRUPT, "a tensor from %s, expected a storage",
+                    printed_value(r, storage));
     *plain = storage->storage->class_name[0] != 'Q' &&
              (!more || more->kind == VALUE_NONE || (more->kind == VALUE_DICT && !more->count));
     return OK;
@@ -311,7 +319,7 @@ static enum status rebuild_tensor_v3(struct pickle_reader *r, struct value *args
     return make_tensor(r, args, dtype, out, err);
 }
 
-/* A parameter is its tensor; one of a DTensor is that object. */
+/* A parameter is its tensor; a DTensor's parameter is that object. */
 static enum status rebuild_parameter(struct pickle_reader *r, struct value *args,
                                      struct value **out, struct error *err)
 {
@@ -359,9 +367,10 @@ static call_function *find_call(const struct known_call *calls, size_t count,
     return NULL;
 }
 
-/* (function, type, args, state): function(*args) made a `type`, state are its attributes. A tensor
- * stays a tensor; what is none (DTensor ...) becomes an object of that type. Only the functions
- * above are looked into, so this does not nest. */
+/* (function, type, args, state): function(*args) made a `type` with the
+ * attributes state. A tensor stays a tensor; anything else (DTensor ...)
+ * becomes an object of that type. Only looks into the functions above, so it
+ * does not nest. */
 static enum status rebuild_from_type(struct pickle_reader *r, struct value *args,
                                      struct value **out, struct error *err)
 {
@@ -413,7 +422,7 @@ static enum status make_ordered_dict(struct pickle_reader *r, struct value *args
     return OK;
 }
 
-/* Its one argument is the factory. */
+/* The one argument is the factory. */
 static enum status make_default_dict(struct pickle_reader *r, struct value *args,
                                      struct value **out, struct error *err)
 {
@@ -446,7 +455,7 @@ static enum status make_set(struct pickle_reader *r, struct value *args, struct 
     return OK;
 }
 
-/* Text whose characters are all below 256, as the bytes that they stand for. */
+/* Text with all characters below 256, as bytes. */
 static struct value *encode_latin1(struct pickle_reader *r, const struct value *text)
 {
     strbuf_clear(&r->scratch);
@@ -476,7 +485,7 @@ static enum status make_encoded(struct pickle_reader *r, struct value *args, str
     return OK;
 }
 
-/* bytes() and bytearray() of nothing, of bytes, of text in Latin-1. */
+/* bytes() and bytearray() of nothing, of bytes, of Latin-1 text. */
 static enum status make_bytes(struct pickle_reader *r, struct value *args, struct value **out,
                               struct error *err)
 {
@@ -488,7 +497,7 @@ static enum status make_bytes(struct pickle_reader *r, struct value *args, struc
     return *out ? OK : make_encoded(r, args, out, err);
 }
 
-/* copyreg._reconstructor(class, object, None): what protocol 2 calls NEWOBJ. */
+/* copyreg._reconstructor(class, object, None), in protocol 2 NEWOBJ. */
 static enum status make_instance(struct pickle_reader *r, struct value *args, struct value **out,
                                  struct error *err)
 {
@@ -533,8 +542,7 @@ enum status pickle_call(struct pickle_reader *r, struct value *callable, struct 
 
 /* ---- names ---- */
 
-/* The names of CPython's Lib/_compat_pickle.py that occur; a NULL name stands for the whole module.
- */
+/* From CPython's Lib/_compat_pickle.py; a NULL name: the whole module. */
 static void modern_name(const char **module, const char **name)
 {
     static const struct {
@@ -559,7 +567,7 @@ static void modern_name(const char **module, const char **name)
     }
 }
 
-/* r->scratch is "module\nname". One value for each, however often it is named. */
+/* r->scratch is "module\nname". One shared value for each. */
 static void push_global(struct pickle_reader *r)
 {
     size_t index;

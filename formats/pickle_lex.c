@@ -1,4 +1,4 @@
-/* The lexer: a window onto the stream, and one opcode with its argument at a time. */
+/* The lexer: a window onto the stream, and one opcode at a time. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,19 +35,19 @@ void lexer_seek(struct pickle_lexer *x, uint64_t offset)
     x->at = x->end = 0;
 }
 
-static uint64_t left(const struct pickle_lexer *x)
+static uint64_t stream_left(const struct pickle_lexer *x)
 {
     uint64_t at = lexer_offset(x);
     return at < x->size_bytes ? x->size_bytes - at : 0;
 }
 
-/* Reads on until `bytes`, which the stream has, are in the window. */
-static enum status fill(struct pickle_lexer *x, size_t bytes, struct error *err)
+/* Reads on until `bytes` are in the window; the stream must have them. */
+static enum status fill_window(struct pickle_lexer *x, size_t bytes, struct error *err)
 {
     size_t kept = x->end - x->at;
     if (bytes > x->capacity) {
         x->capacity = bytes > WINDOW_BYTES ? bytes : WINDOW_BYTES;
-        if (left(x) < x->capacity) x->capacity = (size_t)left(x);
+        if (stream_left(x) < x->capacity) x->capacity = (size_t)stream_left(x);
         char *larger = must_malloc(x->capacity);
         if (kept) memcpy(larger, x->data + x->at, kept);
         free(x->buffer);
@@ -65,31 +65,32 @@ static enum status fill(struct pickle_lexer *x, size_t bytes, struct error *err)
     return OK;
 }
 
-static enum status take(struct pickle_lexer *x, uint64_t bytes, const char **out, struct error *err)
+static enum status take_span(struct pickle_lexer *x, uint64_t bytes, const char **out,
+                             struct error *err)
 {
     if (bytes > x->end - x->at) {
-        if (bytes > left(x))
+        if (bytes > stream_left(x))
             return fail(err, ERR_CORRUPT, "needs %" PRIu64 " bytes, %" PRIu64 " are left", bytes,
-                        left(x));
-        TRY(fill(x, (size_t)bytes, err));
+                        stream_left(x));
+        TRY(fill_window(x, (size_t)bytes, err));
     }
     *out = x->data + x->at;
     x->at += (size_t)bytes;
     return OK;
 }
 
-static enum status take_number(struct pickle_lexer *x, unsigned bytes, uint64_t *number,
-                               struct error *err)
+static enum status take_integer(struct pickle_lexer *x, unsigned bytes, uint64_t *number,
+                                struct error *err)
 {
     const char *p;
-    TRY(take(x, bytes, &p, err));
+    TRY(take_span(x, bytes, &p, err));
     *number = 0;
     for (unsigned i = bytes; i-- > 0;)
         *number = *number << 8 | (unsigned char)p[i];
     return OK;
 }
 
-/* Text up to the count-th newline, which is taken too. */
+/* Text up to the count-th newline; consumes that newline, too. */
 static enum status take_lines(struct pickle_lexer *x, unsigned count, struct pickle_token *t,
                               struct error *err)
 {
@@ -105,12 +106,12 @@ static enum status take_lines(struct pickle_lexer *x, unsigned count, struct pic
             return OK;
         }
         seen = have;
-        if (have == left(x)) return fail(err, ERR_CORRUPT, "its line has no end");
-        TRY(fill(x, (size_t)min_u64(left(x), 2 * (uint64_t)have + 1), err));
+        if (have == stream_left(x)) return fail(err, ERR_CORRUPT, "its line has no end");
+        TRY(fill_window(x, (size_t)min_u64(stream_left(x), 2 * (uint64_t)have + 1), err));
     }
 }
 
-/* The index of a memo entry in decimal. */
+/* A memo index in decimal. */
 static enum status take_index(struct pickle_lexer *x, struct pickle_token *t, struct error *err)
 {
     TRY(take_lines(x, 1, t, err));
@@ -126,11 +127,12 @@ static enum status take_index(struct pickle_lexer *x, struct pickle_token *t, st
 static enum status take_bytes(struct pickle_lexer *x, uint64_t length, struct pickle_token *t,
                               size_t keep_bytes, struct error *err)
 {
-    if (length > UINT32_MAX) /* of what a value can be; and SIZE_MAX is no smaller */
+    if (length > UINT32_MAX) /* a value's limit; SIZE_MAX is no smaller */
         return fail(err, ERR_CORRUPT, "claims %" PRIu64 " bytes, %" PRIu64 " are left", length,
-                    left(x));
+                    stream_left(x));
     t->length = (size_t)length;
-    if (length <= keep_bytes || length > left(x)) return take(x, length, &t->bytes, err);
+    if (length <= keep_bytes || length > stream_left(x))
+        return take_span(x, length, &t->bytes, err);
     t->bytes = NULL;
     lexer_seek(x, lexer_offset(x) + length);
     return OK;
@@ -144,17 +146,17 @@ static enum status take_argument(struct pickle_lexer *x, struct pickle_token *t,
     case ARG_NONE:
         return OK;
     case ARG_U8:
-        return take_number(x, 1, &t->number, err);
+        return take_integer(x, 1, &t->number, err);
     case ARG_U16:
-        return take_number(x, 2, &t->number, err);
+        return take_integer(x, 2, &t->number, err);
     case ARG_I32:
-        TRY(take_number(x, 4, &t->number, err));
+        TRY(take_integer(x, 4, &t->number, err));
         t->number = (uint64_t)(int64_t)(int32_t)(uint32_t)t->number;
         return OK;
     case ARG_U32:
-        return take_number(x, 4, &t->number, err);
+        return take_integer(x, 4, &t->number, err);
     case ARG_U64:
-        return take_number(x, 8, &t->number, err);
+        return take_integer(x, 8, &t->number, err);
     case ARG_F64:
         return take_bytes(x, 8, t, 8, err);
     case ARG_LINE:
@@ -164,17 +166,17 @@ static enum status take_argument(struct pickle_lexer *x, struct pickle_token *t,
     case ARG_TWO_LINES:
         return take_lines(x, 2, t, err);
     case ARG_BYTES_U8:
-        TRY(take_number(x, 1, &length, err));
+        TRY(take_integer(x, 1, &length, err));
         return take_bytes(x, length, t, keep_bytes, err);
     case ARG_BYTES_U32:
-        TRY(take_number(x, 4, &length, err));
+        TRY(take_integer(x, 4, &length, err));
         return take_bytes(x, length, t, keep_bytes, err);
     case ARG_BYTES_I32:
-        TRY(take_number(x, 4, &length, err));
+        TRY(take_integer(x, 4, &length, err));
         if (length > INT32_MAX) return fail(err, ERR_CORRUPT, "a negative length");
         return take_bytes(x, length, t, keep_bytes, err);
     case ARG_BYTES_U64:
-        TRY(take_number(x, 8, &length, err));
+        TRY(take_integer(x, 8, &length, err));
         return take_bytes(x, length, t, keep_bytes, err);
     }
     return fail(err, ERR_OURS, "argument %d", (int)t->opcode->argument);
@@ -188,12 +190,12 @@ enum status lexer_next(struct pickle_lexer *x, struct pickle_token *t, size_t ke
     t->bytes = NULL;
     t->length = 0;
     t->code = 0;
-    if (x->at == x->end && !left(x))
+    if (x->at == x->end && !stream_left(x))
         return fail(err, ERR_CORRUPT, "byte %" PRIu64 ": the stream ends without STOP", t->offset);
-    TRY(take(x, 1, &code, err));
+    TRY(take_span(x, 1, &code, err));
     t->code = (unsigned char)*code;
     t->opcode = &pickle_opcodes[t->code];
     enum status st = t->opcode->name ? take_argument(x, t, keep_bytes, err)
-                                     : fail(err, ERR_CORRUPT, "there is no such opcode");
+                                     : fail(err, ERR_CORRUPT, "unknown opcode");
     return st ? fail_in(err, "opcode 0x%02X at byte %" PRIu64, t->code, t->offset) : OK;
 }

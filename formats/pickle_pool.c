@@ -1,10 +1,12 @@
 /* Memory of values while a pickle is read.
  *
- * 1. Values lie in blocks of cells, what they refer to (text, arrays of items, objects) in payloads
- *    of 16 << k bytes; each payload belongs to one value, so it goes with it.
- * 2. A mark is a bit of `kind`, set only between pool_mark() and pool_sweep(). Values that are
- *    never collected lie outside of the blocks and are never marked.
- * 3. Marking uses a list of its own: nesting is the file's. */
+ * 1. Values lie in blocks of cells; their text, item arrays and objects in
+ *    payloads of 16 << k bytes. A payload belongs to one value and is freed
+ *    with it.
+ * 2. A mark is a bit of `kind`, set only between pool_mark() and pool_sweep().
+ *    Values that are never collected lie outside the blocks and are never
+ *    marked.
+ * 3. Marking uses a list, not recursion: the file decides the nesting. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +22,7 @@ enum {
 
 struct pool_block {
     struct pool_block *older;
-    size_t used; /* cells that were ever given out */
+    size_t used; /* cells handed out so far */
     struct value cells[CELLS];
 };
 
@@ -85,7 +87,7 @@ struct value *pool_value(struct value_pool *p, enum value_kind kind)
     return v;
 }
 
-static unsigned class_of(size_t bytes)
+static unsigned size_class_of(size_t bytes)
 {
     unsigned k = 0;
     while ((size_t)16 << k < bytes)
@@ -96,7 +98,7 @@ static unsigned class_of(size_t bytes)
 void *pool_payload(struct value_pool *p, size_t bytes)
 {
     if (!p->collects) return arena_alloc(p->arena, bytes);
-    unsigned k = class_of(bytes);
+    unsigned k = size_class_of(bytes);
     struct pool_free *f = p->free_payloads[k];
     p->allocated += (size_t)16 << k;
     if (!f) return arena_alloc(p->arena, (size_t)16 << k);
@@ -108,7 +110,7 @@ void pool_payload_free(struct value_pool *p, void *payload, size_t bytes)
 {
     if (!p->collects || !payload) return;
     struct pool_free *f = payload;
-    unsigned k = class_of(bytes);
+    unsigned k = size_class_of(bytes);
     f->next = p->free_payloads[k];
     p->free_payloads[k] = f;
 }
@@ -141,7 +143,7 @@ void pool_value_clear(struct value_pool *p, struct value *v)
 
 /* ---- collecting ---- */
 
-static void mark(struct value_pool *p, struct value *v)
+static void mark_value(struct value_pool *p, struct value *v)
 {
     if (!v || v->kind & MARKED || !is_collected(v->kind)) return;
     if (p->num_gray == p->gray_capacity) {
@@ -164,16 +166,16 @@ static void mark_parts(struct value_pool *p, const struct value *v)
     case VALUE_TUPLE:
     case VALUE_SET:
         for (size_t i = 0; i < width * v->count; i++)
-            mark(p, v->items[i]);
+            mark_value(p, v->items[i]);
         break;
     case VALUE_OBJECT:
-        mark(p, o->callable);
-        mark(p, o->args);
-        mark(p, o->kwargs);
-        mark(p, o->state);
-        mark(p, o->items);
-        mark(p, o->pairs);
-        mark(p, o->rebuild);
+        mark_value(p, o->callable);
+        mark_value(p, o->args);
+        mark_value(p, o->kwargs);
+        mark_value(p, o->state);
+        mark_value(p, o->items);
+        mark_value(p, o->pairs);
+        mark_value(p, o->rebuild);
         break;
     default:
         break;
@@ -182,12 +184,12 @@ static void mark_parts(struct value_pool *p, const struct value *v)
 
 void pool_mark(struct value_pool *p, struct value *root)
 {
-    mark(p, root);
+    mark_value(p, root);
     while (p->num_gray)
         mark_parts(p, p->gray[--p->num_gray]);
 }
 
-/* The work of a collection counts for the next threshold, so that the total stays linear. */
+/* A collection's work raises the next threshold, so the total stays linear. */
 void pool_sweep(struct value_pool *p, size_t num_roots)
 {
     size_t live = 0;

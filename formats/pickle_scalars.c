@@ -1,4 +1,4 @@
-/* Opcodes of constants, numbers and text, in all spellings of protocols 0 to 5. */
+/* Opcodes of constants, numbers and text in protocols 0 to 5. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 enum {
     LONGEST_INT = 1 << 20,  /* bytes of an int */
-    LONGEST_DECIMAL = 4300, /* digits of an int in text, as Python has it */
+    LONGEST_DECIMAL = 4300, /* digits of an int in text, Python's limit */
 };
 
 /* ---- constants and numbers ---- */
@@ -92,7 +92,7 @@ static void times_ten(struct strbuf *bytes, unsigned digit)
     if (carry) strbuf_add_char(bytes, (char)carry);
 }
 
-static void negate(struct strbuf *bytes)
+static void negate_bytes(struct strbuf *bytes)
 {
     unsigned carry = 1;
     for (size_t i = 0; i < bytes->length; i++) {
@@ -123,12 +123,12 @@ static enum status push_decimal(struct pickle_reader *r, const char *text, size_
     for (size_t i = 0; i < length; i++)
         times_ten(&r->scratch, (unsigned)(text[i] - '0'));
     strbuf_add_char(&r->scratch, 0); /* the sign */
-    if (negative) negate(&r->scratch);
+    if (negative) negate_bytes(&r->scratch);
     reader_push(r, int_from_bytes(r, r->scratch.data, r->scratch.length));
     return OK;
 }
 
-/* Protocol 0 has no other spelling of bool than I00 and I01. */
+/* Protocol 0 spells bools only I00 and I01. */
 enum status pickle_run_text_int(struct pickle_reader *r, const struct pickle_token *t,
                                 struct error *err)
 {
@@ -186,7 +186,7 @@ static int hex_digit(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* Up to `most` digits of base 8 or 16 at text; how many there are. */
+/* Reads up to `most` digits of base 8 or 16 at text; returns their number. */
 static size_t read_digits(const char *text, size_t length, size_t most, int base, uint32_t *number)
 {
     size_t n = 0;
@@ -207,7 +207,7 @@ static void add_utf8(struct strbuf *out, uint32_t c)
     strbuf_add(out, b, n);
 }
 
-/* The escapes of repr() of a str in Python 2. */
+/* Escapes of a str's repr() in Python 2. */
 enum status pickle_run_quoted(struct pickle_reader *r, const struct pickle_token *t,
                               struct error *err)
 {

@@ -1,11 +1,11 @@
-/* A pass over the stream that builds nothing: it follows the depth of the stack only. */
+/* A pass over the stream that follows only the stack's depth. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/memory.h"
 #include "formats/pickle_internal.h"
 
-/* The opcodes that the survey looks at for themselves. */
+/* Opcodes that the survey looks at. */
 enum {
     OP_STOP = '.',
     OP_MARK = '(',
@@ -20,7 +20,7 @@ enum {
     OP_MEMOIZE = 0x94,
 };
 
-/* Longer texts are passed over: no attribute has such a name. */
+/* Skips longer texts: no attribute has such a name. */
 enum { LONGEST_NAME = 64 };
 
 struct shape {
@@ -43,8 +43,8 @@ static void push_mark(struct shape *s)
     s->marks[s->num_marks++] = s->depth;
 }
 
-/* Does to the stack what t does; *low is the lowest place that changes. false: the stack
- * underflows. */
+/* Applies t to the stack; *low is the lowest place that changes. false: the
+ * stack underflows. */
 static bool shape_step(struct shape *s, const struct pickle_token *t, size_t *low)
 {
     const struct pickle_opcode *op = t->opcode;
@@ -71,7 +71,7 @@ static bool shape_step(struct shape *s, const struct pickle_token *t, size_t *lo
 
 /* ---- skips ---- */
 
-/* The value of a key that is to be passed over, while its end is looked for: it is at `slot` of the
+/* The value of a key to skip, until its end is found: it is at `slot` of the
  * stack, and ends behind the last opcode that changed that place. */
 struct candidate {
     bool active;
@@ -102,14 +102,15 @@ static void keep_skip(struct pickle_survey *s, const struct pickle_skip *skip)
     s->skips[s->num_skips++] = *skip;
 }
 
-/* Follows c over an opcode that has changed the stack from `low` up and ends at here->end. */
+/* Follows c over an opcode that changed the stack from `low` up and ends at
+ * here->end. */
 static void candidate_step(struct candidate *c, struct pickle_survey *s,
                            const struct pickle_token *t, size_t low, size_t depth,
                            const struct pickle_skip *here)
 {
     if (low < c->slot) {
         bool names_key = !c->begun && low + 1 == c->slot && depth == c->slot;
-        if (names_key) { /* PUT of the key itself */
+        if (names_key) { /* PUT of the key */
             c->skip.begin = here->end;
             return;
         }
@@ -123,7 +124,7 @@ static void candidate_step(struct candidate *c, struct pickle_survey *s,
     }
 }
 
-/* The reader reports an error in the stream; a failure to read it is returned here. */
+/* The reader reports errors in the stream; returns only failures to read. */
 static enum status but_for_corrupt(enum status st)
 {
     return st == ERR_CORRUPT ? OK : st;
@@ -151,7 +152,7 @@ enum status survey_find_skips(struct pickle_survey *s, struct pickle_lexer *x,
     return but_for_corrupt(st);
 }
 
-/* ---- memo entries that matter ---- */
+/* ---- memo entries in use ---- */
 
 static void set_fetched(struct pickle_survey *s, uint64_t index)
 {

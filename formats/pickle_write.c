@@ -1,5 +1,6 @@
-/* Writing values as protocol 2. Two passes: the first counts who refers to what, so that only what
- * is shared takes a memo entry; the second writes. Neither recurses: nesting may be a file's. */
+/* Writes values in protocol 2, in two passes: the first counts references, so
+ * only shared values take a memo entry; the second writes. Neither recurses:
+ * the file decides the nesting. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "common/utf8.h"
 #include "formats/pickle_internal.h"
 
-enum { BATCH = 1000 }; /* items between MARK and APPENDS or SETITEMS, as CPython has it */
+enum { BATCH = 1000 }; /* items between MARK and APPENDS or SETITEMS, as in CPython */
 
 /* ---- pieces ---- */
 
@@ -48,7 +49,7 @@ static void put_text(struct strbuf *out, const char *text, size_t length)
     strbuf_add(out, text, length);
 }
 
-/* C0 80 in a name stands for NUL; see stored.h. */
+/* C0 80 in a name is NUL; see stored.h. */
 void pickle_put_text(struct strbuf *out, const char *text)
 {
     struct strbuf s = {0};
@@ -109,7 +110,7 @@ static void put_storage(struct strbuf *out, const struct value_storage *s)
     strbuf_add_text(out, "tQ");
 }
 
-/* dims[begin..end) are written halved. */
+/* Halves dims[begin..end). */
 static void put_dims(struct strbuf *out, const uint64_t *dims, unsigned count, unsigned begin,
                      unsigned end)
 {
@@ -125,8 +126,9 @@ static void put_hooks(struct strbuf *out)
     strbuf_add_text(out, ")R");
 }
 
-/* torch counts pairs of 4-bit elements, which are row-major (pickle_calls.c:count_halves): the last
- * dimension and the strides of the others are half of ours. */
+/* torch counts pairs of 4-bit elements, which are row-major
+ * (pickle_calls.c:count_halves): halves the last dimension and the other
+ * strides. */
 static void put_plain_tensor(struct strbuf *out, const struct value_tensor *t)
 {
     bool typed = t->storage->typed, pairs = t->dtype == DT_F4;
@@ -186,15 +188,15 @@ enum status pickle_put_tensor(struct strbuf *out, enum dtype dtype, unsigned num
     return st;
 }
 
-/* ---- who refers to what ---- */
+/* ---- counting references ---- */
 
-/* The number of a value in the table: first how often it is referred to (2: more than once), then
- * that it is being written, then its memo entry. */
+/* A value's number in the table: first its references (2: more than one), then
+ * that writing has begun, then its memo entry. */
 enum { ONCE = 1, SHARED = 2, BEGUN = 3, FIRST_MEMO = 4 };
 
 struct frame {
     const struct value *v;
-    size_t next; /* part */
+    size_t next; /* next part */
 };
 
 struct writer {
@@ -207,7 +209,7 @@ struct writer {
     void *context;
 };
 
-static void push(struct writer *w, const struct value *v)
+static void push_frame(struct writer *w, const struct value *v)
 {
     if (w->depth == w->capacity) {
         w->capacity = w->capacity ? 2 * w->capacity : 64;
@@ -236,7 +238,7 @@ static void count_one(struct writer *w, const struct value *v)
     if (!v) return;
     uint64_t *n = pointer_map_at(&w->seen, v, &added);
     *n = added ? ONCE : SHARED;
-    if (added) push(w, v);
+    if (added) push_frame(w, v);
 }
 
 static void count_references(struct writer *w, const struct value *root)
@@ -257,7 +259,8 @@ static void count_references(struct writer *w, const struct value *root)
 
 /* ---- values without parts ---- */
 
-/* Well-formed but for lone surrogates, which Python's surrogatepass lets through both ways. */
+/* Well-formed except for lone surrogates, which Python's surrogatepass reads
+ * and writes. */
 static bool is_python_text(const char *text, size_t length)
 {
     for (size_t at = 0, n; at < length; at += n) {
@@ -291,7 +294,8 @@ static void put_encoded(struct strbuf *out, const char *bytes, size_t count)
 static enum status put_big_int(struct strbuf *out, const struct value *v, struct error *err)
 {
     if (v->count > 255)
-        return fail(err, ERR_UNSUPPORTED, "an int of %" PRIu32 " bytes; torch reads 255", v->count);
+        return fail(err, ERR_UNSUPPORTED, "an int of %" PRIu32 " bytes; torch reads at most 255",
+                    v->count);
     strbuf_add_char(out, (char)0x8A);
     strbuf_add_char(out, (char)v->count);
     strbuf_add(out, v->text, v->count);
@@ -334,7 +338,7 @@ static enum status put_leaf(struct writer *w, const struct value *v, struct erro
         if (w->storage) TRY(w->storage(w->context, v->tensor->storage, err));
         return put_tensor(w->out, v->tensor, err);
     default:
-        return fail(err, ERR_UNSUPPORTED, "a value that was not kept when it was read");
+        return fail(err, ERR_UNSUPPORTED, "a value that was skipped while reading");
     }
 }
 
@@ -355,8 +359,8 @@ static bool memoises(const struct value *v)
     }
 }
 
-/* v is on top of the stack: from here on it can be fetched, if anyone will. */
-static void memoise(struct writer *w, const struct value *v)
+/* v is on top of the stack: gives it a memo entry if anyone fetches it. */
+static void memoise_value(struct writer *w, const struct value *v)
 {
     uint64_t *state = pointer_map_at(&w->seen, v, NULL);
     if (*state == ONCE || !memoises(v)) return;
@@ -364,9 +368,10 @@ static void memoise(struct writer *w, const struct value *v)
     put_put(w->out, w->num_memos++);
 }
 
-/* Starts v: done at once where it has no parts, else a frame that step() goes on with. Lists and
- * dicts can be fetched before their items are there, so they may contain themselves. */
-static enum status begin(struct writer *w, const struct value *v, struct error *err)
+/* Begins v: done at once without parts, else a frame for step_frame(). Lists
+ * and dicts can be fetched before their items are written, so they may contain
+ * themselves. */
+static enum status begin_value(struct writer *w, const struct value *v, struct error *err)
 {
     uint64_t *state = pointer_map_at(&w->seen, v, NULL);
     if (*state >= FIRST_MEMO) {
@@ -377,8 +382,8 @@ static enum status begin(struct writer *w, const struct value *v, struct error *
     case VALUE_LIST:
     case VALUE_DICT:
         strbuf_add_char(w->out, v->kind == VALUE_LIST ? ']' : '}');
-        memoise(w, v);
-        push(w, v);
+        memoise_value(w, v);
+        push_frame(w, v);
         return OK;
     case VALUE_TUPLE:
     case VALUE_SET:
@@ -393,16 +398,16 @@ static enum status begin(struct writer *w, const struct value *v, struct error *
         }
         if (v->kind == VALUE_TUPLE && (v->count == 0 || v->count > 3))
             strbuf_add_char(w->out, v->count ? '(' : ')');
-        push(w, v);
+        push_frame(w, v);
         return OK;
     default:
         TRY(put_leaf(w, v, err));
-        memoise(w, v);
+        memoise_value(w, v);
         return OK;
     }
 }
 
-static void pop(struct writer *w)
+static void pop_frame(struct writer *w)
 {
     w->depth--;
 }
@@ -411,19 +416,19 @@ static void end_tuple(struct writer *w, const struct value *v)
 {
     static const char ends[] = {'\x85', '\x86', '\x87'};
     if (v->count) strbuf_add_char(w->out, v->count > 3 ? 't' : ends[v->count - 1]);
-    memoise(w, v);
-    pop(w);
+    memoise_value(w, v);
+    pop_frame(w);
 }
 
 static enum status step_tuple(struct writer *w, struct frame *f, struct error *err)
 {
     const struct value *v = f->v;
-    if (f->next < v->count) return begin(w, v->items[f->next++], err);
+    if (f->next < v->count) return begin_value(w, v->items[f->next++], err);
     end_tuple(w, v);
     return OK;
 }
 
-/* Items in batches: MARK item ... APPENDS, or item APPEND where a batch has one. */
+/* Items in batches: MARK item ... APPENDS, or item APPEND in a batch of one. */
 static enum status step_items(struct writer *w, struct frame *f, struct error *err)
 {
     const struct value *v = f->v;
@@ -439,16 +444,16 @@ static enum status step_items(struct writer *w, struct frame *f, struct error *e
     if (f->next == count) {
         if (v->kind == VALUE_SET) {
             strbuf_add_text(w->out, "\x85R");
-            memoise(w, v);
+            memoise_value(w, v);
         }
-        pop(w);
+        pop_frame(w);
         return OK;
     }
     if (in_batch == 0 && count - f->next > width) strbuf_add_char(w->out, '(');
-    return begin(w, v->items[f->next++], err);
+    return begin_value(w, v->items[f->next++], err);
 }
 
-/* An object, part after part: what makes it, then what fills it. */
+/* Parts of an object: first those that make it, then those that fill it. */
 enum {
     STEP_CALLABLE,
     STEP_ARGS,
@@ -465,12 +470,12 @@ enum {
 static enum status begin_callable(struct writer *w, const struct value_object *o, struct error *err)
 {
     if (o->kwargs) pickle_put_global(w->out, "copyreg", "__newobj_ex__");
-    if (!o->rebuild) return begin(w, o->callable, err);
-    /* _rebuild_from_type_v2(rebuild, callable, args, state); rebuild is a global. */
+    if (!o->rebuild) return begin_value(w, o->callable, err);
+    /* _rebuild_from_type_v2(rebuild, callable, args, state) */
     pickle_put_global(w->out, "torch._tensor", "_rebuild_from_type_v2");
     strbuf_add_char(w->out, '(');
-    TRY(begin(w, o->rebuild, err));
-    return begin(w, o->callable, err);
+    TRY(begin_value(w, o->rebuild, err));
+    return begin_value(w, o->callable, err);
 }
 
 static void put_make(struct writer *w, const struct value *v)
@@ -482,7 +487,7 @@ static void put_make(struct writer *w, const struct value *v)
         strbuf_add_text(w->out, "\x87R");
     else if (o->args)
         strbuf_add_char(w->out, o->by_new ? (char)0x81 : 'R');
-    memoise(w, v);
+    memoise_value(w, v);
 }
 
 static enum status step_object(struct writer *w, struct frame *f, struct error *err)
@@ -493,35 +498,35 @@ static enum status step_object(struct writer *w, struct frame *f, struct error *
     case STEP_CALLABLE:
         return begin_callable(w, o, err);
     case STEP_ARGS:
-        return o->args ? begin(w, o->args, err) : OK;
+        return o->args ? begin_value(w, o->args, err) : OK;
     case STEP_KWARGS:
-        return o->kwargs ? begin(w, o->kwargs, err) : OK;
+        return o->kwargs ? begin_value(w, o->kwargs, err) : OK;
     case STEP_REBUILD_STATE:
         if (!o->rebuild) return OK;
-        if (o->state) return begin(w, o->state, err);
+        if (o->state) return begin_value(w, o->state, err);
         strbuf_add_char(w->out, 'N');
         return OK;
     case STEP_MAKE:
         put_make(w, v);
         return OK;
-    case STEP_ITEMS: /* the list's items, without the list */
-        if (o->items) push(w, o->items);
+    case STEP_ITEMS: /* the list's items without the list */
+        if (o->items) push_frame(w, o->items);
         return OK;
     case STEP_PAIRS:
-        if (o->pairs) push(w, o->pairs);
+        if (o->pairs) push_frame(w, o->pairs);
         return OK;
     case STEP_STATE:
-        return o->state && !o->rebuild ? begin(w, o->state, err) : OK;
+        return o->state && !o->rebuild ? begin_value(w, o->state, err) : OK;
     case STEP_BUILD:
         if (o->state && !o->rebuild) strbuf_add_char(w->out, 'b');
         return OK;
     default:
-        pop(w);
+        pop_frame(w);
         return OK;
     }
 }
 
-static enum status step(struct writer *w, struct error *err)
+static enum status step_frame(struct writer *w, struct error *err)
 {
     struct frame *f = &w->frames[w->depth - 1];
     switch (f->v->kind) {
@@ -543,9 +548,9 @@ enum status pickle_write_storages(struct strbuf *out, const struct value *v,
     struct writer w = {.out = out, .storage = storage, .context = context};
     count_references(&w, v);
     strbuf_add(out, "\x80\x02", 2);
-    enum status st = begin(&w, v, err);
+    enum status st = begin_value(&w, v, err);
     while (!st && w.depth)
-        st = step(&w, err);
+        st = step_frame(&w, err);
     strbuf_add_char(out, '.');
     free(w.frames);
     pointer_map_release(&w.seen);

@@ -10,7 +10,7 @@
 #include "common/numbers.h"
 #include "formats/sniff.h"
 
-/* One entry of the header while its file is checked. */
+/* A header entry during the checks. */
 struct entry {
     const char *name;
     enum dtype dtype;
@@ -37,8 +37,8 @@ bool safetensors_matches(const uint8_t *head, size_t bytes)
     return n <= SAFETENSORS_HEADER_CAP && (head[8] == '{' || strchr(" \t\r\n", head[8]));
 }
 
-static enum status bad(const struct header *h, const struct entry *e, struct error *err,
-                       const char *what)
+static enum status fail_entry(const struct header *h, const struct entry *e, struct error *err,
+                              const char *what)
 {
     struct strbuf name = {0};
     strbuf_add_escaped(&name, e->name, strlen(e->name));
@@ -64,8 +64,8 @@ static enum status read_text(struct header *h, const struct bytes *file, struct 
     if (h->header_bytes > SAFETENSORS_HEADER_CAP) {
         const char *what = sniff_name(head, head_bytes);
         if (what) return fail(err, ERR_CORRUPT, "%s: this is %s, not safetensors", h->path, what);
-        return fail(err, ERR_CORRUPT, "%s: a header of %" PRIu64 " bytes; at most %d", h->path,
-                    h->header_bytes, SAFETENSORS_HEADER_CAP);
+        return fail(err, ERR_CORRUPT, "%s: a header of %" PRIu64 " bytes, at most %d are allowed",
+                    h->path, h->header_bytes, SAFETENSORS_HEADER_CAP);
     }
     if (h->header_bytes > file_bytes - 8)
         return fail(err, ERR_CORRUPT, "%s: a header of %" PRIu64 " bytes in a file of %" PRIu64,
@@ -86,7 +86,7 @@ static bool read_size(const cJSON *item, uint64_t *out)
 static enum status read_shape(struct header *h, struct entry *e, const cJSON *shape,
                               struct error *err)
 {
-    if (!cJSON_IsArray(shape)) return bad(h, e, err, "shape is not an array");
+    if (!cJSON_IsArray(shape)) return fail_entry(h, e, err, "shape is not an array");
     size_t n = 0;
     for (const cJSON *d = shape->child; d; d = d->next)
         n++;
@@ -95,7 +95,7 @@ static enum status read_shape(struct header *h, struct entry *e, const cJSON *sh
     n = 0;
     for (const cJSON *d = shape->child; d; d = d->next)
         if (!read_size(d, &e->shape[n++]))
-            return bad(h, e, err, "a dimension is not a whole number of 64 bits");
+            return fail_entry(h, e, err, "a dimension is not a whole number of 64 bits");
     return OK;
 }
 
@@ -105,7 +105,7 @@ static enum status read_offsets(struct header *h, struct entry *e, const cJSON *
     const cJSON *begin = cJSON_IsArray(offsets) ? offsets->child : NULL;
     const cJSON *end = begin ? begin->next : NULL;
     if (!end || end->next || !read_size(begin, &e->begin) || !read_size(end, &e->end))
-        return bad(h, e, err, "data_offsets is not [begin, end]");
+        return fail_entry(h, e, err, "data_offsets is not [begin, end]");
     return OK;
 }
 
@@ -113,19 +113,19 @@ static enum status read_entry(struct header *h, struct entry *e, const cJSON *it
                               struct error *err)
 {
     e->name = item->string;
-    if (!cJSON_IsObject(item)) return bad(h, e, err, "its entry is not an object");
+    if (!cJSON_IsObject(item)) return fail_entry(h, e, err, "its entry is not an object");
     const cJSON *dtype = json_get(item, "dtype"), *shape = json_get(item, "shape"),
                 *offsets = json_get(item, "data_offsets");
     if (!dtype || !shape || !offsets)
-        return bad(h, e, err, !dtype ? "no dtype" : !shape ? "no shape" : "no data_offsets");
+        return fail_entry(h, e, err, !dtype ? "no dtype" : !shape ? "no shape" : "no data_offsets");
     const char *name = json_as_text(dtype);
-    if (!name) return bad(h, e, err, "dtype is not a string");
+    if (!name) return fail_entry(h, e, err, "dtype is not a string");
     if (!dtype_from_safetensors(name, &e->dtype)) {
         struct strbuf text = {0};
         strbuf_add_text(&text, "dtype \"");
         strbuf_add_escaped(&text, name, strlen(name));
         strbuf_add_text(&text, "\" is not known");
-        enum status st = bad(h, e, err, text.data);
+        enum status st = fail_entry(h, e, err, text.data);
         strbuf_release(&text);
         return st;
     }
@@ -136,7 +136,7 @@ static enum status read_entry(struct header *h, struct entry *e, const cJSON *it
 static enum status read_metadata(const struct header *h, const cJSON *item,
                                  struct safetensors_info *info, struct stored *s, struct error *err)
 {
-    if (cJSON_IsNull(item)) return OK; /* an optional field of the reference */
+    if (cJSON_IsNull(item)) return OK; /* optional in the reference */
     if (!cJSON_IsObject(item))
         return fail(err, ERR_CORRUPT, "%s: __metadata__ is not an object", h->path);
     for (const cJSON *v = item->child; v; v = v->next) {
@@ -186,21 +186,21 @@ static enum status check_entry(const struct header *h, const struct entry *e, ui
         snprintf(text, sizeof text,
                  "data_offsets [%" PRIu64 ", %" PRIu64 "], the data before it ends at %" PRIu64,
                  e->begin, e->end, previous_end);
-        return bad(h, e, err, text);
+        return fail_entry(h, e, err, text);
     }
     if (!shape_numel(e->shape, e->num_dims, &numel) ||
         !mul_u64(numel, dtype_infos[e->dtype].bits, &bits))
-        return bad(h, e, err, "its shape overflows 64 bits");
+        return fail_entry(h, e, err, "its shape overflows 64 bits");
     if (bits % 8) {
         snprintf(text, sizeof text, "%" PRIu64 " elements of %s are not a whole number of bytes",
                  numel, dtype_infos[e->dtype].name);
-        return bad(h, e, err, text);
+        return fail_entry(h, e, err, text);
     }
     if (e->end - e->begin != bits / 8) {
         snprintf(text, sizeof text,
                  "%" PRIu64 " elements of %s need %" PRIu64 " bytes, data_offsets give %" PRIu64,
                  numel, dtype_infos[e->dtype].name, bits / 8, e->end - e->begin);
-        return bad(h, e, err, text);
+        return fail_entry(h, e, err, text);
     }
     return OK;
 }
@@ -216,7 +216,7 @@ static enum status check_entries(struct header *h, struct error *err)
     if (end > h->data_bytes)
         return fail(err, ERR_CORRUPT,
                     "%s: the tensors end at byte %" PRIu64 ", the file at %" PRIu64
-                    ": cut short, or not downloaded to its end",
+                    ": truncated, or not fully downloaded",
                     h->path, 8 + h->header_bytes + end, 8 + h->header_bytes + h->data_bytes);
     if (end < h->data_bytes)
         return fail(err, ERR_CORRUPT, "%s: %" PRIu64 " bytes behind the last tensor", h->path,
@@ -312,8 +312,9 @@ enum status safetensors_layout(struct safetensors_out *tensors, size_t num_tenso
     strbuf_add_repeated(head, ' ', (8 - head->length % 8) % 8);
     uint64_t n = head->length - 8;
     if (n > SAFETENSORS_HEADER_CAP)
-        return fail(err, ERR_UNSUPPORTED, "a safetensors header of %" PRIu64 " bytes; at most %d",
-                    n, SAFETENSORS_HEADER_CAP);
+        return fail(err, ERR_UNSUPPORTED,
+                    "a safetensors header of %" PRIu64 " bytes, at most %d are allowed", n,
+                    SAFETENSORS_HEADER_CAP);
     for (int i = 0; i < 8; i++)
         head->data[i] = (char)(n >> 8 * i);
     for (size_t i = 0; i < num_tensors; i++)

@@ -128,7 +128,7 @@ static void rules_of_the_reference_are_kept(void **state)
     refused("{\"a\":" T("F32", "[9223372036854775808,4,0]", "0", "0") "}", 0, "overflows");
     refused("{\"a\":" T("F32", "[2,9223372036854775807]", "0", "0") "}", 0, "overflows");
     refused("{\"a\":" T("F4", "[3]", "0", "1") "}", 1, "not a whole number of bytes");
-    refused("{\"a\":" T("U8", "[2]", "0", "2") "}", 1, "cut short");
+    refused("{\"a\":" T("U8", "[2]", "0", "2") "}", 1, "truncated");
     refused("{\"a\":" T("U8", "[1]", "0", "1") "}", 3, "2 bytes behind the last tensor");
     refused("{\"a\":" T("U8", "[1]", "0", "1") ",\"a\":" T("U8", "[1]", "1", "2") "}", 2, "twice");
     refused("{\"__metadata__\":{\"a\":1}}", 0, "__metadata__ is not a string");
@@ -171,8 +171,7 @@ static void one_ranks_shards_are_told_from_whole_tensors(void **state)
     stored_release(&s);
 }
 
-/* What is laid out opens again with every tensor at the place that was said, aligned to its size.
- */
+/* A layout opens again with every tensor at its place, aligned to its size. */
 static void layouts_are_what_the_reader_reads(void **state)
 {
     (void)state;

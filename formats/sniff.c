@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* A length of 64 bits, of which few are used, then JSON. */
+/* A 64-bit length with zeros on top, then JSON. */
 static bool is_safetensors(const uint8_t *head, size_t bytes)
 {
     return bytes > 9 && memcmp(head + 4, "\0\0\0\0{", 5) == 0;
@@ -18,8 +18,8 @@ static bool is_markup(const uint8_t *head, size_t bytes)
     return at + 1 < bytes && head[at] == '<' && head[at + 1] && strchr("!hH?", head[at + 1]);
 }
 
-/* Files with `magic` at `offset`, or of which `matches` is true. name: for sniff_name();
- * not_torch: for sniff_not_torch(); NULL: not told there. */
+/* Files with `magic` at `offset`, or accepted by `matches`. name: for
+ * sniff_name(); not_torch: for sniff_not_torch(); NULL: not reported there. */
 struct kind {
     size_t offset, length;
     const char *magic;
@@ -36,7 +36,7 @@ struct kind {
 static const struct kind kinds[] = {
     {AT(0, "version https://git-lfs"), LFS, "a Git LFS pointer; the file itself was not downloaded"},
     {AT(0, "version https://"), LFS, NULL},
-    {AT(0, "PYTORCH1"), "a caffe2 container", "an archive of caffe2, which torch itself reads no more"},
+    {AT(0, "PYTORCH1"), "a caffe2 container", "an archive of caffe2, which torch no longer reads"},
     {AT(0, "<!DOCTYPE"), "an HTML page", NULL},
     {AT(0, "<!doctype"), "an HTML page", NULL},
     {AT(0, "<html"), "an HTML page", NULL},
@@ -44,7 +44,7 @@ static const struct kind kinds[] = {
     {0, 0, NULL, is_safetensors, NULL, "a safetensors file, not a torch file"},
     {AT(257, "ustar"), NULL, "a tar file: torch before 0.2, or something else"},
     {AT(0, "PK\x03\x04"), "a zip archive (torch.save)", NULL},
-    {AT(0, "\x80\x02\x8A\x0A\x6C"), "a torch.save stream of before PyTorch 1.6", NULL},
+    {AT(0, "\x80\x02\x8A\x0A\x6C"), "a torch.save stream from before PyTorch 1.6", NULL},
     {AT(0, "\x80\x00"), NULL, PLAIN_PICKLE},
     {AT(0, "\x80\x01"), NULL, PLAIN_PICKLE},
     {AT(0, "\x80\x02"), PICKLE, PLAIN_PICKLE},
@@ -58,7 +58,7 @@ static const struct kind kinds[] = {
 };
 // clang-format on
 
-static bool is_of(const struct kind *k, const uint8_t *head, size_t bytes)
+static bool is_of_kind(const struct kind *k, const uint8_t *head, size_t bytes)
 {
     if (k->matches) return k->matches(head, bytes);
     return bytes >= k->offset + k->length && memcmp(head + k->offset, k->magic, k->length) == 0;
@@ -67,7 +67,7 @@ static bool is_of(const struct kind *k, const uint8_t *head, size_t bytes)
 const char *sniff_name(const uint8_t *head, size_t bytes)
 {
     for (size_t i = 0; i < COUNT(kinds); i++)
-        if (kinds[i].name && is_of(&kinds[i], head, bytes)) return kinds[i].name;
+        if (kinds[i].name && is_of_kind(&kinds[i], head, bytes)) return kinds[i].name;
     return NULL;
 }
 
@@ -75,6 +75,6 @@ const char *sniff_not_torch(const uint8_t *head, size_t bytes)
 {
     if (!bytes) return "an empty file, not a torch file";
     for (size_t i = 0; i < COUNT(kinds); i++)
-        if (kinds[i].not_torch && is_of(&kinds[i], head, bytes)) return kinds[i].not_torch;
+        if (kinds[i].not_torch && is_of_kind(&kinds[i], head, bytes)) return kinds[i].not_torch;
     return NULL;
 }

@@ -5,10 +5,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* "a Git LFS pointer (the file itself was not downloaded: git lfs pull)", "an HTML page", "a zip
- * (torch.save)", ... by the first bytes (16 are enough); NULL: not known. */
+/* The kind by the first bytes (16 are enough); NULL: unknown. "a Git LFS
+ * pointer (the file itself was not downloaded: git lfs pull)", "an HTML page",
+ * ... */
 const char *sniff_name(const uint8_t *head, size_t bytes);
-/* The same for a file that should be of torch.save, by its first bytes (262 are enough): "a tar
+/* The same for a file expected from torch.save (262 bytes are enough): "a tar
  * file: torch before 0.2, or something else", ... */
 const char *sniff_not_torch(const uint8_t *head, size_t bytes);
 

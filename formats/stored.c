@@ -46,7 +46,7 @@ uint32_t stored_add_packed(struct stored *s, uint32_t file, enum bytes_coding co
     return (uint32_t)(s->num_files - 1);
 }
 
-/* *bad: the first byte that is not well-formed UTF-8; C0 80, which stands for NUL, may pass. */
+/* *bad: the first byte of invalid UTF-8. Accepts C0 80 for NUL. */
 static bool name_valid(const char *name, size_t length, size_t *bad)
 {
     for (size_t at = 0, n; at < length; at += n) {
@@ -69,8 +69,8 @@ static const char *name_copy(struct arena *a, const char *name, size_t length)
     return copy;
 }
 
-/* `text` as it may stand in a message, cut where it is very long. In the arena. */
-static const char *shown(struct arena *a, const char *text, size_t length)
+/* `text` escaped for a message, truncated if very long. In the arena. */
+static const char *escaped_copy(struct arena *a, const char *text, size_t length)
 {
     enum { MAX_SHOWN = 200 };
     struct strbuf s = {0};
@@ -85,9 +85,9 @@ static enum status fail_twice(struct stored *s, const char *name, size_t length,
                               struct error *err)
 {
     const struct stored_tensor *t = &s->tensors[old];
-    const char *text = shown(&s->arena, name, length);
-    if (!t->num_pieces) return fail(err, ERR_CORRUPT, "tensor %s: a second one of that name", text);
-    return fail(err, ERR_CORRUPT, "tensor %s: a second one of that name; the first is in %s", text,
+    const char *text = escaped_copy(&s->arena, name, length);
+    if (!t->num_pieces) return fail(err, ERR_CORRUPT, "tensor %s: appears twice", text);
+    return fail(err, ERR_CORRUPT, "tensor %s: appears twice, first in %s", text,
                 s->files[t->pieces[0].file].path);
 }
 
@@ -99,10 +99,10 @@ enum status stored_add_tensor(struct stored *s, const char *name, size_t name_le
     uint64_t numel, bytes;
     if (!name_valid(name, name_length, &bad))
         return fail(err, ERR_CORRUPT, "tensor %s: its name is not UTF-8 at byte %zu",
-                    shown(&s->arena, name, name_length), bad);
+                    escaped_copy(&s->arena, name, name_length), bad);
     if (!shape_numel(shape, num_dims, &numel) || !dtype_size_bytes(dtype, numel, &bytes))
         return fail(err, ERR_CORRUPT, "tensor %s: its shape has too many %s elements",
-                    shown(&s->arena, name, name_length), dtype_infos[dtype].name);
+                    escaped_copy(&s->arena, name, name_length), dtype_infos[dtype].name);
     const char *copy = name_copy(&s->arena, name, name_length);
     if (!map_add(&s->names, copy, s->num_tensors, &old))
         return fail_twice(s, name, name_length, old, err);
@@ -166,7 +166,7 @@ uint64_t stored_tensor_bytes(const struct stored_tensor *t)
 
 struct open_file {
     struct bytes source;   /* the open file, or the packed data in it; {0}: not open */
-    struct bytes contents; /* what pieces point into; a decoder is kept while the file is closed */
+    struct bytes contents; /* target of pieces; a decoder is kept while the file is closed */
 };
 
 struct stored_reader {
@@ -221,7 +221,7 @@ static enum status open_contents(void *reader, size_t file, struct error *err)
     if (!s->coding) {
         if (r->direct) bytes_set_direct(&f->source);
         f->contents = f->source;
-        f->contents.size_bytes = s->size_bytes; /* file_read tells where it is shorter now */
+        f->contents.size_bytes = s->size_bytes; /* file_read() reports a shorter file */
         return OK;
     }
     f->source = bytes_range(&f->source, s->packed_offset, s->packed_bytes);
@@ -248,7 +248,7 @@ enum status stored_read(struct stored_reader *r, uint32_t file, uint64_t offset_
 
 void stored_expect(struct stored_reader *r, uint32_t file, uint64_t offset_bytes, uint64_t bytes)
 {
-    struct error ignored; /* the read that follows tells it */
+    struct error ignored; /* the following read reports it */
     if (open_files_acquire(&r->open, file, &ignored)) return;
     bytes_expect(&r->files[file].contents, offset_bytes, bytes);
     open_files_release(&r->open, file);
@@ -259,7 +259,7 @@ enum status stored_unchanged(const struct stored *s, struct error *err)
     for (size_t i = 0; i < s->num_files; i++) {
         const struct stored_file *f = &s->files[i];
         struct file_stamp now;
-        if (f->coding) continue; /* stands behind the file that holds it */
+        if (f->coding) continue; /* listed after the file that holds it */
         TRY(file_stamp(f->path, &now, err));
         if (!file_stamp_equal(&now, &f->stamp))
             return fail(err, ERR_IO, "%s: changed while it was read", f->path);

@@ -1,8 +1,10 @@
-/* stored.h - the result of the reader of any format: named tensors, and where their bytes lie.
+/* stored.h - the result of every reader: named tensors and the places of their
+ * bytes.
  *
- * A *stored* tensor has the name and shape of its file; nothing here knows its purpose.
- * Opening reads headers and indexes only; tensor bytes are read later, through stored_read().
- * Shapes, boxes and strides are in elements, slowest dimension first; what is in bytes says so. */
+ * A *stored* tensor has the name and shape of its file; nothing here knows its
+ * purpose. Opening reads headers and indexes only; stored_read() reads tensor
+ * bytes later. Shapes, boxes and strides are in elements, slowest dimension
+ * first; names with "bytes" are in bytes. */
 #ifndef FERRY_FORMATS_STORED_H
 #define FERRY_FORMATS_STORED_H
 
@@ -16,8 +18,8 @@
 #include "common/status.h"
 #include "formats/bytes.h"
 
-/* Bytes that pieces point into: a whole file, or the contents of packed data in it, such as one
- * deflated entry of a zip file. */
+/* Bytes that pieces point into: a whole file, or the contents of packed data in
+ * it, such as a deflated entry of a zip file. */
 struct stored_file {
     const char *path;
     struct file_stamp stamp;
@@ -26,8 +28,9 @@ struct stored_file {
     uint64_t size_bytes;                  /* of the contents that pieces point into */
 };
 
-/* One box of a tensor and where its elements lie: element i of the box is at byte
- * offset_bytes + sum of i[d] * stride[d] * element size of the file. Bounds are checked at open. */
+/* One box of a tensor and the place of its elements: element i of the box is at
+ * byte offset_bytes + sum of i[d] * stride[d] * element size of the file.
+ * Bounds are checked at open. */
 struct stored_piece {
     uint32_t file;     /* index into files */
     bool byte_swapped; /* big-endian elements */
@@ -41,15 +44,16 @@ struct stored_tensor {
     const char *name; /* UTF-8; may be empty or hold control characters; NUL stands as C0 80 */
     enum dtype dtype;
     unsigned num_dims;
-    const uint64_t *shape;       /* [num_dims]; numel and bytes are known not to overflow */
-    struct stored_piece *pieces; /* they tile the tensor: no hole, no overlap */
+    const uint64_t *shape;       /* [num_dims]; numel and bytes do not overflow */
+    struct stored_piece *pieces; /* tile the tensor: no hole, no overlap */
     size_t num_pieces;
-    /* DCP: its path in the nested state dict, keys and list positions joined by '\x1f'; NULL: not
-     * known, the name is one key. */
+    /* DCP: path in the nested state dict, keys and list positions joined by
+     * '\x1f'; NULL: unknown, the name is one key. */
     const char *nested_path;
 };
 
-/* A value that is not a tensor (bytes items of torch_dist and DCP): a torch file inside a file. */
+/* A value that is not a tensor (bytes items of torch_dist and DCP): a torch
+ * file inside a file. */
 struct stored_object {
     const char *name;
     uint32_t file;
@@ -57,7 +61,7 @@ struct stored_object {
     const char *nested_path; /* as a tensor's */
 };
 
-/* The contents of an opened checkpoint. Everything is in the arena and lives until release. */
+/* The contents of an opened checkpoint, in the arena until release. */
 struct stored {
     struct arena arena;
     struct stored_file *files;
@@ -67,7 +71,7 @@ struct stored {
     struct stored_object *objects;
     size_t num_objects, objects_capacity;
     struct map names; /* of tensors -> index */
-    char **warnings;  /* harmless oddities, a line each, for the caller to print */
+    char **warnings;  /* harmless oddities, one line each, for the caller to print */
     size_t num_warnings, warnings_capacity;
 };
 
@@ -76,17 +80,19 @@ void stored_release(struct stored *s);
 
 /* Adds a file with its stamp. Returns its index. */
 uint32_t stored_add_file(struct stored *s, const char *path, const struct file_stamp *stamp);
-/* Adds the contents, size_bytes long, of the packed data at [offset, offset + packed_bytes) of
- * files[file] as a file of its own, and returns its index. The range must lie in the file. */
+/* Adds the contents, size_bytes long, of packed data at [offset, offset +
+ * packed_bytes) of files[file] as a file of its own; returns its index. The
+ * range must lie in the file. */
 uint32_t stored_add_packed(struct stored *s, uint32_t file, enum bytes_coding coding,
                            uint64_t offset, uint64_t packed_bytes, uint64_t size_bytes);
-/* Adds a tensor with no pieces; name and shape are copied. A NUL of the name is stored as C0 80,
- * and C0 80 is read as NUL. ERR_CORRUPT if the name is not UTF-8 or exists already (err says in
- * which file), or if numel or bytes overflow. *out is valid until the next tensor is added. */
+/* Adds a tensor with no pieces; copies name and shape. A NUL of the name
+ * becomes C0 80, and C0 80 is read as NUL. ERR_CORRUPT if the name is not UTF-8
+ * or exists (err names the first file), or if numel or bytes overflow. *out is
+ * valid until the next tensor is added. */
 MUST_CHECK enum status stored_add_tensor(struct stored *s, const char *name, size_t name_length,
                                          enum dtype dtype, unsigned num_dims, const uint64_t *shape,
                                          struct stored_tensor **out, struct error *err);
-/* Adds an object; its name is copied. */
+/* Adds an object; copies its name. */
 struct stored_object *stored_add_object(struct stored *s, const char *name, uint32_t file,
                                         uint64_t offset_bytes, uint64_t size_bytes);
 void stored_warn(struct stored *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -94,20 +100,20 @@ const struct stored_tensor *stored_find(const struct stored *s, const char *name
 uint64_t stored_numel(const struct stored_tensor *t);
 uint64_t stored_tensor_bytes(const struct stored_tensor *t);
 
-/* Reads bytes of files[], for many threads. Keeps at most max_open files open, or as many as
- * threads read at once. If the stamp of a
- * file has changed since the open: ERR_IO "changed while it was read". */
+/* Reads bytes of files[], for many threads. Keeps at most max_open files open,
+ * or one for each thread reading at once. ERR_IO "changed while it was read" if
+ * the stamp of a file has changed since the open. */
 struct stored_reader;
 struct stored_reader *stored_reader_create(const struct stored *s, size_t max_open);
-/* Makes reads bypass the page cache, if the file system can do that; then a read allocates up to
- * FILE_DIRECT_BYTES. Call it before the first read. */
+/* Makes reads bypass the page cache if the file system can; then a read
+ * allocates up to FILE_DIRECT_BYTES. Call it before the first read. */
 void stored_reader_set_direct(struct stored_reader *r);
 void stored_reader_free(struct stored_reader *r);
 MUST_CHECK enum status stored_read(struct stored_reader *r, uint32_t file, uint64_t offset_bytes,
                                    void *to, size_t bytes, struct error *err);
 /* Tells the system that most of these bytes are read next. */
 void stored_expect(struct stored_reader *r, uint32_t file, uint64_t offset_bytes, uint64_t bytes);
-/* ERR_IO if a file has changed since it was opened; for the end of a long read. */
+/* ERR_IO if a file has changed since the open; for the end of a long read. */
 MUST_CHECK enum status stored_unchanged(const struct stored *s, struct error *err);
 
 #endif

@@ -1,5 +1,6 @@
-/* testing_dtensor.h - makes the values that DTensors and ShardedTensors of one rank are in a
- * pickle: of tensors of [5, 3] in F32, of which the rank has some rows. In the arena `values`. */
+/* testing_dtensor.h - makes the values that DTensors and ShardedTensors of one
+ * rank are in a pickle: of tensors of [5, 3] in F32, of which the rank has some
+ * rows. In the arena `values`. */
 #ifndef FERRY_FORMATS_TESTING_DTENSOR_H
 #define FERRY_FORMATS_TESTING_DTENSOR_H
 

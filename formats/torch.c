@@ -13,20 +13,21 @@
 
 enum {
     LARGEST_PICKLE = 1 << 30, /* of data.pkl */
-    /* A deflated data.pkl may be this and so much times its packed size: real ones are 3 to 6 times
-     * that, while deflate could make a thousand times of it. */
+    /* A deflated data.pkl may have this many bytes plus a multiple of its
+     * packed size: real ones have 3 to 6 times that, deflate could reach a
+     * thousand. */
     LEAST_INFLATED = 4 << 20,
     MAX_INFLATED = 32,
-    LARGEST_NOTE = 64, /* of the entries byteorder and version */
+    LARGEST_NOTE = 64, /* of entries byteorder and version */
     HIGHEST_VERSION = 10,
     LEGACY_PROTOCOL = 1001,
 };
 
-/* LONG1 of 0x1950A86A20F9469CFC6C: what the legacy stream begins with, behind PROTO and FRAME. */
+/* LONG1 of 0x1950A86A20F9469CFC6C, behind PROTO and FRAME. */
 static const uint8_t LEGACY_MAGIC[12] = {0x8A, 0x0A, 0x6C, 0xFC, 0x9C, 0x46,
                                          0xF9, 0x20, 0x6A, 0xA8, 0x50, 0x19};
 
-/* ---- what a file is ---- */
+/* ---- kinds of files ---- */
 
 static bool is_zip(const uint8_t *head, size_t bytes)
 {
@@ -53,7 +54,7 @@ static enum status fail_kind(const uint8_t *head, size_t bytes, struct error *er
 
 /* ---- storages ---- */
 
-static void warn(struct torch_file *t, const char *text)
+static void add_warning(struct torch_file *t, const char *text)
 {
     *ARENA_PUSH(&t->arena, t->warnings, t->num_warnings, t->warnings_capacity) = text;
 }
@@ -62,11 +63,11 @@ static uint64_t storage_bytes(const struct value_storage *s)
 {
     uint64_t bytes = 0;
     bool fits = dtype_size_bytes(s->typed ? s->dtype : DT_U8, s->numel, &bytes);
-    return fits ? bytes : 0; /* it always does: pickle_calls.c:set_numel */
+    return fits ? bytes : 0; /* always fits: pickle_calls.c:set_numel */
 }
 
-/* The record of a persistent id's storage: a new one, or the one of an earlier id, which must be
- * the same in all that counts. */
+/* The record of a persistent id's storage: a new one, or an earlier id's, which
+ * must have the same class and number of elements. */
 static enum status meet_storage(struct torch_file *t, const struct value_storage *s, bool *is_new,
                                 struct torch_storage **out, struct error *err)
 {
@@ -125,7 +126,7 @@ static enum status read_byteorder(struct torch_file *t, const struct zip_directo
 {
     struct strbuf text = {0};
     const struct zip_entry *e = zip_find(z, "byteorder");
-    if (!e) return OK; /* torch before 2.1, on what was little-endian in practice */
+    if (!e) return OK; /* torch before 2.1, in practice little-endian */
     enum status st = zip_read_entry(e, archive, LARGEST_NOTE, &text, err);
     if (!st && strcmp(text.data, "big") == 0)
         t->byte_swapped = true;
@@ -142,25 +143,26 @@ static enum status check_version(struct torch_file *t, const struct zip_director
     const struct zip_entry *e = zip_find(z, "version");
     if (!e) e = zip_find(z, ".data/version");
     if (!e) {
-        warn(t, "no version in it; torch would refuse it");
+        add_warning(t, "it has no version; torch would refuse it");
         return OK;
     }
     enum status st = zip_read_entry(e, archive, LARGEST_NOTE, &text, err);
     int version = 0, n = 0;
     if (!st && (sscanf(text.data, "%2d%n", &version, &n) != 1 || version < 1 ||
                 version > HIGHEST_VERSION || strcmp(text.data + n, text.data[n] ? "\n" : "") != 0))
-        st = fail(err, ERR_CORRUPT, "its version is none of 1 to %d", HIGHEST_VERSION);
+        st = fail(err, ERR_CORRUPT, "its version is not a number from 1 to %d", HIGHEST_VERSION);
     strbuf_release(&text);
     return st;
 }
 
-/* torch checks no CRC, and may be told to write 0. */
+/* torch checks no CRC and can be told to write 0. */
 static void check_crc(struct torch_file *t, const struct zip_entry *e, const struct strbuf *bytes)
 {
     uint32_t crc = libdeflate_crc32(0, bytes->data, bytes->length);
     if (!e->crc || e->crc == crc) return;
-    warn(t, arena_printf(&t->arena, "entry %s: CRC-32 %08" PRIx32 ", the archive says %08" PRIx32,
-                         e->name, crc, e->crc));
+    add_warning(t, arena_printf(&t->arena,
+                                "entry %s: CRC-32 %08" PRIx32 ", the archive says %08" PRIx32,
+                                e->name, crc, e->crc));
 }
 
 static enum status read_data_pkl(struct torch_file *t, struct arena *values,
@@ -179,7 +181,7 @@ static enum status read_data_pkl(struct torch_file *t, struct arena *values,
     uint64_t end;
     enum status st = pickle_read(values, &in, 0, &hooks, &t->root, &end, err);
     if (st) return fail_in(err, "data.pkl");
-    if (end < bytes->length) warn(t, "bytes behind the end of data.pkl's pickle");
+    if (end < bytes->length) add_warning(t, "bytes behind the end of data.pkl's pickle");
     return OK;
 }
 
@@ -208,7 +210,7 @@ struct legacy {
     struct torch_file *t;
     struct arena *values;
     const struct bytes *in;
-    uint64_t at; /* what was read of it */
+    uint64_t at; /* offset of the next byte */
 };
 
 static enum status note_storage(void *context, const struct value_storage *s, struct error *err)
@@ -233,7 +235,7 @@ static enum status place_storage(struct legacy *l, const char *key, struct error
     size_t index;
     unsigned char count[8];
     if (!map_get(&l->t->keys, key, &index))
-        return fail(err, ERR_CORRUPT, "the list of storages names %s, which no tensor has", key);
+        return fail(err, ERR_CORRUPT, "the list of storages names %s, which no tensor uses", key);
     struct torch_storage *s = &l->t->storages[index];
     if (s->placed) return fail(err, ERR_CORRUPT, "the list of storages names %s twice", key);
     uint64_t left = l->in->size_bytes - l->at;
@@ -261,14 +263,14 @@ static enum status place_storages(struct legacy *l, const struct value *keys, st
         return fail(err, ERR_CORRUPT, "the list of storages is not a list");
     for (uint32_t i = 0; i < keys->count; i++) {
         const char *key = value_as_text(keys->items[i]);
-        if (!key) return fail(err, ERR_CORRUPT, "the list of storages holds what is not a string");
+        if (!key) return fail(err, ERR_CORRUPT, "an entry of the list of storages is not a string");
         TRY(place_storage(l, key, err));
     }
     for (size_t i = 0; i < l->t->num_storages; i++)
         if (!l->t->storages[i].placed)
             return fail(err, ERR_CORRUPT, "storage %s is not in the list of storages",
                         l->t->storages[i].key);
-    if (l->at < l->in->size_bytes) warn(l->t, "bytes behind the last storage");
+    if (l->at < l->in->size_bytes) add_warning(l->t, "bytes behind the last storage");
     return OK;
 }
 
@@ -284,7 +286,7 @@ static enum status parse_legacy(struct torch_file *t, struct arena *values,
     if (number != LEGACY_PROTOCOL)
         return fail(err, ERR_CORRUPT, "a legacy stream of protocol version %" PRId64 ", not %d",
                     number, LEGACY_PROTOCOL);
-    TRY(next_pickle(&l, "system info", &system, err)); /* data is little-endian whatever it says */
+    TRY(next_pickle(&l, "system info", &system, err)); /* data is always little-endian */
     TRY(next_pickle(&l, "object", &t->root, err));
     TRY(next_pickle(&l, "list of storages", &keys, err));
     return place_storages(&l, keys, err);
@@ -296,7 +298,7 @@ enum status torch_parse(struct torch_file *t, struct arena *values, const struct
                         struct error *err)
 {
     struct bytes b;
-    struct bytes_ends ends; /* the first kilobyte tells what the file is */
+    struct bytes_ends ends; /* the first kilobyte tells the kind */
     *t = (struct torch_file){.path = archive->path};
     arena_init(&t->arena);
     if (!values) values = &t->arena;
@@ -393,12 +395,13 @@ static enum status fail_rebuilt(const char *name, const struct value *v, struct 
 {
     const struct value_global *by = value_rebuilt_by(v);
     if (!by) return fail(err, ERR_UNSUPPORTED, "%s: not a tensor", name);
-    return fail(err, ERR_UNSUPPORTED, "tensor %s: made by %s.%s, which makes no plain tensor", name,
+    return fail(err, ERR_UNSUPPORTED, "tensor %s: made by %s.%s, not a plain tensor", name,
                 by->module, by->name);
 }
 
-static enum status add_tensor(const struct torch_file *t, struct stored *s, const char *name,
-                              const struct value *tensor, struct error *err)
+static enum status add_rebuilt_tensor(const struct torch_file *t, struct stored *s,
+                                      const char *name, const struct value *tensor,
+                                      struct error *err)
 {
     struct stored_tensor *out;
     if (tensor->kind != VALUE_TENSOR) return fail_rebuilt(name, tensor, err);
@@ -421,7 +424,7 @@ static enum status add_tensor(const struct torch_file *t, struct stored *s, cons
 enum status torch_add_tensor(struct torch_file *t, struct stored *s, const char *name,
                              const struct value *tensor, struct error *err)
 {
-    enum status st = add_tensor(t, s, name, tensor, err);
+    enum status st = add_rebuilt_tensor(t, s, name, tensor, err);
     return st ? fail_in(err, "%s", t->path) : OK;
 }
 
@@ -433,34 +436,35 @@ struct add_context {
     size_t count;
 };
 
-static enum status add_one(void *context, const char *path, const struct value *v,
-                           struct error *err)
+static enum status add_walked_tensor(void *context, const char *path, const struct value *v,
+                                     struct error *err)
 {
     struct add_context *c = context;
     strbuf_clear(&c->name);
     strbuf_add_text(&c->name, c->prefix);
     strbuf_add_text(&c->name, path);
     c->count++;
-    return add_tensor(c->t, c->s, c->name.data, v, err);
+    return add_rebuilt_tensor(c->t, c->s, c->name.data, v, err);
 }
 
 enum status torch_add_tensors(struct torch_file *t, struct stored *s, const struct value *v,
                               const char *prefix, struct error *err)
 {
     struct add_context c = {.t = t, .s = s, .prefix = prefix};
-    enum status st = value_walk_all(v, "", true, add_one, &c, err);
+    enum status st = value_walk_all(v, "", true, add_walked_tensor, &c, err);
     strbuf_release(&c.name);
-    if (!st && !c.count) st = fail(err, ERR_UNSUPPORTED, "there is no tensor in it");
+    if (!st && !c.count) st = fail(err, ERR_UNSUPPORTED, "it has no tensor");
     return st ? fail_in(err, "%s", t->path) : OK;
 }
 
-static enum status read_number(struct torch_file *t, struct stored *s, struct stored_reader *r,
-                               double *out, struct error *err)
+static enum status read_number_tensor(struct torch_file *t, struct stored *s,
+                                      struct stored_reader *r, double *out, struct error *err)
 {
     char bytes[8];
     const struct stored_tensor *x = &s->tensors[s->num_tensors - 1];
     if (stored_numel(x) != 1 || !dtype_bytes(x->dtype) || dtype_bytes(x->dtype) > sizeof bytes)
-        return fail(err, ERR_CORRUPT, "%s: a tensor of %" PRIu64 " elements of %s is no number",
+        return fail(err, ERR_CORRUPT,
+                    "%s: expected a tensor of one number, found %" PRIu64 " elements of %s",
                     t->path, stored_numel(x), dtype_infos[x->dtype].name);
     TRY(stored_read(r, x->pieces->file, x->pieces->offset_bytes, bytes, dtype_bytes(x->dtype),
                     err));
@@ -480,7 +484,7 @@ enum status torch_numbers(const char *path, uint64_t offset, uint64_t size_bytes
         struct stored_reader *r = stored_reader_create(&s, 1);
         for (size_t i = 0; i < count && !st; i++) {
             st = torch_add_tensor(&t, &s, arena_printf(&t.arena, "%zu", i), tensors[i], err);
-            if (!st) st = read_number(&t, &s, r, &out[i], err);
+            if (!st) st = read_number_tensor(&t, &s, r, &out[i], err);
         }
         stored_reader_free(r);
         torch_close(&t);
@@ -491,7 +495,7 @@ enum status torch_numbers(const char *path, uint64_t offset, uint64_t size_bytes
 
 /* ---- names ---- */
 
-/* Moves behind the number that stands there; returns whether there is one. */
+/* Moves behind a number; false: there is none. */
 static bool skip_number(const char **at)
 {
     const size_t n = strspn(*at, "0123456789");
@@ -499,7 +503,7 @@ static bool skip_number(const char **at)
     return n > 0;
 }
 
-/* Whether two names are equal but for their numbers, in which they differ. */
+/* Whether two names differ, but only in their numbers. */
 static bool differ_in_numbers(const char *a, const char *b)
 {
     const char *x = a, *y = b;

@@ -1,5 +1,6 @@
-/* Writing torch.save archives. The entries, in order: data.pkl, byteorder, the storages, version;
- * no .format_version, with which torch would compute offsets of its own (torch-pickle.md 9). */
+/* Writes torch.save archives. Entries in order: data.pkl, byteorder, the
+ * storages, version; no .format_version, with which torch would compute offsets
+ * of its own. */
 #include <assert.h>
 #include <inttypes.h>
 #include <libdeflate.h>
@@ -15,8 +16,8 @@ static const char BYTEORDER[] = "little", VERSION[] = "3\n";
 /* Entries before and behind the storages. */
 enum { ENTRIES_BEFORE = 2, ENTRIES_BEHIND = 1 };
 
-/* The contents of entry i of n; NULL if it is a storage. */
-static const void *contents(const struct strbuf *pickle, size_t i, size_t n, size_t *bytes)
+/* The contents of entry i of n; NULL: a storage. */
+static const void *entry_contents(const struct strbuf *pickle, size_t i, size_t n, size_t *bytes)
 {
     if (i == 0) {
         *bytes = pickle->length;
@@ -32,7 +33,7 @@ static void set_entry(struct zip_out *z, size_t i, const char *name, const struc
 {
     size_t bytes;
     struct zip_out_entry *e = &z->entries[i];
-    const void *text = contents(pickle, i, z->num_entries, &bytes);
+    const void *text = entry_contents(pickle, i, z->num_entries, &bytes);
     *e = (struct zip_out_entry){.name = name, .size_bytes = text ? bytes : storage_bytes};
     if (text) e->crc = libdeflate_crc32(0, text, bytes);
 }
@@ -40,8 +41,8 @@ static void set_entry(struct zip_out *z, size_t i, const char *name, const struc
 typedef enum status put_function(void *context, uint64_t offset, const void *bytes, size_t count,
                                  struct error *err);
 
-/* zip_emit() puts the header of each entry in turn, then the directory; what the small entries
- * contain is put behind their headers. */
+/* zip_emit() puts the header of each entry in turn, then the directory; the
+ * contents of small entries go behind their headers. */
 struct emitter {
     const struct zip_out *zip;
     const struct strbuf *pickle;
@@ -57,7 +58,7 @@ static enum status put_with_contents(void *context, uint64_t offset, const void 
     size_t i = e->next++, length;
     TRY(e->put(e->context, offset, bytes, count, err));
     if (i >= e->zip->num_entries) return OK;
-    const void *text = contents(e->pickle, i, e->zip->num_entries, &length);
+    const void *text = entry_contents(e->pickle, i, e->zip->num_entries, &length);
     if (!text || !length) return OK;
     return e->put(e->context, e->zip->entries[i].data_offset, text, length, err);
 }
@@ -70,7 +71,7 @@ struct collector {
     size_t capacity;
 };
 
-static enum status collect(void *context, const struct value_storage *s, struct error *err)
+static enum status collect_storage(void *context, const struct value_storage *s, struct error *err)
 {
     struct collector *c = context;
     size_t index;
@@ -90,7 +91,7 @@ static enum status collect(void *context, const struct value_storage *s, struct 
     return OK;
 }
 
-static void lay_out(struct torch_out *t, const char *folder)
+static void lay_out_entries(struct torch_out *t, const char *folder)
 {
     struct arena *a = &t->arena;
     struct zip_out *z = &t->zip;
@@ -115,12 +116,12 @@ enum status torch_layout(struct torch_out *t, const char *folder, const struct v
     *t = (struct torch_out){0};
     arena_init(&t->arena);
     struct collector c = {.t = t};
-    enum status st = pickle_write_storages(&t->pickle, root, collect, &c, err);
+    enum status st = pickle_write_storages(&t->pickle, root, collect_storage, &c, err);
     map_release(&c.keys);
     if (st)
         torch_out_release(t);
     else
-        lay_out(t, folder);
+        lay_out_entries(t, folder);
     return st;
 }
 

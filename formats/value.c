@@ -105,7 +105,7 @@ void value_strides(const uint64_t *shape, unsigned num_dims, uint64_t *stride)
     }
 }
 
-/* torch saves the newer dtypes through storages that count bytes. */
+/* torch saves newer dtypes in storages that count bytes. */
 static struct value_storage *new_storage(struct arena *a, const char *key, enum dtype dtype,
                                          uint64_t numel)
 {
@@ -148,7 +148,7 @@ static bool is_text(const struct value *v, const char *text, size_t length)
     return v->kind == VALUE_TEXT && v->count == length && memcmp(v->text, text, length) == 0;
 }
 
-/* The place of the value of a text key, of the last pair that has it. */
+/* The value of a text key in its last pair; NULL: none. */
 static struct value **find_key(const struct value *dict, const char *key)
 {
     size_t length = strlen(key);
@@ -157,8 +157,8 @@ static struct value **find_key(const struct value *dict, const char *key)
     return NULL;
 }
 
-/* Makes room for one more of `width` pointers each. */
-static void grow(struct arena *a, struct value *v, size_t width)
+/* Makes room for one more item of `width` pointers. */
+static void grow_items(struct arena *a, struct value *v, size_t width)
 {
     if (v->count < value_capacity(v->count)) return;
     struct value **items =
@@ -169,13 +169,13 @@ static void grow(struct arena *a, struct value *v, size_t width)
 
 void value_append(struct arena *a, struct value *list, struct value *item)
 {
-    grow(a, list, 1);
+    grow_items(a, list, 1);
     list->items[list->count++] = item;
 }
 
 void value_dict_put(struct arena *a, struct value *dict, struct value *key, struct value *v)
 {
-    grow(a, dict, 2);
+    grow_items(a, dict, 2);
     dict->items[2 * (size_t)dict->count] = key;
     dict->items[2 * (size_t)dict->count + 1] = v;
     dict->count++;
@@ -195,7 +195,7 @@ void value_dict_set(struct arena *a, struct value *dict, const char *key, struct
         value_dict_add(a, dict, key, v);
 }
 
-/* A class with slots has for its state the pair (dict or None, dict of slots). */
+/* The state of a class with slots is the pair (dict or None, dict of slots). */
 static struct value *get_attribute(const struct value *state, const char *key)
 {
     if (!state) return NULL;
@@ -231,8 +231,9 @@ bool value_is_instance(const struct value *v, const char *module, const char *na
     return v && v->kind == VALUE_OBJECT && value_is_global(v->object->callable, module, name);
 }
 
-/* numpy.core.multiarray.scalar(dtype, bytes); numpy.dtype('f8', False, True) with the state
- * (3, '<', ...). Gives type code ('f', 'i', 'u', 'b'), size and little-endian bytes. */
+/* numpy.core.multiarray.scalar(dtype, bytes); numpy.dtype('f8', False, True)
+ * with the state (3, '<', ...). Gives type code ('f', 'i', 'u', 'b'), size and
+ * little-endian bytes. */
 static bool numpy_scalar(const struct value *v, char *code, size_t *size, unsigned char bytes[8])
 {
     const struct value *args, *dtype, *name, *state;
@@ -336,8 +337,7 @@ const char *value_as_text(const struct value *v)
 
 /* ---- printing ---- */
 
-/* The values that are being printed around this one. Deeper than MAX_DEPTH nothing is shown, so the
- * recursion is bounded whatever the file holds. */
+/* The values around the printed one. MAX_DEPTH bounds the recursion. */
 struct around {
     const struct around *outer;
     const struct value *v;
@@ -350,16 +350,16 @@ struct printer {
     size_t max_length;
 };
 
-static bool full(const struct printer *p)
+static bool is_full(const struct printer *p)
 {
     return p->out->length >= p->max_length;
 }
 
-static void print(const struct printer *p, const struct value *v, const struct around *outer);
+static void print_any(const struct printer *p, const struct value *v, const struct around *outer);
 
 static void print_quoted(const struct printer *p, const struct value *v)
 {
-    size_t left = full(p) ? 0 : p->max_length - p->out->length;
+    size_t left = is_full(p) ? 0 : p->max_length - p->out->length;
     strbuf_add_text(p->out, v->kind == VALUE_BYTES ? "b'" : "'");
     strbuf_add_escaped(p->out, v->text, v->count < left ? v->count : left);
     strbuf_add_char(p->out, '\'');
@@ -376,7 +376,7 @@ static void print_float(const struct printer *p, double number)
     if (isfinite(number) && !strpbrk(text, ".e")) strbuf_add_text(p->out, ".0");
 }
 
-/* Past 64 bits the digits say little, so it is shown as Python's hex(). */
+/* Past 64 bits the digits say little: prints as Python's hex(). */
 static void print_big_int(const struct printer *p, const struct value *v)
 {
     const unsigned char *bytes = (const unsigned char *)v->text;
@@ -393,7 +393,7 @@ static void print_big_int(const struct printer *p, const struct value *v)
     while (n > 1 && !digits.data[n - 1])
         n--;
     strbuf_add_text(p->out, negative ? "-0x" : "0x");
-    for (bool first = true; n-- > 0 && !full(p); first = false)
+    for (bool first = true; n-- > 0 && !is_full(p); first = false)
         strbuf_printf(p->out, first ? "%x" : "%02x", (unsigned char)digits.data[n]);
     strbuf_release(&digits);
 }
@@ -404,12 +404,12 @@ static void print_items(const struct printer *p, const struct value *v, const ch
     bool pairs = v->kind == VALUE_DICT;
     size_t width = pairs ? 2 : 1;
     strbuf_add_char(p->out, brackets[0]);
-    for (size_t i = 0; i < v->count && !full(p); i++) {
+    for (size_t i = 0; i < v->count && !is_full(p); i++) {
         if (i) strbuf_add_text(p->out, ", ");
-        print(p, v->items[width * i], here);
+        print_any(p, v->items[width * i], here);
         if (!pairs) continue;
         strbuf_add_text(p->out, ": ");
-        print(p, v->items[2 * i + 1], here);
+        print_any(p, v->items[2 * i + 1], here);
     }
     if (v->kind == VALUE_TUPLE && v->count == 1) strbuf_add_char(p->out, ',');
     strbuf_add_char(p->out, brackets[1]);
@@ -428,22 +428,22 @@ static void print_global(const struct printer *p, const struct value_global *g)
     print_name(p, g->name);
 }
 
-/* Class(args, kwargs, state): what Python would show as attributes stands as the state's dict. */
+/* Class(args, kwargs, state): attributes are printed as the state's dict. */
 static void print_object(const struct printer *p, const struct value_object *o,
                          const struct around *here)
 {
     const struct value *parts[] = {o->kwargs, o->items, o->pairs, o->state};
     bool comma = o->args && o->args->count;
-    print(p, o->callable, here);
+    print_any(p, o->callable, here);
     strbuf_add_char(p->out, '(');
-    for (size_t i = 0; o->args && i < o->args->count && !full(p); i++) {
+    for (size_t i = 0; o->args && i < o->args->count && !is_full(p); i++) {
         if (i) strbuf_add_text(p->out, ", ");
-        print(p, o->args->items[i], here);
+        print_any(p, o->args->items[i], here);
     }
     for (size_t i = 0; i < COUNT(parts); i++) {
         if (!parts[i]) continue;
         if (comma) strbuf_add_text(p->out, ", ");
-        print(p, parts[i], here);
+        print_any(p, parts[i], here);
         comma = true;
     }
     strbuf_add_char(p->out, ')');
@@ -464,10 +464,10 @@ static bool is_around(const struct around *outer, const struct value *v)
     return false;
 }
 
-static void print(const struct printer *p, const struct value *v, const struct around *outer)
+static void print_any(const struct printer *p, const struct value *v, const struct around *outer)
 {
     struct around here = {outer, v, outer ? outer->depth + 1 : 0};
-    if (full(p) || here.depth > MAX_DEPTH || is_around(outer, v)) {
+    if (is_full(p) || here.depth > MAX_DEPTH || is_around(outer, v)) {
         strbuf_add_text(p->out, "...");
         return;
     }
@@ -525,7 +525,7 @@ static void print(const struct printer *p, const struct value *v, const struct a
 void value_print(struct strbuf *out, const struct value *v, size_t max_bytes)
 {
     struct printer p = {out, out->length + max_bytes};
-    print(&p, v, NULL);
+    print_any(&p, v, NULL);
     if (out->length <= p.max_length) return;
     out->length = p.max_length;
     out->data[out->length] = '\0';

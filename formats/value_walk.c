@@ -1,9 +1,9 @@
-/* Walking values.
+/* Walks values.
  *
- * 1. There is no recursion, since nesting is the file's.
- * 2. A container is entered once, so that what is shared a thousandfold is walked once.
- * 3. The path never grows much past VALUE_PATH_BYTES, so that the length of a hostile key is not
- *    multiplied by the depth. */
+ * 1. No recursion: the file decides the nesting.
+ * 2. A container is entered once, however often it is shared.
+ * 3. The path never grows much past VALUE_PATH_BYTES: the length of a hostile
+ *    key is not multiplied by the depth. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 
 /* ---- pointers seen ---- */
 
-static struct pointer_slot *slot_of(const struct pointer_map *m, const void *key)
+static struct pointer_slot *pointer_slot_of(const struct pointer_map *m, const void *key)
 {
     uint64_t h = (uint64_t)(uintptr_t)key * 0x9E3779B97F4A7C15u;
     for (size_t i = (size_t)(h >> 32);; i++) {
@@ -24,21 +24,21 @@ static struct pointer_slot *slot_of(const struct pointer_map *m, const void *key
     }
 }
 
-static void grow(struct pointer_map *m)
+static void grow_pointer_map(struct pointer_map *m)
 {
     struct pointer_map larger = {.count = m->count};
     larger.num_slots = m->num_slots ? 2 * m->num_slots : 64;
     larger.slots = must_calloc(larger.num_slots, sizeof *larger.slots);
     for (size_t i = 0; i < m->num_slots; i++)
-        if (m->slots[i].key) *slot_of(&larger, m->slots[i].key) = m->slots[i];
+        if (m->slots[i].key) *pointer_slot_of(&larger, m->slots[i].key) = m->slots[i];
     free(m->slots);
     *m = larger;
 }
 
 uint64_t *pointer_map_at(struct pointer_map *m, const void *key, bool *added)
 {
-    if (2 * m->count >= m->num_slots) grow(m);
-    struct pointer_slot *s = slot_of(m, key);
+    if (2 * m->count >= m->num_slots) grow_pointer_map(m);
+    struct pointer_slot *s = pointer_slot_of(m, key);
     if (added) *added = !s->key;
     if (!s->key) {
         s->key = key;
@@ -83,7 +83,7 @@ static bool has_slots(const struct value *state)
            (state->items[0]->kind == VALUE_DICT || state->items[0]->kind == VALUE_NONE);
 }
 
-/* Part i of an object and the word that it adds to the path. NULL where it has none. */
+/* Part i of an object, and the word it adds to the path; NULL: none. */
 static const struct value *object_part(const struct value_object *o, size_t i, const char **word)
 {
     bool slots = has_slots(o->state);
@@ -99,14 +99,14 @@ static const struct value *object_part(const struct value_object *o, size_t i, c
     return parts[i];
 }
 
-/* ---- keys that come twice ---- */
+/* ---- repeated keys ---- */
 
 static bool same_text(const struct value *a, const struct value *b)
 {
     return a->count == b->count && memcmp(a->text, b->text, a->count) == 0;
 }
 
-/* One flag for each pair of dict whose text key comes again later; NULL where none does. */
+/* Flags the pairs of dict whose text key is repeated later; NULL: none. */
 static bool *superseded_keys(const struct value *dict)
 {
     size_t num_slots = 4;
@@ -141,7 +141,7 @@ struct frame {
     const struct value *v;
     size_t next;
     size_t path_length; /* of v itself */
-    bool named;         /* whether that has any component; one may be empty */
+    bool named;         /* whether the path has a component, perhaps an empty one */
     enum name_state name;
     bool *superseded; /* DICT */
 };
@@ -184,14 +184,14 @@ static void add_key(struct walk *w, const struct value *key)
     strbuf_release(&text);
 }
 
-static void add_number(struct walk *w, size_t number)
+static void add_position(struct walk *w, size_t number)
 {
     char text[32];
     int n = snprintf(text, sizeof text, "%zu", number);
     add_word(w, text, (size_t)n);
 }
 
-static void push(struct walk *w, const struct value *v)
+static void enter_container(struct walk *w, const struct value *v)
 {
     bool added;
     pointer_map_at(&w->entered, v, &added);
@@ -209,12 +209,12 @@ static void push(struct walk *w, const struct value *v)
     };
 }
 
-static void pop(struct walk *w)
+static void leave_container(struct walk *w)
 {
     free(w->frames[--w->depth].superseded);
 }
 
-/* The next part of the top frame, its name in w->path. NULL where it is to be passed over. */
+/* The next part of the top frame, with its name in w->path. NULL: skip it. */
 static const struct value *next_part(struct walk *w)
 {
     struct frame *f = &w->frames[w->depth - 1];
@@ -234,7 +234,7 @@ static const struct value *next_part(struct walk *w)
         if (part && word) add_word(w, word, strlen(word));
         return part;
     default:
-        add_number(w, i);
+        add_position(w, i);
         return f->v->items[i];
     }
 }
@@ -252,8 +252,8 @@ static enum status fail_name(struct walk *w, struct error *err)
     return st;
 }
 
-/* Values of _rebuild_wrapper_subclass (DTensor ...) only have data in their attributes, which are
- * visited. */
+/* Values of _rebuild_wrapper_subclass (DTensor ...) have data only in their
+ * attributes, which are visited. */
 const struct value_global *value_rebuilt_by(const struct value *v)
 {
     if (v->kind != VALUE_OBJECT) return NULL;
@@ -265,14 +265,14 @@ const struct value_global *value_rebuilt_by(const struct value *v)
     return by->global;
 }
 
-static enum status meet(struct walk *w, const struct value *v, struct error *err)
+static enum status visit_part(struct walk *w, const struct value *v, struct error *err)
 {
     if (v->kind == VALUE_TENSOR || (w->rebuilt && value_rebuilt_by(v))) {
         if (w->name != NAME_GOOD) return fail_name(w, err);
         strbuf_add(&w->path, "", 0); /* the NUL */
         return w->visit(w->context, w->path.data, v, err);
     }
-    if (is_container(v)) push(w, v);
+    if (is_container(v)) enter_container(w, v);
     return OK;
 }
 
@@ -283,18 +283,18 @@ enum status value_walk_all(const struct value *v, const char *path, bool rebuilt
 {
     struct walk w = {.named = *path, .rebuilt = rebuilt, .visit = visit, .context = context};
     strbuf_add_text(&w.path, path);
-    enum status st = meet(&w, v, err);
+    enum status st = visit_part(&w, v, err);
     while (!st && w.depth) {
         struct frame *f = &w.frames[w.depth - 1];
         if (f->next == num_parts(f->v)) {
-            pop(&w);
+            leave_container(&w);
             continue;
         }
         const struct value *part = next_part(&w);
-        if (part) st = meet(&w, part, err);
+        if (part) st = visit_part(&w, part, err);
     }
     while (w.depth)
-        pop(&w);
+        leave_container(&w);
     free(w.frames);
     pointer_map_release(&w.entered);
     strbuf_release(&w.path);

@@ -1,4 +1,4 @@
-/* Reading zip. Every number of the file is checked against what the file has before it is used. */
+/* Reads zip. Every number is checked against the file before it is used. */
 #include "formats/zip.h"
 
 #include <inttypes.h>
@@ -17,7 +17,7 @@
 enum {
     LONGEST_COMMENT = 0xFFFF,
     LARGEST_DIRECTORY = 1 << 30,
-    /* The most bytes that deflate makes of one: 258 zeros take two bits. */
+    /* Most bytes that deflate makes of one: 258 zeros take two bits. */
     MAX_INFLATION = 1032,
 };
 
@@ -32,7 +32,7 @@ static bool is_end_record(const unsigned char *p, uint64_t left)
     return get_le(p, 4) == END_SIGNATURE && get_le(p + END_COMMENT, 2) == left - END_BYTES;
 }
 
-/* Its comment must reach to the end of the archive, so it is looked for from there backwards. */
+/* Searches backwards: the comment must reach to the end of the archive. */
 static enum status find_end(const struct bytes *b, uint64_t *at, unsigned char end[END_BYTES],
                             struct error *err)
 {
@@ -55,12 +55,12 @@ static enum status find_end(const struct bytes *b, uint64_t *at, unsigned char e
 missing:
     return fail(err, ERR_CORRUPT,
                 "no end-of-central-directory record at the end of %" PRIu64
-                " bytes: cut short, or followed by something else?",
+                " bytes: truncated, or followed by other bytes?",
                 b->size_bytes);
 }
 
-/* The 64-bit value where the 32-bit one says so; where both are there they must be equal. */
-static bool choose(uint64_t narrow, uint64_t all_ones, uint64_t wide, uint64_t *out)
+/* The 64-bit value; the 32-bit one must be all ones or equal. */
+static bool resolve_zip64(uint64_t narrow, uint64_t all_ones, uint64_t wide, uint64_t *out)
 {
     *out = wide;
     return narrow == all_ones || narrow == wide;
@@ -70,7 +70,7 @@ static enum status check_disks(uint64_t disk, uint64_t directory_disk, uint64_t 
                                uint64_t count, struct error *err)
 {
     if (disk || directory_disk)
-        return fail(err, ERR_CORRUPT, "an archive of several disks: this is number %" PRIu64, disk);
+        return fail(err, ERR_CORRUPT, "an archive of several disks: this is disk %" PRIu64, disk);
     if (disk_count == count) return OK;
     return fail(err, ERR_CORRUPT,
                 "the end record counts %" PRIu64 " entries, on this disk %" PRIu64, count,
@@ -84,30 +84,31 @@ static enum status read_end64(const struct bytes *b, uint64_t locator_at,
     unsigned char wide[END64_BYTES];
     *at = get_le(locator + LOCATOR_OFFSET, 8);
     if (*at > locator_at || locator_at - *at < END64_BYTES)
-        return fail(err, ERR_CORRUPT, "the zip64 end record at %" PRIu64 " lies outside", *at);
+        return fail(err, ERR_CORRUPT, "the zip64 end record at %" PRIu64 " is outside the archive",
+                    *at);
     TRY(bytes_read(b, *at, wide, sizeof wide, err));
     if (get_le(wide, 4) != END64_SIGNATURE ||
         get_le(wide + END64_REST, 8) != locator_at - *at - END64_MADE_BY)
         return fail(err, ERR_CORRUPT, "there is no zip64 end record at %" PRIu64, *at);
     TRY(check_disks(get_le(wide + END64_DISK, 4), get_le(wide + END64_DIRECTORY_DISK, 4),
                     get_le(wide + END64_DISK_COUNT, 8), get_le(wide + END64_COUNT, 8), err));
-    if (choose(get_le(end + END_COUNT, 2), COUNT_IN_ZIP64, get_le(wide + END64_COUNT, 8),
-               &out->count) &&
-        choose(get_le(end + END_DIRECTORY_BYTES, 4), IN_ZIP64,
-               get_le(wide + END64_DIRECTORY_BYTES, 8), &out->directory_bytes) &&
-        choose(get_le(end + END_DIRECTORY_OFFSET, 4), IN_ZIP64,
-               get_le(wide + END64_DIRECTORY_OFFSET, 8), &out->directory_offset))
+    if (resolve_zip64(get_le(end + END_COUNT, 2), COUNT_IN_ZIP64, get_le(wide + END64_COUNT, 8),
+                      &out->count) &&
+        resolve_zip64(get_le(end + END_DIRECTORY_BYTES, 4), IN_ZIP64,
+                      get_le(wide + END64_DIRECTORY_BYTES, 8), &out->directory_bytes) &&
+        resolve_zip64(get_le(end + END_DIRECTORY_OFFSET, 4), IN_ZIP64,
+                      get_le(wide + END64_DIRECTORY_OFFSET, 8), &out->directory_offset))
         return OK;
     return fail(err, ERR_CORRUPT, "the two end records disagree");
 }
 
-/* The directory must lie right before the end records and have room for what it counts. */
+/* The directory must end at the end records and have room for its count. */
 static enum status check_directory(const struct end_record *e, uint64_t end_at, struct error *err)
 {
     if (e->directory_offset > end_at || e->directory_bytes != end_at - e->directory_offset)
         return fail(err, ERR_CORRUPT,
                     "a directory of %" PRIu64 " bytes at %" PRIu64
-                    ", but what follows it is at %" PRIu64,
+                    ", but the end records begin at %" PRIu64,
                     e->directory_bytes, e->directory_offset, end_at);
     if (e->count > e->directory_bytes / ROW_BYTES)
         return fail(err, ERR_CORRUPT, "%" PRIu64 " entries in a directory of %" PRIu64 " bytes",
@@ -140,16 +141,16 @@ static enum status read_end(const struct bytes *b, struct end_record *out, struc
 
 /* ---- rows ---- */
 
-/* A row of the directory, as far as it is needed until its data is found. */
+/* A row of the directory until its data is found. */
 struct row {
-    const char *name; /* whole */
+    const char *name; /* with the folder */
     size_t name_length;
     uint64_t header_offset, data_offset, packed_bytes, size_bytes;
     unsigned method, flags;
     uint32_t crc;
 };
 
-/* The values of the zip64 field stand for those that are all ones, in this order. */
+/* Values of the zip64 field replace fields of all ones, in this order. */
 static bool read_zip64(const unsigned char *extra, size_t length, struct row *row)
 {
     uint64_t *const fields[] = {&row->size_bytes, &row->packed_bytes, &row->header_offset};
@@ -173,14 +174,14 @@ static bool read_zip64(const unsigned char *extra, size_t length, struct row *ro
     return true;
 }
 
-static enum status read_row(const unsigned char *p, size_t left, struct arena *a, struct row *row,
-                            size_t *bytes, struct error *err)
+static enum status read_directory_row(const unsigned char *p, size_t left, struct arena *a,
+                                      struct row *row, size_t *bytes, struct error *err)
 {
     if (left < ROW_BYTES || get_le(p, 4) != ROW_SIGNATURE)
-        return fail(err, ERR_CORRUPT, "no row of the directory");
+        return fail(err, ERR_CORRUPT, "not a directory row");
     size_t name = get_le(p + ROW_NAME, 2), extra = get_le(p + ROW_EXTRA, 2);
     *bytes = ROW_BYTES + name + extra + get_le(p + ROW_COMMENT, 2);
-    if (*bytes > left) return fail(err, ERR_CORRUPT, "a row that leaves the directory");
+    if (*bytes > left) return fail(err, ERR_CORRUPT, "a row that exceeds the directory");
     *row = (struct row){
         .name = arena_text(a, (const char *)p + ROW_BYTES, name),
         .name_length = name,
@@ -220,7 +221,8 @@ static enum status check_row(const struct row *row, struct error *err)
     return OK;
 }
 
-/* The local header: it agrees with the row, or has zeros where a descriptor follows the data. */
+/* Finds the data by the local header, which agrees with the row, or has zeros
+ * if a descriptor follows the data. */
 static enum status find_data(const struct bytes *b, struct row *row, uint64_t data_end,
                              struct error *err)
 {
@@ -240,12 +242,12 @@ static enum status find_data(const struct bytes *b, struct row *row, uint64_t da
                   row->header_offset);
     else if (get_le(p + LOCAL_NAME, 2) != row->name_length ||
              memcmp(p + LOCAL_BYTES, row->name, row->name_length) != 0)
-        st = fail(err, ERR_CORRUPT, "entry %s: another name before its data", row->name);
+        st = fail(err, ERR_CORRUPT, "entry %s: its local header has another name", row->name);
     else if (get_le(p + LOCAL_METHOD, 2) != row->method)
-        st = fail(err, ERR_CORRUPT, "entry %s: another method before its data", row->name);
+        st = fail(err, ERR_CORRUPT, "entry %s: its local header has another method", row->name);
     else if ((packed && packed != IN_ZIP64 && packed != row->packed_bytes) ||
              (size && size != IN_ZIP64 && size != row->size_bytes))
-        st = fail(err, ERR_CORRUPT, "entry %s: other sizes before its data", row->name);
+        st = fail(err, ERR_CORRUPT, "entry %s: its local header has other sizes", row->name);
     else if (row->data_offset > data_end || row->packed_bytes > data_end - row->data_offset)
         st = fail(err, ERR_CORRUPT,
                   "entry %s: %" PRIu64 " bytes at %" PRIu64 " reach into the directory at %" PRIu64,
@@ -262,7 +264,7 @@ static int by_offset(const void *a, const void *b)
            ((*x)->header_offset < (*y)->header_offset);
 }
 
-static int by_name(const void *a, const void *b)
+static int by_entry_name(const void *a, const void *b)
 {
     const struct row *const *x = a, *const *y = b;
     return strcasecmp((*x)->name, (*y)->name);
@@ -283,13 +285,13 @@ static enum status check_overlap(struct row **sorted, size_t count, struct error
     return OK;
 }
 
-static enum status check_names(struct row **sorted, size_t count, struct error *err)
+static enum status check_entry_names(struct row **sorted, size_t count, struct error *err)
 {
-    if (count) qsort(sorted, count, sizeof *sorted, by_name);
+    if (count) qsort(sorted, count, sizeof *sorted, by_entry_name);
     for (size_t i = 1; i < count; i++) {
         const char *a = sorted[i - 1]->name, *b = sorted[i]->name;
         if (strcasecmp(a, b) != 0) continue;
-        if (strcmp(a, b) == 0) return fail(err, ERR_CORRUPT, "entry %s: there twice", a);
+        if (strcmp(a, b) == 0) return fail(err, ERR_CORRUPT, "entry %s: appears twice", a);
         return fail(err, ERR_CORRUPT, "entries %s and %s: their names differ in case only", a, b);
     }
     return OK;
@@ -297,7 +299,7 @@ static enum status check_names(struct row **sorted, size_t count, struct error *
 
 /* ---- packed data ---- */
 
-/* Inflates chunk after chunk until the data ends, or more comes out than was claimed. */
+/* Inflates in chunks to the end of the data, or past the claimed size. */
 static enum status inflate_chunks(struct inflater *i, const struct bytes *packed, uint64_t claimed,
                                   struct strbuf *keep, uint32_t *crc, int *code, struct error *err)
 {
@@ -311,8 +313,8 @@ static enum status inflate_chunks(struct inflater *i, const struct bytes *packed
     return OK;
 }
 
-/* Proves that the entry's data is as long as it says and inflates to its size and CRC-32 (0: any);
- * what it inflates to is added to `keep` where that is not NULL. */
+/* Proves that the entry's data has its stated length and inflates to its size
+ * and CRC-32 (0: any); adds the contents to `keep` if that is not NULL. */
 static enum status inflate_entry(const struct bytes *b, const struct zip_entry *e,
                                  struct strbuf *keep, struct error *err)
 {
@@ -348,7 +350,7 @@ static enum status read_rows(const unsigned char *p, const struct end_record *en
     size_t at = 0, bytes = 0;
     for (uint64_t i = 0; i < end->count; i++, at += bytes) {
         enum status st =
-            read_row(p + at, (size_t)end->directory_bytes - at, a, &rows[i], &bytes, err);
+            read_directory_row(p + at, (size_t)end->directory_bytes - at, a, &rows[i], &bytes, err);
         if (st) return fail_in(err, "entry %" PRIu64 " of %" PRIu64, i + 1, end->count);
         TRY(check_row(&rows[i], err));
     }
@@ -367,12 +369,12 @@ static enum status check_rows(const struct bytes *b, struct row *rows, size_t co
     for (size_t i = 0; i < count; i++)
         sorted[i] = &rows[i];
     enum status st = check_overlap(sorted, count, err);
-    if (!st) st = check_names(sorted, count, err);
+    if (!st) st = check_entry_names(sorted, count, err);
     free(sorted);
     return st;
 }
 
-/* Entries under their names without the folder that all share. Rows of folders are left out. */
+/* Lists entries without their common folder and without rows of folders. */
 static enum status make_entries(struct zip_directory *z, struct arena *a, const struct row *rows,
                                 size_t count, struct error *err)
 {
@@ -382,7 +384,7 @@ static enum status make_entries(struct zip_directory *z, struct arena *a, const 
     for (size_t i = 0; i < count; i++) {
         const struct row *row = &rows[i];
         if (strncmp(row->name, z->folder, length) != 0 || row->name[length] != '/')
-            return fail(err, ERR_CORRUPT, "entry %s: not in the folder %s of the first one",
+            return fail(err, ERR_CORRUPT, "entry %s: not in the folder %s of the first entry",
                         row->name, z->folder);
         if (row->name[row->name_length - 1] == '/') {
             if (!row->size_bytes) continue;

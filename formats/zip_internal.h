@@ -47,7 +47,7 @@ enum { /* the end record; then the comment */
        END_COMMENT = 20,
        END_BYTES = 22,
 };
-enum { /* its 64-bit form, found through a locator right before the end record */
+enum { /* its 64-bit form; a locator right before the end record has its offset */
        END64_SIGNATURE = 0x06064B50,
        END64_REST = 4, /* bytes that follow this field */
        END64_MADE_BY = 12,
@@ -77,7 +77,7 @@ enum {
     DATE_1980 = 0x21,
     DATA_ALIGNMENT = 64,
 };
-static const uint32_t IN_ZIP64 = 0xFFFFFFFF; /* in a 32-bit field: see the 64-bit one */
+static const uint32_t IN_ZIP64 = 0xFFFFFFFF; /* in a 32-bit field: see the 64-bit field */
 static const uint16_t COUNT_IN_ZIP64 = 0xFFFF;
 
 static inline uint64_t get_le(const unsigned char *p, unsigned bytes)

@@ -42,7 +42,8 @@ static enum status put(void *context, uint64_t offset, const void *bytes, size_t
     return OK;
 }
 
-/* Writes an archive of these entries, each of `bytes` bytes counted from its number up, to file. */
+/* Writes an archive of these entries, each of `bytes` bytes counted from its
+ * number up, to file. */
 static struct zip_out *write_archive(const char *const *names, const size_t *bytes, size_t count)
 {
     struct zip_out *z = arena_alloc(&a, sizeof *z);
@@ -97,7 +98,7 @@ static void set_le(uint64_t at, uint64_t v, unsigned bytes)
     put_le((unsigned char *)file.data + at, v, bytes);
 }
 
-/* Of three entries. */
+/* The offset of an entry's row in the archive of three. */
 static uint64_t row_at(const struct zip_out *z, size_t entry)
 {
     uint64_t at = z->directory_offset;
@@ -139,7 +140,7 @@ static void entries_come_back_with_their_bytes(void **state)
     strbuf_release(&contents);
 }
 
-/* The example of torch-pickle.md 9: 18 bytes of extra field make 64. */
+/* 30 bytes of header, 16 of name: 18 bytes of extra field reach 64. */
 static void data_is_aligned_by_a_padding_field(void **state)
 {
     (void)state;
@@ -262,7 +263,8 @@ static void a_comment_and_folders_are_let_pass(void **state)
     zip_directory_release(&z);
 }
 
-/* Sizes of zero in the local header, as torch writes them; a descriptor may follow the data. */
+/* Sizes of zero in the local header, as torch writes them; a descriptor may
+ * follow the data. */
 static void local_sizes_may_be_zero(void **state)
 {
     (void)state;
@@ -273,11 +275,11 @@ static void local_sizes_may_be_zero(void **state)
     assert_ok(open_archive(&z));
     zip_directory_release(&z);
     set_le(out->entries[0].header_offset + LOCAL_SIZE, 99, 4);
-    assert_refused(ERR_CORRUPT, "entry archive/data.pkl: other sizes before its data");
+    assert_refused(ERR_CORRUPT, "entry archive/data.pkl: its local header has other sizes");
 }
 
-/* An archive of one deflated entry of `bytes` zeros: one of the same size as its deflate data, made
- * to say so. */
+/* An archive of one deflated entry of `bytes` zeros: one of the same size as
+ * its deflate data, made to say so. */
 static struct zip_out *write_deflated(size_t bytes)
 {
     unsigned char packed[2000];
@@ -363,22 +365,22 @@ static void what_breaks_the_rules_is_refused_by_name(void **state)
         const char *message;
     } rows[] = {
         {LOCAL, 0, 4, 0, "entry archive/data/0: no header at "},
-        {LOCAL, LOCAL_METHOD, 2, 8, "entry archive/data/0: another method before its data"},
-        {LOCAL, LOCAL_NAME, 2, 13, "entry archive/data/0: another name before its data"},
-        {LOCAL, LOCAL_BYTES, 1, 'b', "entry archive/data/0: another name before its data"},
+        {LOCAL, LOCAL_METHOD, 2, 8, "entry archive/data/0: its local header has another method"},
+        {LOCAL, LOCAL_NAME, 2, 13, "entry archive/data/0: its local header has another name"},
+        {LOCAL, LOCAL_BYTES, 1, 'b', "entry archive/data/0: its local header has another name"},
         {LOCAL, LOCAL_EXTRA, 2, 60000, "reach into the directory"},
-        {ROW, 0, 4, 0, "entry 2 of 3: no row of the directory"},
+        {ROW, 0, 4, 0, "entry 2 of 3: not a directory row"},
         {ROW, ROW_FLAGS, 2, 1, "entry archive/data/0: encrypted"},
         {ROW, ROW_METHOD, 2, 12, "entry archive/data/0: compression method 12, only stored"},
         {ROW, ROW_SIZE, 4, 23, "entry archive/data/0: stored, yet 24 bytes packed of 23"},
-        {ROW, ROW_NAME, 2, 60000, "entry 2 of 3: a row that leaves the directory"},
+        {ROW, ROW_NAME, 2, 60000, "entry 2 of 3: a row that exceeds the directory"},
         {ROW, ROW_DISK, 2, 1, "several disks"},
         {ROW, ROW_OFFSET, 4, 1, "entry archive/data/0: no header at 1"},
         {ROW, ROW_OFFSET, 4, 1u << 31, "entry archive/data/0: header at 2147483648 beyond"},
         {ROW, ROW_BYTES + 8, 1, '\\', "not a plain relative path"},
         {ROW, ROW_BYTES + 8, 1, 0, "a NUL in its name"},
         {ROW, ROW_BYTES, 1, '/', "not a plain relative path"},
-        {END, END_DISK, 2, 1, "an archive of several disks: this is number 1"},
+        {END, END_DISK, 2, 1, "an archive of several disks: this is disk 1"},
         {END, END_COUNT, 2, 400, "counts 400 entries, on this disk 3"},
         {END, END_DIRECTORY_OFFSET, 4, 0, "a directory of "},
         {END, END_DIRECTORY_BYTES, 4, 1, "a directory of 1 bytes at "},
@@ -412,13 +414,13 @@ static void entries_that_overlap_or_repeat_are_refused(void **state)
                              *const folders[] = {"a/x", "b/y"}, *const none[] = {"x"};
     const size_t sizes[] = {200, 100, 5};
     write_archive(twice, sizes, 3);
-    assert_refused(ERR_CORRUPT, "entry a/x: there twice");
+    assert_refused(ERR_CORRUPT, "entry a/x: appears twice");
     write_archive(cases, sizes, 2);
     assert_refused(ERR_CORRUPT, "their names differ in case only");
     write_archive(folders, sizes, 2);
-    assert_refused(ERR_CORRUPT, "entry b/y: not in the folder a of the first one");
+    assert_refused(ERR_CORRUPT, "entry b/y: not in the folder a of the first entry");
     write_archive(none, sizes, 1);
-    assert_refused(ERR_CORRUPT, "entry x: not in the folder x of the first one");
+    assert_refused(ERR_CORRUPT, "entry x: not in the folder x of the first entry");
 
     /* The header of the second lies within the data of the first. */
     const struct zip_out *z = write_archive((const char *const[]){"a/x", "a/y"}, sizes, 2);

@@ -1,5 +1,5 @@
-/* Writing zip. The sizes that zip_layout() counts are those of what zip_emit() builds; the tests
- * hold them against one another. */
+/* Writes zip. zip_layout() counts the sizes of what zip_emit() builds; tests
+ * compare the two. */
 #include <string.h>
 
 #include "formats/zip_internal.h"
@@ -9,7 +9,7 @@ static bool is_wide(uint64_t v)
     return v >= IN_ZIP64;
 }
 
-/* Both sizes must stand in a local zip64 field; a row's holds what does not fit. */
+/* A local zip64 field holds both sizes; a row's only what does not fit. */
 static size_t local_zip64_bytes(const struct zip_out_entry *e)
 {
     return is_wide(e->size_bytes) ? EXTRA_HEADER_BYTES + 16 : 0;
@@ -43,7 +43,7 @@ void zip_layout(struct zip_out *z)
     if (end_is_wide(z, directory_bytes)) z->total_bytes += END64_BYTES + LOCATOR_BYTES;
 }
 
-static uint64_t narrow(uint64_t v)
+static uint64_t clamp_to_u32(uint64_t v)
 {
     return is_wide(v) ? IN_ZIP64 : v;
 }
@@ -66,8 +66,8 @@ static void add_local(struct strbuf *out, const struct zip_out_entry *e)
     put_le(p + LOCAL_METHOD, METHOD_STORED, 2);
     put_le(p + LOCAL_DATE, DATE_1980, 2);
     put_le(p + LOCAL_CRC, e->crc, 4);
-    put_le(p + LOCAL_PACKED, narrow(e->size_bytes), 4);
-    put_le(p + LOCAL_SIZE, narrow(e->size_bytes), 4);
+    put_le(p + LOCAL_PACKED, clamp_to_u32(e->size_bytes), 4);
+    put_le(p + LOCAL_SIZE, clamp_to_u32(e->size_bytes), 4);
     put_le(p + LOCAL_NAME, name, 2);
     put_le(p + LOCAL_EXTRA, wide + EXTRA_HEADER_BYTES + padding, 2);
     strbuf_add(out, p, sizeof p);
@@ -83,7 +83,7 @@ static void add_local(struct strbuf *out, const struct zip_out_entry *e)
     strbuf_add_repeated(out, 'Z', padding);
 }
 
-static void add_row(struct strbuf *out, const struct zip_out_entry *e)
+static void add_directory_row(struct strbuf *out, const struct zip_out_entry *e)
 {
     unsigned char p[ROW_BYTES] = {0};
     size_t name = strlen(e->name), wide = row_zip64_bytes(e);
@@ -92,11 +92,11 @@ static void add_row(struct strbuf *out, const struct zip_out_entry *e)
     put_le(p + ROW_METHOD, METHOD_STORED, 2);
     put_le(p + ROW_DATE, DATE_1980, 2);
     put_le(p + ROW_CRC, e->crc, 4);
-    put_le(p + ROW_PACKED, narrow(e->size_bytes), 4);
-    put_le(p + ROW_SIZE, narrow(e->size_bytes), 4);
+    put_le(p + ROW_PACKED, clamp_to_u32(e->size_bytes), 4);
+    put_le(p + ROW_SIZE, clamp_to_u32(e->size_bytes), 4);
     put_le(p + ROW_NAME, name, 2);
     put_le(p + ROW_EXTRA, wide, 2);
-    put_le(p + ROW_OFFSET, narrow(e->header_offset), 4);
+    put_le(p + ROW_OFFSET, clamp_to_u32(e->header_offset), 4);
     strbuf_add(out, p, sizeof p);
     strbuf_add(out, e->name, name);
     if (!wide) return;
@@ -134,8 +134,8 @@ static void add_end(struct strbuf *out, const struct zip_out *z, uint64_t direct
     put_le(p, END_SIGNATURE, 4);
     put_le(p + END_DISK_COUNT, count, 2);
     put_le(p + END_COUNT, count, 2);
-    put_le(p + END_DIRECTORY_BYTES, narrow(directory_bytes), 4);
-    put_le(p + END_DIRECTORY_OFFSET, narrow(z->directory_offset), 4);
+    put_le(p + END_DIRECTORY_BYTES, clamp_to_u32(directory_bytes), 4);
+    put_le(p + END_DIRECTORY_OFFSET, clamp_to_u32(z->directory_offset), 4);
     strbuf_add(out, p, sizeof p);
 }
 
@@ -153,7 +153,7 @@ enum status zip_emit(const struct zip_out *z,
     }
     strbuf_clear(&out);
     for (size_t i = 0; i < z->num_entries; i++)
-        add_row(&out, &z->entries[i]);
+        add_directory_row(&out, &z->entries[i]);
     add_end(&out, z, out.length);
     if (!st) st = put(context, z->directory_offset, out.data, out.length, err);
     strbuf_release(&out);

@@ -9,32 +9,32 @@
 #include "kernels/op_table.h"
 
 enum { LEAST_SIDE = 256, MAX_SIDE = 8192 };
-#define LEAST_COPY ((uint64_t)64 << 20) /* more than caches hold */
+#define LEAST_COPY ((uint64_t)64 << 20) /* larger than any cache */
 #define MAX_COPY ((uint64_t)1 << 30)
 
-/* Sizes grow until one run takes so many seconds, or to the largest. */
+/* Sizes grow until one run takes this many seconds, or up to the largest. */
 #define LONG_ENOUGH 0.02
 
 struct trial {
     const struct device *device;
-    const struct op_kernel *kernel; /* of OP_MATMUL */
+    const struct op_kernel *kernel; /* OP_MATMUL's */
     enum elem_type elem;
     unsigned repeats;
     uint64_t side, bytes;
-    unsigned copies; /* of a run */
-    char *memory;    /* two buffers of `bytes`; or two operands, the product, the workspace */
+    unsigned copies; /* in one run */
+    char *memory;    /* two buffers of `bytes`; or two operands, product, workspace */
 };
 
 typedef enum status work(const struct trial *t, struct error *err);
 
 /* ---- time ---- */
 
-/* Mark i stands before run i, so that the last one stands behind the last run. */
+/* Mark i precedes run i; the last mark follows the last run. */
 static enum status run_with_marks(work *run, const struct trial *t, void *timer, double *all,
                                   struct error *err)
 {
     const struct device_timers *timers = t->device->timers;
-    TRY(run(t, err)); /* the first two warm it up */
+    TRY(run(t, err)); /* warm up by two runs */
     TRY(run(t, err));
     for (unsigned i = 0; i < t->repeats; i++) {
         TRY(timers->mark(timer, i, err));
@@ -70,8 +70,9 @@ static enum status multiply_once(const struct trial *t, struct error *err)
     return t->kernel->run(&params, in, out, t->memory + 3 * t->bytes, err);
 }
 
-/* Numbers of both signs: on zeros a GPU computes faster than on a model's. */
-static enum status fill(const struct trial *t, struct error *err)
+/* Numbers of both signs: a GPU multiplies zeros faster than a
+ * model's weights. */
+static enum status fill_operands(const struct trial *t, struct error *err)
 {
     const uint64_t count = t->side * t->side;
     float *numbers = must_malloc(count * sizeof *numbers);
@@ -100,7 +101,7 @@ static enum status time_product(struct trial *t, double *seconds, struct error *
     t->bytes = t->side * t->side * operand_bytes_of(OPERAND_ELEM, t->elem);
     TRY(t->device->allocate(&memory, 3 * t->bytes + product_workspace(t), "a large product", err));
     t->memory = memory;
-    enum status st = fill(t, err);
+    enum status st = fill_operands(t, err);
     if (!st) st = median_of(multiply_once, t, seconds, err);
     t->device->release(memory);
     return st;
@@ -150,7 +151,8 @@ enum status ceiling_of_copies(const struct device *device, unsigned repeats, dou
     double seconds = 0;
     *rate = 0;
     for (t.bytes = LEAST_COPY; t.bytes <= MAX_COPY && seconds < LONG_ENOUGH; t.bytes *= 2) {
-        /* The start and the end of one copy are 1 % of its time on a fast device. */
+        /* On a fast device one copy spends 1 % of its time on its start
+         * and end. */
         if (t.bytes == MAX_COPY) t.copies = 1 + (unsigned)(LONG_ENOUGH / (2 * seconds));
         enum status st = time_copy(&t, &seconds, err);
         if (st == ERR_MEMORY && *rate > 0) break;
@@ -162,8 +164,8 @@ enum status ceiling_of_copies(const struct device *device, unsigned repeats, dou
 
 /* ---- published ---- */
 
-/* TFLOP/s by NVIDIA's data sheets, those with sparsity halved; 0: none is given. A name that begins
- * with another one stands before it. */
+/* TFLOP/s from NVIDIA's data sheets, without sparsity; 0: not given. The first
+ * match counts, so "H200 NVL" precedes "H200". */
 static const struct {
     const char *name;
     double half, f32, f64;
@@ -192,8 +194,8 @@ static const struct {
     // clang-format on
 };
 
-/* Whether the text begins with the name and goes on with something else: "H200, 141 GB" is no H20.
- */
+/* Whether the text begins with the name as a whole word: "H200, 141 GB" is
+ * not "H20". */
 static bool is_named(const char *text, const char *name)
 {
     const size_t length = strlen(name);

@@ -16,7 +16,7 @@ static void the_median_is_the_middle_or_the_mean_of_two(void **state)
     assert_true(median(odd, 3) == 5 && median(even, 4) == 5 && median(one, 1) == 2);
 }
 
-/* ---- a device of which the time of each product is known ---- */
+/* ---- a device whose products take known times ---- */
 
 static unsigned runs;
 static uint64_t largest_side, most_bytes;
@@ -184,7 +184,7 @@ static void gpus_are_known_by_their_names(void **state)
     } rows[] = {
         {"NVIDIA A100-SXM4-80GB, 85 GB", 312, 19.5, 19.5},
         {"NVIDIA A100 80GB PCIe, 85 GB", 312, 19.5, 19.5},
-        {"A100-SXM4-40GB, 42 GB", 312, 19.5, 19.5}, /* of old drivers */
+        {"A100-SXM4-40GB, 42 GB", 312, 19.5, 19.5}, /* by old drivers */
         {"NVIDIA H100 80GB HBM3, 85 GB", 989, 67, 67},
         {"NVIDIA H100 PCIe, 85 GB", 756, 51, 51},
         {"NVIDIA H100 NVL, 100 GB", 835, 60, 60},

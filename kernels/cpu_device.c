@@ -1,4 +1,5 @@
-/* cpu_device.c - the host as a device: its memory, and the kernels of kernels/cpu. */
+/* cpu_device.c - the host as a device: its memory, and the kernels
+ * of kernels/cpu. */
 #include <inttypes.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -15,7 +16,7 @@
 #include "common/progress.h"
 #include "kernels/device.h"
 
-/* A page in front of the memory has its size. */
+/* The page before an allocation holds its size. */
 enum { PAGE = 4096 };
 
 static enum status open_host(unsigned number, struct error *err)
@@ -29,8 +30,8 @@ static void close_host(void)
 {
 }
 
-/* Address space that OpenBLAS and malloc reserve for each thread; little of it is used. OpenBLAS
- * retries forever if it gets none. */
+/* Address space that OpenBLAS and malloc reserve for each thread, mostly
+ * unused. Without it OpenBLAS retries forever. */
 #define THREAD_ADDRESS_SPACE ((uint64_t)256 << 20)
 
 static unsigned count_threads(void)
@@ -59,31 +60,33 @@ static uint64_t available_bytes(void)
     return min_u64(memory, space > taken ? space - taken : 0);
 }
 
-/* Asked for beforehand: the kernel gives more than there is, and ends the process that uses it. */
-static enum status allocate(void **out, uint64_t bytes, const char *what, struct error *err)
+/* Checks the free memory first: Linux overcommits, then kills the process that
+ * touches the memory. */
+static enum status allocate_host_memory(void **out, uint64_t bytes, const char *what,
+                                        struct error *err)
 {
     uint64_t available = available_bytes();
     if (bytes > available)
         return fail(err, ERR_MEMORY,
-                    "%.2f GB of memory for %s are needed, and %.2f GB are available",
-                    (double)bytes / 1e9, what, (double)available / 1e9);
+                    "not enough memory for %s: %.2f GB are needed, %.2f GB are available", what,
+                    (double)bytes / 1e9, (double)available / 1e9);
     char *pages = mmap(NULL, bytes + PAGE, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pages == MAP_FAILED)
-        return fail_errno(err, ERR_MEMORY, "%" PRIu64 " bytes of %s", bytes, what);
+        return fail_errno(err, ERR_MEMORY, "cannot allocate %" PRIu64 " bytes for %s", bytes, what);
     *(uint64_t *)(void *)pages = bytes + PAGE;
     *out = pages + PAGE;
     return OK;
 }
 
-static void release(void *memory)
+static void release_host_memory(void *memory)
 {
     char *pages = (char *)memory - PAGE;
     (void)munmap(pages, *(uint64_t *)(void *)pages);
 }
 
-/* A hash of what this start of this host is called. */
-static enum status identity(uint64_t *id, struct error *err)
+/* A hash of the host's boot id and name. */
+static enum status host_identity(uint64_t *id, struct error *err)
 {
     char name[256] = "";
     FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -95,7 +98,7 @@ static enum status identity(uint64_t *id, struct error *err)
     return OK;
 }
 
-static enum status free_memory(unsigned ranks, uint64_t *bytes, struct error *err)
+static enum status host_memory_per_rank(unsigned ranks, uint64_t *bytes, struct error *err)
 {
     uint64_t available = available_bytes();
     (void)err;
@@ -103,20 +106,20 @@ static enum status free_memory(unsigned ranks, uint64_t *bytes, struct error *er
     return OK;
 }
 
-static enum status copy(void *to, const void *from, uint64_t bytes, struct error *err)
+static enum status copy_bytes(void *to, const void *from, uint64_t bytes, struct error *err)
 {
     (void)err;
     if (to != from && bytes) memcpy(to, from, bytes);
     return OK;
 }
 
-static enum status synchronize(struct error *err)
+static enum status synchronize_host(struct error *err)
 {
     (void)err;
     return OK;
 }
 
-/* ---- timers: a call is done when it returns, so a mark is reached at once ---- */
+/* ---- timers: calls are synchronous, so marks are reached at once ---- */
 
 static enum status cpu_timer_create(void **timer, size_t num_marks, struct error *err)
 {
@@ -147,14 +150,14 @@ const struct device cpu_device = {.name = "cpu",
                                   .is_host = true,
                                   .open = open_host,
                                   .close = close_host,
-                                  .allocate = allocate,
-                                  .release = release,
-                                  .identity = identity,
-                                  .free_memory = free_memory,
-                                  .upload = copy,
-                                  .download = copy,
-                                  .copy = copy,
-                                  .synchronize = synchronize,
+                                  .allocate = allocate_host_memory,
+                                  .release = release_host_memory,
+                                  .identity = host_identity,
+                                  .free_memory = host_memory_per_rank,
+                                  .upload = copy_bytes,
+                                  .download = copy_bytes,
+                                  .copy = copy_bytes,
+                                  .synchronize = synchronize_host,
                                   .ops = cpu_ops,
                                   .describe = cpu_instructions,
                                   .timers = &timers};

@@ -1,4 +1,4 @@
-/* cuda_load.c - loads libferry_cuda.so and gives its device. */
+/* cuda_load.c - loads libferry_cuda.so and returns its device. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 
 enum { PATH_BYTES = 4096 };
 
-/* The file that this code is in: libferry_engine.so, or a program that it was linked into. */
+/* The folder of this code's file: libferry_engine.so, or a program that
+ * links it. */
 static void own_folder(char folder[PATH_BYTES])
 {
     static const char here;
@@ -21,9 +22,9 @@ static void own_folder(char folder[PATH_BYTES])
                    slash ? info.dli_fname : ".");
 }
 
-/* The library that FERRY_CUDA_LIBRARY names, or the one beside the program (where it was built) or
- * in
- * ../lib/ferry (where it is installed). dlerror() then tells of the one that exists. */
+/* Loads the library that FERRY_CUDA_LIBRARY names, else the one beside the
+ * program (in a build) or in ../lib/ferry (installed). On failure dlerror()
+ * describes the file that exists. */
 static void *load_library(void)
 {
     char folder[PATH_BYTES], path[PATH_BYTES + 64];

@@ -5,7 +5,7 @@
 
 #include "tests/testing.h"
 
-/* This program lies in a folder without the library. */
+/* The folder of this program lacks the library. */
 static void cuda_without_its_library_is_refused(void **state)
 {
     const struct device *device = NULL;
@@ -37,7 +37,7 @@ static void cpu_memory_that_there_is_not_is_an_error(void **state)
     struct error err = {0};
     (void)state;
     assert_int_equal(cpu_device.allocate(&memory, UINT64_MAX - 8, "the cache", &err), ERR_MEMORY);
-    assert_non_null(strstr(err.text, "of memory for the cache are needed"));
+    assert_non_null(strstr(err.text, "not enough memory for the cache"));
 }
 
 static void ranks_of_a_host_share_its_memory(void **state)
@@ -47,7 +47,7 @@ static void ranks_of_a_host_share_its_memory(void **state)
     (void)state;
     assert_int_equal(cpu_device.free_memory(1, &all, &err), OK);
     assert_int_equal(cpu_device.free_memory(4, &each, &err), OK);
-    assert_in_range(each, all / 8, all / 2); /* others take and give some meanwhile */
+    assert_in_range(each, all / 8, all / 2); /* other processes allocate and free meanwhile */
 }
 
 static void cpu_copies(void **state)

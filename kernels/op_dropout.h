@@ -1,5 +1,6 @@
-/* op_dropout.h - which elements dropout keeps, as a function of numbers alone: the same on every
- * device and at every layout, and again in backward and where activations are computed again.
+/* op_dropout.h - which elements dropout keeps, as a function of numbers alone:
+ * the same on every device and layout, in backward and in recomputed
+ * activations.
  *
  * Hashes are splitmix64's output function (Steele, Lea, Flood 2014). */
 #ifndef FERRY_KERNELS_OP_DROPOUT_H
@@ -24,7 +25,8 @@ DROPOUT_INLINE uint64_t dropout_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* Where the numbers of a token begin. words: the token's two of the operand `tokens`. */
+/* Start of a token's numbers. words: the token's two words of
+ * operand `tokens`. */
 DROPOUT_INLINE uint64_t dropout_token(const struct dropout *d, const int32_t *words)
 {
     const uint64_t token = (uint64_t)(uint32_t)words[1] << 32 | (uint32_t)words[0];
@@ -32,20 +34,20 @@ DROPOUT_INLINE uint64_t dropout_token(const struct dropout *d, const int32_t *wo
     return dropout_mix(place ^ dropout_mix(token + DROPOUT_GOLDEN));
 }
 
-/* Where the numbers of one of its heads begin. */
+/* Start of the numbers of one of its heads. */
 DROPOUT_INLINE uint64_t dropout_head(uint64_t token, uint64_t head)
 {
     return dropout_mix(token + (head + 1) * DROPOUT_GOLDEN);
 }
 
-/* The largest hash of an element that is dropped, and one more. */
+/* Elements with a hash below this are dropped. */
 DROPOUT_INLINE uint32_t dropout_limit(const struct dropout *d)
 {
     return (uint32_t)(d->probability * 4294967296.0);
 }
 
-/* Whether element `index` (a column, or the position of a key) of a token or head is kept. It is
- * then multiplied by 1 / (1 - probability), else by 0. */
+/* Whether element `index` (a column, or a key's position) of a token or head is
+ * kept. Kept elements are multiplied by 1 / (1 - probability), others by 0. */
 DROPOUT_INLINE int dropout_keeps(uint64_t begin, uint64_t index, uint32_t limit)
 {
     return (uint32_t)(dropout_mix(begin + index * DROPOUT_GOLDEN) >> 32) >= limit;

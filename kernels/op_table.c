@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- sizes that follow from parameters ---- */
+/* ---- sizes from parameters ---- */
 
 bool op_size_set(struct op_sizes *s, char letter, uint64_t size)
 {
@@ -141,7 +141,7 @@ static double norm_backward_flops(const union op_params *p, const struct operand
     return 10 * (double)operand_numel(&in[0]);
 }
 
-/* Five products of the forward's two. */
+/* Five products, where the forward pass has two. */
 static double attention_backward_flops(const union op_params *p, const struct operand *in,
                                        const struct operand *out)
 {
@@ -181,14 +181,14 @@ static const char *const type_names[] = {
     [TYPE_FLOAT] = "float", [TYPE_ANY] = "any",
 };
 
-/* A mistake in the list. */
-static void wrong(const char *signature, const char *at)
+/* Aborts: op_list.h has an invalid signature. */
+static void reject_signature(const char *signature, const char *at)
 {
-    fprintf(stderr, "op_list.h: \"%s\", at \"%s\"\n", signature, at);
+    fprintf(stderr, "op_list.h: invalid signature \"%s\", at \"%s\"\n", signature, at);
     abort();
 }
 
-static bool skip(const char **at, const char *word)
+static bool skip_text(const char **at, const char *word)
 {
     size_t n = strlen(word);
     if (strncmp(*at, word, n) != 0) return false;
@@ -212,7 +212,7 @@ static bool take_type(const char **at, enum signature_type *type)
 {
     char name[16];
     *type = TYPE_ELEM;
-    if (!skip(at, ":")) return true;
+    if (!skip_text(at, ":")) return true;
     if (!take_name(at, name, sizeof name)) return false;
     for (unsigned t = 0; t < COUNT(type_names); t++)
         if (strcmp(name, type_names[t]) == 0) {
@@ -224,23 +224,23 @@ static bool take_type(const char **at, enum signature_type *type)
 
 static bool take_dims(const char **at, struct op_operand *o)
 {
-    if (!skip(at, "[")) return false;
+    if (!skip_text(at, "[")) return false;
     do {
-        if (skip(at, "..")) {
+        if (skip_text(at, "..")) {
             o->has_tail = true;
             break;
         }
         if (o->num_dims == OPERAND_DIMS || !isalnum((unsigned char)**at)) return false;
         o->dims[o->num_dims++] = *(*at)++;
-    } while (skip(at, ","));
-    return skip(at, "]");
+    } while (skip_text(at, ","));
+    return skip_text(at, "]");
 }
 
 static bool take_place(const char **at, const struct op_row *row, struct op_operand *o)
 {
     char name[16];
     o->in_place = -1;
-    if (!skip(at, "=")) return true;
+    if (!skip_text(at, "=")) return true;
     if (!take_name(at, name, sizeof name)) return false;
     for (unsigned i = 0; i < row->num_in; i++)
         if (strcmp(row->in[i].name, name) == 0) o->in_place = (int)i;
@@ -251,9 +251,9 @@ static bool take_operand(const char **at, const struct op_row *row, struct op_op
 {
     bool good =
         take_name(at, o->name, sizeof o->name) && take_type(at, &o->type) && take_dims(at, o);
-    o->optional = good && skip(at, "?");
+    o->optional = good && skip_text(at, "?");
     good = good && take_place(at, row, o);
-    o->may_be_infinite = good && skip(at, "-inf");
+    o->may_be_infinite = good && skip_text(at, "-inf");
     return good && (**at == ' ' || **at == '\0');
 }
 
@@ -261,8 +261,8 @@ static unsigned take_side(const char **at, const struct op_row *row, struct op_o
                           unsigned most)
 {
     unsigned n = 0;
-    for (skip(at, " "); **at && strncmp(*at, "->", 2) != 0; skip(at, " "))
-        if (n == most || !take_operand(at, row, &to[n++])) wrong(row->signature, *at);
+    for (skip_text(at, " "); **at && strncmp(*at, "->", 2) != 0; skip_text(at, " "))
+        if (n == most || !take_operand(at, row, &to[n++])) reject_signature(row->signature, *at);
     return n;
 }
 
@@ -272,7 +272,7 @@ static void read_signatures(void)
         struct op_row *row = &rows[i];
         const char *at = row->signature;
         row->num_in = take_side(&at, row, row->in, MAX_INPUTS);
-        if (!skip(&at, "->")) wrong(row->signature, at);
+        if (!skip_text(&at, "->")) reject_signature(row->signature, at);
         row->num_out = take_side(&at, row, row->out, MAX_OUTPUTS);
     }
 }
@@ -284,7 +284,7 @@ const struct op_row *op_row(unsigned op)
     return &rows[op];
 }
 
-/* ---- operands beside their signature ---- */
+/* ---- operands against their signature ---- */
 
 static void print_operand(char *to, size_t room, const struct operand *o)
 {
@@ -353,7 +353,7 @@ static enum status check_side(const struct op_row *row, const struct op_operand 
             return mismatch(row, &patterns[i], &operands[i], s, err);
     for (unsigned i = count; i < most; i++)
         if (operands[i].num_dims)
-            return fail(err, ERR_OURS, "%s: one operand more than %s", row->name, row->signature);
+            return fail(err, ERR_OURS, "%s: more operands than in %s", row->name, row->signature);
     return OK;
 }
 
@@ -387,8 +387,8 @@ static enum status infer_output(const struct op_row *row, const struct op_operan
     for (unsigned d = 0; d < pattern->num_dims; d++) {
         char letter = pattern->dims[d];
         if (!isdigit((unsigned char)letter) && !s->known[(unsigned char)letter])
-            return fail(err, ERR_OURS, "%s: nothing says how large %c of %s is", row->name, letter,
-                        row->signature);
+            return fail(err, ERR_OURS, "%s: the size %c of %s does not follow from the inputs",
+                        row->name, letter, row->signature);
         out->shape[d] =
             isdigit((unsigned char)letter) ? (uint64_t)(letter - '0') : size_of(s, letter);
     }
@@ -435,15 +435,16 @@ double op_flops(unsigned op, const union op_params *p, const struct operand *in,
 
 /* ---- what is read ---- */
 
-/* The share of input i that is read, 0 to 1. in_place: the output lies where input 0 does. */
+/* The share of input i that is read, 0 to 1. in_place: the output takes input
+ * 0's place. */
 typedef double share(const union op_params *p, const struct operand *in, unsigned i, bool in_place);
 
-static double part(double of, double whole)
+static double share_up_to_1(double of, double whole)
 {
     return of < whole ? of / whole : 1;
 }
 
-/* Values stay where they are. */
+/* Value heads stay in place. */
 static double share_of_queries_and_keys(const struct head_shape *h)
 {
     return (h->queries + 1.0) / (h->queries + 2.0);
@@ -465,23 +466,24 @@ static double share_of_head_norm(const union op_params *p, const struct operand 
     return i == 0 && in_place ? share_of_queries_and_keys(&p->head_norm.heads) : 1;
 }
 
-/* Of kv the rows that some query attends to: there are no more of them than pairs. kv may be q. */
+/* kv is read where some query attends: at most as many rows as pairs. kv may
+ * be q. */
 static double share_of_attention(const union op_params *p, const struct operand *in, unsigned i,
                                  bool in_place)
 {
     const struct head_shape *h = &p->attention.heads;
     const double heads = (double)h->groups * h->queries * h->head_dim;
     (void)in_place;
-    if (i == 0 && in[1].num_dims) return part(heads, (double)in[0].shape[1]);
-    return i == 1 && in[1].num_dims ? part(p->attention.pairs, (double)in[1].shape[0]) : 1;
+    if (i == 0 && in[1].num_dims) return share_up_to_1(heads, (double)in[0].shape[1]);
+    return i == 1 && in[1].num_dims ? share_up_to_1(p->attention.pairs, (double)in[1].shape[0]) : 1;
 }
 
-/* The weights of as many experts as there are rows. */
+/* Weights of at most as many experts as rows. */
 static double share_of_experts(const union op_params *p, const struct operand *in, unsigned i,
                                bool in_place)
 {
     (void)p, (void)in_place;
-    return i == 1 ? part((double)in[0].shape[0], (double)in[1].shape[0]) : 1;
+    return i == 1 ? share_up_to_1((double)in[0].shape[0], (double)in[1].shape[0]) : 1;
 }
 
 static share *const shares[NUM_ALL_OPS] = {

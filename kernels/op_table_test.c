@@ -1,5 +1,5 @@
-/* The list of ops: that every signature can be read, what shapes follow from it, what is refused.
- */
+/* The list of ops: signatures parse, shapes follow from them, errors
+ * are refused. */
 #include "kernels/op_table.h"
 
 #include "common/count.h"
@@ -22,7 +22,7 @@ static struct error err;
         }                                                                                          \
     }
 
-/* A signature again, from what was read of it. */
+/* Prints a parsed signature again. */
 static void print_side(char *to, size_t room, const struct op_row *row, const struct op_operand *o,
                        unsigned count)
 {
@@ -59,9 +59,9 @@ static void every_signature_is_read_as_it_is_written(void **state)
     }
 }
 
-/* Inputs may not take an output's place, nor an operand of another size; memory_plan asks for
- * output 0 alone. Other outputs may lie where inputs do only if both are held values, which the
- * optimizer changes in place. */
+/* Only output 0 may take an input's place, of equal size: memory_plan asks for
+ * it alone. Further outputs may take inputs' places only if both are held
+ * values, which the optimizer changes in place. */
 static void only_the_first_output_takes_a_place(void **state)
 {
     (void)state;
@@ -89,7 +89,7 @@ static void shapes_of_outputs_follow(void **state)
         assert_int_equal(out[i].shape[1], 64);
         assert_int_equal(out[i].type, OPERAND_ELEM);
     }
-    assert_int_equal(out[2].num_dims, 0); /* nobody asked for it */
+    assert_int_equal(out[2].num_dims, 0); /* not wanted */
     s = (struct op_sizes){0};
     assert_ok(op_infer(OP_ADD_NORM, &none, stream, 1 << 2, &s, out, &err));
     assert_int_equal(out[2].num_dims, 2);
@@ -123,7 +123,7 @@ static void products_are_of_either_type_and_any_transposition(void **state)
     }
 }
 
-/* The sum of several ops in one counts as the product alone: the rest is little. */
+/* The cost of a fused op is that of its product: the rest is little. */
 static void products_of_what_is_made_on_the_way(void **state)
 {
     const union op_params gated = {.activation = {.kind = ACTIVATION_SILU, .gated = true}};
@@ -194,7 +194,7 @@ static void what_does_not_fit_is_named(void **state)
     out[0].type = OPERAND_ELEM;
     out[2] = (struct operand)ELEM1(3);
     s = (struct op_sizes){0};
-    assert_fails(op_check(OP_NORM, &none, x, out, &s, &err), ERR_OURS, "one operand more");
+    assert_fails(op_check(OP_NORM, &none, x, out, &s, &err), ERR_OURS, "more operands than in");
     struct operand qkv[MAX_INPUTS] = {
         ELEM2(4, 80), {NULL, OPERAND_REAL, 2, {9, 6}}, {NULL, OPERAND_INT, 1, {4}}};
     struct operand y[MAX_OUTPUTS] = {ELEM2(4, 80)};
@@ -212,8 +212,7 @@ static void sizes_that_nothing_says_are_asked_for(void **state)
     struct operand out[MAX_OUTPUTS] = {0};
     struct op_sizes s = {0};
     (void)state;
-    assert_fails(op_infer(OP_PERMUTE, &none, in, 0, &s, out, &err), ERR_OURS,
-                 "nothing says how large R");
+    assert_fails(op_infer(OP_PERMUTE, &none, in, 0, &s, out, &err), ERR_OURS, "the size R of");
     s = (struct op_sizes){0};
     assert_true(op_size_set(&s, 'R', 8));
     assert_ok(op_infer(OP_PERMUTE, &none, in, 0, &s, out, &err));

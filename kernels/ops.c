@@ -9,7 +9,7 @@
 #include <unistd.h>
 #endif
 
-/* kernels/cpu/ops/table.c, once for each of OP_VARIANTS */
+/* from kernels/cpu/ops/table.c, once for each of OP_VARIANTS */
 extern const struct op_kernel ops_f32_v1[NUM_OPS], ops_f64_v1[NUM_OPS], ops_bf16_v1[NUM_OPS],
     ops_f16_v1[NUM_OPS];
 
@@ -25,7 +25,7 @@ extern const struct op_kernel ops_bf16_v4[NUM_OPS], ops_bf16_amx[NUM_OPS];
 
 static bool has_v3(void)
 {
-    /* no processor has AVX2 without F16C */
+    /* AVX2 implies F16C on all processors */
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
@@ -36,7 +36,7 @@ static bool has_v4(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
 }
 
-/* Linux gives a process room for tiles when it asks for it; since 5.16. */
+/* Linux grants a process AMX tiles on request, since 5.16. */
 static bool has_amx(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
@@ -52,12 +52,12 @@ static bool has_amx(void)
 #define INSTRUCTIONS_OF_ALL "CPU, no bf16 instructions"
 #endif
 
-/* A set of instructions that ops are compiled for. */
+/* An instruction set that ops are compiled for. */
 struct level {
-    const char *name; /* in FERRY_CPU */
+    const char *name; /* as in FERRY_CPU */
     const char *description;
     bool (*is_here)(void);
-    const struct op_kernel *tables[NUM_ELEM_TYPES]; /* NULL: as the level below */
+    const struct op_kernel *tables[NUM_ELEM_TYPES]; /* NULL: those of the level below */
 };
 
 /* From the lowest to the highest. */
@@ -74,7 +74,7 @@ static const struct level levels[] = {
 #endif
 };
 
-/* The highest level that this machine has, and FERRY_CPU allows. */
+/* The highest level that this machine has and FERRY_CPU allows. */
 static const struct level *level(void)
 {
     const char *most = getenv("FERRY_CPU");

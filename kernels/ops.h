@@ -1,21 +1,23 @@
-/* ops.h - operations on buffers, for every device. op_list.h lists and defines them, with their
- * parameters; here are operands and kernels.
+/* ops.h - operations on buffers, for every device: operands and kernels.
+ * op_list.h lists and defines the ops and their parameters.
  *
  * An op takes *operands*: dense row-major arrays of one of three types.
  *
- *   ELEM  the type in which parameters and activations are stored: f32, f64, bf16 or f16, one a
- * program REAL  the type in which ops compute: f64 if ELEM is f64, else f32 INT   int32_t
+ *   ELEM  type of parameters and activations, one for each program: f32, f64,
+ *         bf16 or f16
+ *   REAL  type of arithmetic: f64 if ELEM is f64, else f32
+ *   INT   int32_t
  *
- * Every op computes in REAL and rounds once, when it stores an ELEM. An absent operand has no data
- * (NULL). Operands do not overlap, unless the list says that two may be one buffer. A size that
- * depends on data is an upper bound: an INT operand has the number of valid rows, and the rows
- * behind them are neither read nor written. Ops allocate nothing: memory that they need beside
- * their operands is their workspace.
+ * Every op computes in REAL and rounds once, when it stores an ELEM. An absent
+ * operand has no data (NULL). Operands do not overlap, unless the list lets two
+ * share a buffer. A size that depends on data is an upper bound: an INT operand
+ * has the number of valid rows, and the rows behind them are neither read nor
+ * written. Ops allocate nothing: extra memory is their workspace.
  *
- * Query, key and value of a token lie as Megatron has them: for each of `groups` groups its
- * `queries` query heads, its key head and its value head, of head_dim elements: [T, groups *
- * (queries + 2) * head_dim]. A cache of keys and values is [rows, groups * 2 * head_dim]: for each
- * group key, then value. */
+ * Query, key and value of a token lie as in Megatron: each of `groups` groups
+ * has `queries` query heads, a key head and a value head of head_dim elements:
+ * [T, groups * (queries + 2) * head_dim]. A cache of keys and values is [rows,
+ * groups * 2 * head_dim]: for each group key, then value. */
 #ifndef FERRY_KERNELS_OPS_H
 #define FERRY_KERNELS_OPS_H
 
@@ -51,10 +53,12 @@ enum op {
 
 /* One op on one device, for one type of ELEM. */
 struct op_kernel {
-    /* ERR_NUMERIC, ERR_DEVICE or ERR_OURS. workspace is as large as asked for. */
+    /* ERR_NUMERIC, ERR_DEVICE, ERR_UNSUPPORTED or ERR_OURS. workspace has the
+     * bytes that workspace() returns. */
     enum status (*run)(const union op_params *p, const struct operand *in,
                        const struct operand *out, void *workspace, struct error *err);
-    /* Its bytes, from shapes and from which operands are absent; data is not read. NULL: 0 */
+    /* Bytes of workspace, from shapes and from which operands are absent; data
+     * is not read. NULL: 0 */
     size_t (*workspace)(const union op_params *p, const struct operand *in,
                         const struct operand *out);
 };
@@ -80,9 +84,9 @@ static inline uint64_t operand_numel(const struct operand *o)
 extern "C" {
 #endif
 
-/* The CPU's: [NUM_OPS], with the instructions that this machine has. */
+/* The CPU's kernels, [NUM_OPS], for this machine's instructions. */
 const struct op_kernel *cpu_ops(enum elem_type elem);
-/* Their names for people: "CPU, AVX2, AVX-512 BF16 for bf16". */
+/* Names of these instructions: "CPU, AVX2, AVX-512 BF16 for bf16". */
 const char *cpu_instructions(void);
 
 #ifdef __cplusplus

@@ -19,7 +19,7 @@ static bool has_avx512_bf16(void)
     return has_avx2() && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
 }
 
-/* As the kernel says it. */
+/* As Linux reports it. */
 static bool has_amx(void)
 {
     FILE *f = fopen("/proc/cpuinfo", "re");
@@ -47,7 +47,7 @@ static bool has_amx(void)
 }
 #endif
 
-/* Says in the list of tests what the others went without. */
+/* Shows in the list of tests which instructions this machine lacks. */
 static void this_cpu_has_avx2(void **state)
 {
     (void)state;

@@ -24,7 +24,7 @@ other_apt install --yes --no-install-recommends --download-only "$@"
 for package in "$apt"/archives/*.deb; do
     dpkg-deb -x "$package" "$folder"
 done
-# What update-alternatives would link.
+# The links of update-alternatives.
 for file in "$folder"/usr/lib/*/openblas-openmp/lib*.so* "$folder"/usr/include/*/openblas-openmp/*.h; do
     ln -sf "openblas-openmp/${file##*/}" "${file%/*/*}/"
 done

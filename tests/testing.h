@@ -47,23 +47,42 @@ static inline int test_few(void)
     return test_on_gpu() && !getenv("FERRY_TEST_ALL");
 }
 
-/* FERRY_TEST_FEWEST: on a real GPU, which each rank of a run opens anew in up to a second; under
- * sanitizers and on other machines, where all have run elsewhere. */
-static inline bool test_fewest(void)
+/* FERRY_TEST_SHARE=K/N, K from 0 to N - 1: tests of many cases take each Nth
+ * case, from case K. Unset: all cases. */
+struct test_share {
+    unsigned first, of;
+};
+
+static inline struct test_share test_share(void)
 {
-    return getenv("FERRY_TEST_FEWEST") != NULL;
+    const char *text = getenv("FERRY_TEST_SHARE");
+    struct test_share s = {0, 1};
+    if (text && (sscanf(text, "%u/%u", &s.first, &s.of) != 2 || s.first >= s.of)) {
+        print_error("FERRY_TEST_SHARE=%s is not K/N with K < N\n", text);
+        exit(2);
+    }
+    return s;
 }
 
-/* Whether case i of many is tried: then every third. */
-static inline bool test_takes(size_t i)
+/* Whether only a share of the cases is taken. */
+static inline bool test_is_share(void)
 {
-    return !test_fewest() || i % 3 == 0;
+    return test_share().of > 1;
 }
 
-/* Rounds of a test with random numbers: then a third. */
+/* Whether case i of count cases is taken; some case always is. */
+static inline bool test_takes(size_t i, size_t count)
+{
+    const struct test_share s = test_share();
+    const size_t of = s.of < count ? s.of : count;
+    return i % of == s.first % of;
+}
+
+/* Rounds of a test with random numbers, at least one. */
 static inline int test_rounds(int all)
 {
-    return test_fewest() ? (all + 2) / 3 : all;
+    const int of = (int)test_share().of;
+    return (all + of - 1) / of;
 }
 
 /* Whether sanitizers, which take memory of their own, are built in. */

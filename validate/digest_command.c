@@ -1,17 +1,18 @@
-/* digest_command.c - ferry digest: prints a digest of each tensor, and checks a checkpoint against
- * such a list.
+/* digest_command.c - ferry digest: prints a digest of each tensor, and checks a
+ * checkpoint against such a list.
  *
- * After the lists of ckpt/digest.h come up to two lines about the config, each the SHA-256 of a
- * text of config_text() (convert/megatron/config_difference.h):
+ * After the lists of ckpt/digest.h come up to two lines about the config, each
+ * the SHA-256 of a text of config_text()
+ * (convert/megatron/config_difference.h):
  *
- *   config.args  the fields that Megatron's args can express: the same in every format
+ *   config.args  the fields that Megatron's args can express: equal in every format
  *   config       all fields of config.json, if the checkpoint has one
  *
- * A checkpoint whose format cannot express them lacks these lines; so they are outside of "*", and
+ * Some formats cannot express them. So "*" does not cover these lines, and
  * --check compares them only if both sides have them.
  *
- * A list is of a whole model: if tensors are missing, or unexpected ones would be left out, the
- * command fails. */
+ * A list covers a whole model: the command fails if tensors are missing or
+ * unexpected. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,8 +44,8 @@ struct digest_flags {
 // clang-format off
 #define AT(field) offsetof(struct digest_flags, field)
 static const struct arg digest_args[] = {
-    {"--check", ARG_TEXT, AT(check), "FILE", NULL, "compare with a list that was printed before, or with a ferry.json; exit code 1 if something differs"},
-    {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer out"},
+    {"--check", ARG_TEXT, AT(check), "FILE", NULL, "compare with a printed list or a ferry.json; exit code 1 if something differs"},
+    {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave out the optimizer"},
 };
 static const struct arg_group digest_groups[] = {
     {"Digest", digest_args, COUNT(digest_args), 0},
@@ -54,7 +55,7 @@ static const struct arg_group digest_groups[] = {
 };
 // clang-format on
 
-static void set_defaults(void *options)
+static void set_digest_defaults(void *options)
 {
     struct digest_flags *f = options;
     f->source.ckpt_step = UINT64_MAX;
@@ -64,7 +65,7 @@ static void set_defaults(void *options)
 /* ---- the list of --check ---- */
 
 struct known {
-    char *text; /* the text that names and digests point into */
+    char *text; /* names and digests point into it */
     struct map names;
     const char **lines; /* NAME, DIGEST, NAME, DIGEST, ... */
     size_t count, capacity;
@@ -95,7 +96,7 @@ static enum status read_lines(struct known *k, const char *path, struct error *e
         char *tab = strchr(line, '\t');
         if (!*line) continue;
         if (!tab)
-            return fail(err, ERR_CORRUPT, "%s:%zu: no line of NAME, TAB and DIGEST", path, number);
+            return fail(err, ERR_CORRUPT, "%s:%zu: not a line of NAME, TAB, DIGEST", path, number);
         *tab = '\0';
         add_known(k, line, tab + 1);
     }
@@ -107,7 +108,7 @@ static enum status read_record(struct known *k, const char *path, struct error *
     TRY(json_read_file(path, CHECK_CAP, 0, &k->tree, err));
     const cJSON *tensors = json_get(k->tree, "tensors"), *whole = json_get(k->tree, "digest");
     if (!cJSON_IsObject(tensors) || !cJSON_IsObject(whole))
-        return fail(err, ERR_CORRUPT, "%s: it holds no digests", path);
+        return fail(err, ERR_CORRUPT, "%s: holds no digests", path);
     for (const cJSON *i = tensors->child; i; i = i->next)
         add_known(k, i->string, json_as_text(i) ? json_as_text(i) : "");
     for (const cJSON *i = whole->child; i; i = i->next)
@@ -132,7 +133,7 @@ static void known_release(struct known *k)
     map_release(&k->names);
 }
 
-/* ---- what is found ---- */
+/* ---- digests of the checkpoint ---- */
 
 enum { NUM_CONFIG_LINES = 2 };
 static const char *const config_lines[NUM_CONFIG_LINES] = {"config.args", "config"};
@@ -174,7 +175,7 @@ static enum status find_all(struct found *x, const struct checkpoint *c,
 
 /* ---- comparing ---- */
 
-/* A line that differs from the list; a NULL digest: missing on that side. */
+/* A line that differs from the list; digest NULL: missing on that side. */
 struct odd_line {
     const char *name, *expected, *found;
 };
@@ -187,7 +188,7 @@ struct checking {
     struct arena *a;
 };
 
-/* Optional lines are compared only if both sides have them. */
+/* Whether a line is compared only if both sides have it. */
 static bool may_be_missing(const struct checking *x, const char *name)
 {
     for (int i = 0; i < NUM_CONFIG_LINES; i++)
@@ -207,7 +208,7 @@ static void check_line(struct checking *x, const char *name, const char *expecte
 }
 
 /* text: the lines that were found; modified. */
-static void compare(struct checking *x, char *text)
+static void compare_digest_lines(struct checking *x, char *text)
 {
     const struct known *k = x->known;
     struct map found = {0};
@@ -238,7 +239,7 @@ static void print_odd_lines(const struct checking *x)
 
 /* ---- the command ---- */
 
-static void answer(const struct found *x, const char *path)
+static void set_digest_result(const struct found *x, const char *path)
 {
     cJSON *o = cJSON_CreateObject();
     json_add_text(o, "path", path);
@@ -249,7 +250,7 @@ static void answer(const struct found *x, const char *path)
     result_set(o);
 }
 
-static void answer_check(const struct checking *x, const char *path, const char *list)
+static void set_check_result(const struct checking *x, const char *path, const char *list)
 {
     cJSON *o = cJSON_CreateObject();
     json_add_text(o, "verdict", x->num_odd ? "different" : "identical");
@@ -267,19 +268,19 @@ static void answer_check(const struct checking *x, const char *path, const char 
     result_set(o);
 }
 
-static enum status check_and_tell(const struct digest_flags *f, const struct known *k,
-                                  struct found *found, const char *path, struct arena *a,
-                                  struct error *err)
+static enum status check_and_report(const struct digest_flags *f, const struct known *k,
+                                    struct found *found, const char *path, struct arena *a,
+                                    struct error *err)
 {
     struct checking x = {.known = k, .no_optim = f->no_optim, .a = a};
-    compare(&x, found->text.data);
-    answer_check(&x, path, f->check);
+    compare_digest_lines(&x, found->text.data);
+    set_check_result(&x, path, f->check);
     if (!f->output.json) print_odd_lines(&x);
     if (x.num_odd)
         return fail(err, DIFFERENT, "%s: %zu line%s", path, x.num_odd,
                     x.num_odd == 1 ? " differs" : "s differ");
     if (!f->output.quiet)
-        fprintf(stderr, "%s: all %zu lines are as %s has them\n", path, x.num_same, f->check);
+        fprintf(stderr, "%s: all %zu lines equal those of %s\n", path, x.num_same, f->check);
     return OK;
 }
 
@@ -296,9 +297,9 @@ static enum status digest_opened(const struct digest_flags *f, const struct chec
     enum status st = f->check ? known_read(&known, f->check, err) : OK;
     if (!st) st = find_all(&found, c, &o, &a, err);
     if (!st && f->check)
-        st = check_and_tell(f, &known, &found, c->path, &a, err);
+        st = check_and_report(f, &known, &found, c->path, &a, err);
     else if (!st)
-        answer(&found, c->path);
+        set_digest_result(&found, c->path);
     if (!st && !f->check && !f->output.json) fputs(found.text.data, stdout);
     strbuf_release(&found.text);
     known_release(&known);
@@ -306,8 +307,8 @@ static enum status digest_opened(const struct digest_flags *f, const struct chec
     return st;
 }
 
-static enum status digest(void *options, const char *const *positional, size_t num_positional,
-                          struct error *err)
+static enum status run_digest(void *options, const char *const *positional, size_t num_positional,
+                              struct error *err)
 {
     const struct digest_flags *f = options;
     struct opened o;
@@ -315,9 +316,7 @@ static enum status digest(void *options, const char *const *positional, size_t n
     const struct source_options source = source_options_of(&f->source);
     enum status st =
         opened_open(&o, positional[0], &source, f->source.model_map, false, f->output.quiet, err);
-    if (!st)
-        st =
-            gaps_check(&o.checkpoint.gaps, o.checkpoint.path, err); /* a list is of a whole model */
+    if (!st) st = gaps_check(&o.checkpoint.gaps, o.checkpoint.path, err);
     if (!st) st = digest_opened(f, &o.checkpoint, err);
     opened_close(&o);
     return st;
@@ -330,15 +329,15 @@ const struct command command_digest = {
     .text =
         "  ferry digest ckpt > model.digest\n"
         "  ferry digest elsewhere --check model.digest\n\n"
-        "One line for each tensor: NAME, TAB, DIGEST. Then \"*\", the SHA-256 of all lines before "
-        "it (the same again for an optimizer, ended by \"optimizer.*\"), and the SHA-256 of the "
-        "config fields that change what is computed: \"config.args\" of those that Megatron's "
-        "args have, \"config\" of all of config.json. A checkpoint that does not have them has no "
-        "such lines; --check compares them if both sides have them. A model with missing or "
-        "unexpected tensors has no list (exit code 3).",
+        "Prints one line for each tensor: NAME, TAB, DIGEST; then \"*\", the SHA-256 of these "
+        "lines; the same for an optimizer, ended by \"optimizer.*\"; and the SHA-256 of the config "
+        "fields that change the computation: \"config.args\" for the fields of Megatron's args, "
+        "\"config\" for all of config.json. A checkpoint without these fields lacks the config "
+        "lines; --check compares config lines only if both sides have them. A model with missing "
+        "or unexpected tensors has no list (exit code 3).",
     .groups = digest_groups,
     .num_groups = COUNT(digest_groups),
     .options_bytes = sizeof(struct digest_flags),
-    .defaults = set_defaults,
-    .run = digest,
+    .defaults = set_digest_defaults,
+    .run = run_digest,
 };

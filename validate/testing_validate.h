@@ -1,5 +1,5 @@
-/* testing_validate.h - for the tests of this folder: small checkpoints made in memory, written as
- * safetensors files, and compared. */
+/* testing_validate.h - for the tests of this folder: small checkpoints made in
+ * memory, written as safetensors files, and compared. */
 #ifndef FERRY_VALIDATE_TESTING_VALIDATE_H
 #define FERRY_VALIDATE_TESTING_VALIDATE_H
 

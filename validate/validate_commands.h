@@ -1,4 +1,4 @@
-/* validate_commands.h - the subcommands of this folder, one row each of ferry's table. */
+/* validate_commands.h - the subcommands of this folder, rows of ferry's table. */
 #ifndef FERRY_VALIDATE_VALIDATE_COMMANDS_H
 #define FERRY_VALIDATE_VALIDATE_COMMANDS_H
 

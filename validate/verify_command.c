@@ -1,5 +1,5 @@
-/* verify_command.c - ferry verify: compares two checkpoints, and reports where and why they
- * differ. */
+/* verify_command.c - ferry verify: compares two checkpoints and reports where
+ * and why they differ. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,12 +25,12 @@
 
 enum { USUAL_BATCH = 2 };
 #define USUAL_LR 1e-4
-/* Results of every step are kept. */
+/* The results of all steps are kept. */
 #define MAX_TRAIN_STEPS 1000000
 #define NOT_GIVEN UINT64_MAX
 
 struct verify_flags {
-    struct compute_flags compute;   /* its source and output options are the comparison's too */
+    struct compute_flags compute;   /* its source and output options hold for comparisons too */
     struct forward_options forward; /* options of tokens; its model is set from `compute` */
     struct run_flags run;
     bool runs;            /* --forward */
@@ -46,41 +46,41 @@ struct verify_flags {
 // clang-format off
 #define AT(field) offsetof(struct verify_flags, field)
 static const struct arg verify_args[] = {
-    {"--max-ulp", ARG_UINT_OR_0, AT(max_ulp), "N", NULL, "pass elements that are at most N steps of their dtype apart; of one dtype only"},
+    {"--max-ulp", ARG_UINT_OR_0, AT(max_ulp), "N", NULL, "pass elements that are at most N ulps apart (steps of their dtype); for equal dtypes only"},
     {"--atol", ARG_FLOAT, AT(atol), "X", NULL, "pass elements with |a - b| <= X + Y * |b|; default 0"},
-    {"--rtol", ARG_FLOAT, AT(rtol), "Y", NULL, "Y of --atol; default 0. Floats of two dtypes are compared by their values"},
-    {"--only", ARG_LIST, AT(only), "GLOB", NULL, "compare only the tensors whose name matches, or the name of a stored tensor that they are made of"},
-    {"--ignore", ARG_LIST, AT(ignore), "GLOB", NULL, "leave out the tensors whose name matches, or the names of all stored tensors that they are made of"},
-    {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer and the training state out on both sides"},
-    {"--ignore-config", ARG_LIST, AT(ignore_config), "FIELD", NULL, "leave out the fields of the configs whose name matches (a glob), as rotary_base or 'rope_*'"},
-    {"--report", ARG_TEXT, AT(report), "FILE", NULL, "write a report as an HTML page; a report of that name is replaced"},
+    {"--rtol", ARG_FLOAT, AT(rtol), "Y", NULL, "Y of --atol; default 0. Floats of two dtypes are compared by value"},
+    {"--only", ARG_LIST, AT(only), "GLOB", NULL, "compare only tensors whose name matches, or the name of one of their stored tensors"},
+    {"--ignore", ARG_LIST, AT(ignore), "GLOB", NULL, "leave out tensors whose name matches, or the names of all of their stored tensors"},
+    {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave out the optimizer and the training state on both sides"},
+    {"--ignore-config", ARG_LIST, AT(ignore_config), "FIELD", NULL, "leave out config fields whose name matches this glob, such as rotary_base or 'rope_*'"},
+    {"--report", ARG_TEXT, AT(report), "FILE", NULL, "write a report as an HTML page; replaces an older report"},
 };
 static const struct arg forward_args[] = {
     {"--forward", ARG_FLAG, AT(runs), NULL, NULL, "also run both on the same tokens and compare the results; B may be a file of results"},
-    {"--input-ids", ARG_TEXT, AT(forward.input_ids), "FILE", NULL, "safetensors file with input_ids [sequences, length]; default: those of B's results, else random ones"},
+    {"--input-ids", ARG_TEXT, AT(forward.input_ids), "FILE", NULL, "safetensors file with input_ids [sequences, length]; default: the input_ids of B's results, else random tokens"},
 };
 static const struct arg tokens_args[] = {
-    {"--batch --micro-batch-size", ARG_UINT, AT(forward.num_sequences), "N", NULL, "sequences of random tokens, or of mock data a step; default 2"},
-    {"--seq --seq-length", ARG_UINT, AT(forward.length), "N", NULL, "tokens of each; default 64, or as many as the model has positions for"},
+    {"--batch --micro-batch-size", ARG_UINT, AT(forward.num_sequences), "N", NULL, "number of random sequences, or of mock sequences per training step; default 2"},
+    {"--seq --seq-length", ARG_UINT, AT(forward.length), "N", NULL, "tokens per sequence; default 64, or the model's maximum if that is smaller"},
 };
 static const struct arg trained_args[] = {
-    {"--train-steps", ARG_UINT, AT(train_steps), "N", NULL, "in place of the files, compare what N steps of training make of both: loss and norm of the gradient of each step, and all weights behind the last"},
+    {"--train-steps", ARG_UINT, AT(train_steps), "N", NULL, "train both for N steps, and compare loss and gradient norm of each step and all weights after the last, instead of the files"},
     {"--lr", ARG_FLOAT, AT(lr), "X", NULL, "learning rate of --train-steps, constant; default 1e-4"},
 };
 static const struct arg_group verify_groups[] = {
     {"Comparison", verify_args, COUNT(verify_args), 0},
     {"Forward consistency", forward_args, COUNT(forward_args), 0},
-    {"Training alike", trained_args, COUNT(trained_args), 0},
+    {"Training consistency", trained_args, COUNT(trained_args), 0},
     {"Tokens of --forward and --train-steps", tokens_args, COUNT(tokens_args), 0},
     {"Layout of --forward", layout_args, NUM_LAYOUT_ARGS, AT(compute.engine.layout)},
-    {"Engine of --forward; of --train-steps --dtype and --device", engine_args, NUM_PARALLEL_ARGS, AT(compute.engine)},
+    {"Engine of --forward (--dtype and --device also of --train-steps)", engine_args, NUM_PARALLEL_ARGS, AT(compute.engine)},
     {"Sources", source_args, NUM_SOURCE_ARGS, AT(compute.source)},
     {"Work", run_args, NUM_READ_ARGS, AT(run)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(compute.output)},
 };
 // clang-format on
 
-static void set_defaults(void *options)
+static void set_verify_defaults(void *options)
 {
     struct verify_flags *f = options;
     compute_defaults(&f->compute);
@@ -90,7 +90,7 @@ static void set_defaults(void *options)
     f->atol = f->rtol = f->lr = NAN;
 }
 
-/* ---- what is asked for ---- */
+/* ---- options of the comparison ---- */
 
 static enum status tolerance_of(const struct verify_flags *f, struct tolerance *out,
                                 struct error *err)
@@ -120,9 +120,10 @@ static enum status compare_options_of(const struct verify_flags *f, struct compa
     return tolerance_of(f, &out->tolerance, err);
 }
 
-/* ---- what is said ---- */
+/* ---- notes ---- */
 
-/* Prints a note, which may contain names of files. */
+/* Prints a note; it may contain names of files, so control characters are
+ * escaped. */
 static void print_note(const char *who, const char *text)
 {
     fprintf(stderr, "note: %s", who);
@@ -150,13 +151,13 @@ static void print_all_notes(const struct comparison *c, const struct verify_flag
 
 static const char page_begins[] = "<!DOCTYPE html>";
 
-/* Checks that a file can be created beside the report, as file_replace_all() does: permissions
- * alone do not tell (of root, of a file system that is read-only). */
-static enum status try_to_write(struct arena *a, const char *path, struct error *err)
+/* Creates a file beside the report, as file_replace_all() does: permissions
+ * alone do not decide (root, read-only file systems). */
+static enum status check_folder_writable(struct arena *a, const char *path, struct error *err)
 {
     const char *folder = path_parent(a, path);
     if (!path_is_folder(folder))
-        return fail(err, ERR_IO, "--report %s: there is no such folder", path);
+        return fail(err, ERR_IO, "--report %s: its folder does not exist", path);
     char *temporary = path_join(a, folder, ".ferry-report-XXXXXX");
     int fd = mkstemp(temporary);
     if (fd < 0) return fail_errno(err, ERR_IO, "--report %s", path);
@@ -165,14 +166,15 @@ static enum status try_to_write(struct arena *a, const char *path, struct error 
     return OK;
 }
 
-/* Checks before the work begins that the report can be written. It replaces HTML files only. */
+/* Checks, before the work begins, that the report can be written. It replaces
+ * HTML files only. */
 static enum status check_report(const char *path, struct error *err)
 {
     struct arena a;
     char head[sizeof page_begins] = "";
-    if (!*path) return fail(err, ERR_USAGE, "--report: the name of the file is empty");
+    if (!*path) return fail(err, ERR_USAGE, "--report: empty file name");
     arena_init(&a);
-    enum status st = try_to_write(&a, path, err);
+    enum status st = check_folder_writable(&a, path, err);
     arena_release(&a);
     TRY(st);
     if (!path_exists(path)) return OK;
@@ -180,7 +182,7 @@ static enum status check_report(const char *path, struct error *err)
     size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
     if (f) fclose(f);
     if (n == strlen(page_begins) && memcmp(head, page_begins, n) == 0) return OK;
-    return fail(err, ERR_EXISTS, "--report %s: it exists and is not a report", path);
+    return fail(err, ERR_EXISTS, "--report %s: exists and is not a report", path);
 }
 
 /* This process's command line, quoted for a shell. */
@@ -205,7 +207,7 @@ static const char *command_line(struct arena *a)
     return out;
 }
 
-static struct report_environment environment(struct arena *a)
+static struct report_environment make_environment(struct arena *a)
 {
     struct utsname host;
     struct tm local;
@@ -229,7 +231,7 @@ static enum status write_report(const char *path, const struct verdict *v, struc
     struct strbuf page = {0};
     struct arena a;
     arena_init(&a);
-    struct report_environment e = environment(&a);
+    struct report_environment e = make_environment(&a);
     report_html(&page, v, &e);
     enum status st = file_replace_all(path, page.data, page.length, false, err);
     strbuf_release(&page);
@@ -253,11 +255,12 @@ static enum status find_hints(struct comparison *c, struct error *err)
 {
     enum status st = hints_find(c, err);
     if (st != ERR_MEMORY) return st;
-    compare_note(c, arena_printf(&c->arena, "hints were not looked for to the end: %s", err->text));
+    compare_note(c, arena_printf(&c->arena, "the search for hints was incomplete: %s", err->text));
     return OK;
 }
 
-static enum status tell(const struct verify_flags *f, const struct verdict *v, struct error *err)
+static enum status report_verdict(const struct verify_flags *f, const struct verdict *v,
+                                  struct error *err)
 {
     if (v->c) print_all_notes(v->c, f);
     print_verdict(v, &f->compute.output);
@@ -267,7 +270,7 @@ static enum status tell(const struct verify_flags *f, const struct verdict *v, s
     return DIFFERENT;
 }
 
-/* A, and B: a checkpoint, or stored results (then sides is NULL). */
+/* A and B; sides is NULL if B is stored results. */
 struct subjects {
     const char *const *paths;
     const struct side *sides;
@@ -286,7 +289,8 @@ static enum status run_forward(const struct verify_flags *f, const struct subjec
     return forward_run(forward, s->paths, &o, s->results, v->c, err);
 }
 
-/* Requests digests of tensors that are loaded without a cast, to compare memory with the files. */
+/* Requests digests of tensors loaded without a cast, to compare memory with the
+ * files. */
 static enum status digest_for_forward(const struct verify_flags *f, const struct subjects *s,
                                       struct compare_options *o, struct error *err)
 {
@@ -319,8 +323,8 @@ static enum status compare_weights(const struct verify_flags *f, const struct su
     return find_hints(c, err);
 }
 
-static enum status compare_and_tell(const struct verify_flags *f, const struct subjects *s,
-                                    double start, struct error *err)
+static enum status compare_and_report(const struct verify_flags *f, const struct subjects *s,
+                                      double start, struct error *err)
 {
     struct comparison c = {0};
     struct forward forward;
@@ -328,7 +332,7 @@ static enum status compare_and_tell(const struct verify_flags *f, const struct s
     enum status st = s->sides ? compare_weights(f, s, &c, err) : OK;
     if (!st && f->runs) st = run_forward(f, s, &v, &forward, err);
     v.seconds = seconds_now() - start;
-    if (!st) st = tell(f, &v, err);
+    if (!st) st = report_verdict(f, &v, err);
     if (v.forward) forward_release(&forward);
     if (s->sides) compare_release(&c);
     return st;
@@ -365,8 +369,8 @@ static void print_trained(const struct trained *t, const struct output_flags *o)
     strbuf_release(&text);
 }
 
-static enum status train_and_tell(const struct verify_flags *f, const struct subjects *s,
-                                  struct error *err)
+static enum status train_and_report(const struct verify_flags *f, const struct subjects *s,
+                                    struct error *err)
 {
     struct trained_options o;
     struct trained t;
@@ -392,13 +396,14 @@ static enum status compare_checkpoints(const struct verify_flags *f, const char 
     enum status st = model_maps_load(&maps, f->compute.source.model_map, err);
     if (!st) st = sides_open(sides, paths, &open, &maps, err);
     const struct subjects s = {paths, sides, NULL};
-    if (!st) st = f->train_steps ? train_and_tell(f, &s, err) : compare_and_tell(f, &s, start, err);
+    if (!st)
+        st = f->train_steps ? train_and_report(f, &s, err) : compare_and_report(f, &s, start, err);
     sides_release(sides);
     model_maps_release(&maps);
     return st;
 }
 
-/* Refuses options that do not apply to --train-steps, the first of them by its name. */
+/* Refuses options that do not apply to --train-steps; names the first. */
 static enum status check_flags_of_training(const struct verify_flags *f, struct error *err)
 {
     const struct engine_flags *e = &f->compute.engine;
@@ -419,15 +424,15 @@ static enum status check_flags_of_training(const struct verify_flags *f, struct 
     struct ranks ranks;
     for (size_t i = 0; i < COUNT(options); i++)
         if (options[i].is_given)
-            return fail(err, ERR_USAGE, "--train-steps: %s does not apply to it", options[i].name);
+            return fail(err, ERR_USAGE, "%s does not apply to --train-steps", options[i].name);
     if (f->train_steps > MAX_TRAIN_STEPS)
-        return fail(err, ERR_USAGE, "--train-steps: up to %d", MAX_TRAIN_STEPS);
+        return fail(err, ERR_USAGE, "--train-steps: at most %d", MAX_TRAIN_STEPS);
     TRY(ranks_from_environment(&ranks, err));
     if (ranks.size == 1) return OK;
     return fail(err, ERR_USAGE, "--train-steps runs on one rank: start it without a launcher");
 }
 
-static enum status check_flags(const struct verify_flags *f, struct error *err)
+static enum status check_verify_flags(const struct verify_flags *f, struct error *err)
 {
     const struct forward_options *o = &f->forward;
     bool made_up = o->length || o->num_sequences != NOT_GIVEN;
@@ -435,14 +440,15 @@ static enum status check_flags(const struct verify_flags *f, struct error *err)
     if (f->train_steps) return check_flags_of_training(f, err);
     if (!isnan(f->lr)) return fail(err, ERR_USAGE, "--lr needs --train-steps");
     if (given && !f->runs)
-        return fail(err, ERR_USAGE, "options of tokens and layouts need --forward");
+        return fail(err, ERR_USAGE,
+                    "--input-ids, --batch, --seq and layout options need --forward");
     if (o->input_ids && made_up)
-        return fail(err, ERR_USAGE, "--batch and --seq set random tokens: not with --input-ids");
+        return fail(err, ERR_USAGE, "--batch and --seq do not apply to --input-ids");
     return f->report ? check_report(f->report, err) : OK;
 }
 
-/* Refuses options that do not apply to stored results, which have their own tokens and no weights.
- */
+/* Refuses options that do not apply to stored results: these have their own
+ * tokens and no weights. */
 static enum status check_flags_of_results(const struct verify_flags *f, const char *path,
                                           struct error *err)
 {
@@ -461,7 +467,7 @@ static enum status check_flags_of_results(const struct verify_flags *f, const ch
     return OK;
 }
 
-/* If B is a file of results and --forward is missing, the error suggests --forward. */
+/* Suggests --forward in the error if B is a file of results. */
 static enum status hint_at_forward(const char *path, enum status st, struct error *err)
 {
     struct results results = {0};
@@ -473,26 +479,26 @@ static enum status hint_at_forward(const char *path, enum status st, struct erro
     results_close(&results);
     if (!found) return st;
     return fail(err, st,
-                "%s has results of a model (logits or hidden states) and no weights: with "
-                "--forward they are compared with what A computes (%s)",
+                "%s has results of a model (logits or hidden states) and no weights: --forward "
+                "compares them with the results of A (%s)",
                 path, why);
 }
 
-static enum status verify(void *options, const char *const *positional, size_t num_positional,
-                          struct error *err)
+static enum status run_verify(void *options, const char *const *positional, size_t num_positional,
+                              struct error *err)
 {
     const struct verify_flags *f = options;
     double start = seconds_now();
     struct results results = {0};
     bool stored = false, works = true;
     (void)num_positional;
-    TRY(check_flags(f, err));
+    TRY(check_verify_flags(f, err));
     if (f->runs) TRY(engine_is_alone(&works, err));
     if (!works) return OK;
     if (f->runs) results_open(&results, positional[1], &stored);
     enum status st = stored ? check_flags_of_results(f, positional[1], err) : OK;
     if (!st && stored)
-        st = compare_and_tell(f, &(struct subjects){positional, NULL, &results}, start, err);
+        st = compare_and_report(f, &(struct subjects){positional, NULL, &results}, start, err);
     else if (!st)
         st = compare_checkpoints(f, positional, start, err);
     results_close(&results);
@@ -502,49 +508,44 @@ static enum status verify(void *options, const char *const *positional, size_t n
 const struct command command_verify = {
     .name = "verify",
     .summary =
-        "compare two checkpoints of any format and layout, bit by bit, and say why they differ",
+        "compare two checkpoints of any format and layout, bit by bit, and explain differences",
     .positional = "A B",
     .text =
-        "Exit code 0: both sides have the same tensors, with the same dtype, shape and bits, and "
-        "no field of the configs differs that changes what is computed (rotary_base, "
-        "layernorm_epsilon, heads, ...), nor, if states of both optimizers are compared, a field "
-        "of the training states (step, schedule, learning rates, ...; iterations do not count). "
-        "Exit code 1: they differ; then it is shown where, by how "
-        "much, and, if it can be proven, why: transposed, q, k and v in another order or swapped, "
-        "gate and up swapped, rows added, one added, only rounding, ... A hint is shown only if "
-        "all elements confirm it.\n\n"
-        "With a tolerance, elements pass that are within --max-ulp or within --atol and --rtol. "
-        "NaN passes against NaN only, an infinity against itself only. Integers have no "
-        "tolerance.\n\n"
+        "Exit code 0: both sides have the same tensors, with equal dtype, shape and bits; no "
+        "config field that changes the computation differs (rotary_base, layernorm_epsilon, heads, "
+        "...); and, if the states of both optimizers are compared, no field of the training states "
+        "differs (step, schedule, learning rates, ...; iterations do not count). Exit code 1: they "
+        "differ. The output shows where, by how much, and, if it can be proven, why: transposed, "
+        "q, k and v in another order or swapped, gate and up swapped, rows added, one added, only "
+        "rounding, ... A hint is shown only if all elements confirm it.\n\n"
+        "A tolerance passes elements within --max-ulp, or within --atol and --rtol. NaN passes "
+        "only against NaN, an infinity only against itself. Integers have no tolerance.\n\n"
         "Checkpoints of families that Ferry knows are compared by logical tensors, under the names "
-        "of Megatron-Core; the names in the files of A and B stand beside them. All others, and "
-        "single files, are compared by stored names, and of their config.json all members count "
-        "but those that are harmless in any model (dropout, dtype, ids of special tokens, ...). A "
-        "config that contradicts its own tensors, and optimizer state on both sides that cannot "
-        "be read, are errors (exit code 3). Rows of vocabulary padding are left out.\n\n"
-        "With --forward both are also run on the same tokens. The inputs of each layer, the final "
-        "norm, the logits and the loss are compared, and so are the weights in the memory of the "
-        "ranks that run them (of a GPU with --device cuda). Exit code 0: the results are identical "
-        "or differ by no more than rounding explains, configs and training states do not differ, "
-        "and weights in memory differ only as their files do: in dtype, or within the tolerance. "
-        "How much "
-        "rounding explains is measured: A is computed a second time in a finer type (or, if the "
-        "sides are stored in two dtypes, in a coarser one). In models with experts a few tokens "
-        "may differ more, as they do in that second run. If the results differ, the first layer "
-        "and op that do are named. B may also be a safetensors file of results: input_ids, logits, "
-        "hidden.N, final_norm, loss.\n\n"
-        "With --train-steps N both are trained instead, one after the other, on one rank and in "
-        "memory: N steps of AdamW on the same mock data, by the trainer of ferry train. Compared "
-        "are the loss and the norm of the gradient of each step, and all weights after the last "
-        "step (the masters, with --dtype bf16). Checkpoints with the same tensors train "
-        "to the same bits, whatever their format and layout; --atol and --rtol are for others, "
-        "such as another dtype. The optimizer goes on in both if both have its states, else both "
-        "begin with new ones, as with --no-optim; iteration, schedule and position in the data "
-        "never count, nor does padding of the vocabulary. Exit code 0: all is identical or within "
-        "the tolerance; 1: something differs, and the first step and the first tensor that do are "
-        "named; 3: models of different shape; 6: a run does not fit the memory (one run "
-        "of ferry train, and a copy of A's weights); 10: a loss or gradient is not finite. fp16 "
-        "has a loss scale of 1024.\n\n"
+        "of Megatron-Core, beside the names in the files of A and B. All others, and single files, "
+        "are compared by stored names; all members of their config.json count except those that "
+        "are harmless in any model (dropout, dtype, ids of special tokens, ...). A config that "
+        "contradicts the tensors, and unreadable optimizer state if both sides have one, are "
+        "errors (exit code 3). Rows of vocabulary padding are left out.\n\n"
+        "--forward also runs both on the same tokens. It compares the inputs of each layer, the "
+        "final norm, the logits, the loss, and the weights in the memory of the ranks (GPU memory "
+        "with --device cuda). Exit code 0: the results are identical or differ only by rounding, "
+        "configs and training states do not differ, and weights in memory differ only as their "
+        "files do: in dtype, or within the tolerance. The effect of rounding is measured: A is "
+        "computed a second time in a finer type (or, if the sides are stored in two dtypes, in a "
+        "coarser one). In models with experts, a few tokens may differ more, as in that second "
+        "run. If the results differ, the first differing layer and op are named. B may also be a "
+        "safetensors file of results: input_ids, logits, hidden.N, final_norm, loss.\n\n"
+        "--train-steps N trains both instead, one after the other, on one rank and in memory: N "
+        "steps of AdamW on the same mock data, by the trainer of ferry train. It compares the loss "
+        "and the gradient norm of each step, and all weights after the last step (the masters, "
+        "with --dtype bf16). Checkpoints with the same tensors train to the same bits, whatever "
+        "their format and layout; --atol and --rtol are for others, such as another dtype. If both "
+        "have optimizer states, both continue with them; else both start with new states, as with "
+        "--no-optim. Iteration, schedule, position in the data and vocabulary padding never count. "
+        "Exit code 0: all is identical or within the tolerance; 1: something differs, and the "
+        "first differing step and tensor are named; 3: models of different shape; 6: a run does "
+        "not fit into memory (one run of ferry train, and a copy of A's weights); 10: a loss or "
+        "gradient is not finite. fp16 uses a loss scale of 1024.\n\n"
         "  ferry verify Llama-3.2-1B ckpt\n"
         "  ferry verify a.safetensors b.safetensors --max-ulp 1 --ignore '*norm*' --report "
         "differences.html\n"
@@ -554,6 +555,6 @@ const struct command command_verify = {
     .groups = verify_groups,
     .num_groups = COUNT(verify_groups),
     .options_bytes = sizeof(struct verify_flags),
-    .defaults = set_defaults,
-    .run = verify,
+    .defaults = set_verify_defaults,
+    .run = run_verify,
 };

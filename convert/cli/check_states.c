@@ -37,14 +37,14 @@ enum status check_masters(struct checkpoint *c, const struct masters_options *o,
     if (has->inferred)
         return fail(
             err, ERR_CORRUPT,
-            "%s: %s; so it is not known which optimizer states are whose; --no-optim leaves "
+            "%s: %s; so the optimizer states cannot be assigned to weights; --no-optim leaves "
             "them out",
             c->path, what);
     checkpoint_note(
         c,
-        "%s; they are carried as they are. So they are if states were changed by hand, or "
-        "saved wrong: Megatron-Core 0.16 does that as fully_reshardable where gradients "
-        "are reduced in several buckets (overlap_grad_reduce)",
+        "%s; both are copied unchanged. Possible causes: states edited by hand, or saved wrong by "
+        "Megatron-Core 0.16 (fully_reshardable, with gradients reduced in several buckets by "
+        "overlap_grad_reduce)",
         what);
     return OK;
 }

@@ -1,4 +1,5 @@
-/* check_states.h - whether the optimizer states of a source can be written, as the user wants. */
+/* check_states.h - whether the optimizer states of a source can be written as
+ * the options ask. */
 #ifndef FERRY_CONVERT_CLI_CHECK_STATES_H
 #define FERRY_CONVERT_CLI_CHECK_STATES_H
 
@@ -10,13 +11,14 @@ struct states_wanted {
     bool optim, no_optim; /* the options */
 };
 
-/* The states are carried, or left out because the user says so; never passed over. ERR_UNSUPPORTED
- * if there are none and --optim is given, if they cannot be read, or if the format asks for a word
- * about them. */
+/* States are copied, or left out by an option, but never dropped silently.
+ * ERR_UNSUPPORTED if --optim is given without states, if they cannot be read,
+ * or if the format needs --optim or --no-optim to decide. */
 MUST_CHECK enum status check_states(const struct checkpoint *c, const struct states_wanted *w,
                                     struct error *err);
-/* Compares weights with their masters: some hundred elements of each, or all. ERR_CORRUPT if they
- * differ and the format does not say which states are whose; where it does, a note is added. */
+/* Compares weights with their masters: some hundred elements of each, or all.
+ * If they differ: adds a note, or fails with ERR_CORRUPT if the format does not
+ * say to which weight each state belongs. */
 MUST_CHECK enum status check_masters(struct checkpoint *c, const struct masters_options *o,
                                      struct error *err);
 

@@ -15,8 +15,8 @@
 
 enum { MAX_NAMED = 5 };
 
-/* The length of the first `count` components of a path; 0: it has no more than these. */
-static size_t components(const char *path, size_t count)
+/* Length of the first `count` components of a path; 0: the path has no more. */
+static size_t components_length(const char *path, size_t count)
 {
     size_t n = 0;
     for (; count; count--) {
@@ -27,14 +27,14 @@ static size_t components(const char *path, size_t count)
     return n;
 }
 
-/* Whether a folder matches as many components of the pattern, of which some are left. */
+/* Whether a folder matches a proper prefix of the pattern's components. */
 static bool names_folder(const char *pattern, const char *folder)
 {
     char first[64];
     size_t depth = 1;
     for (const char *slash = strchr(folder, '/'); slash; slash = strchr(slash + 1, '/'))
         depth++;
-    const size_t n = components(pattern, depth);
+    const size_t n = components_length(pattern, depth);
     if (!n || n >= sizeof first) return false;
     memcpy(first, pattern, n);
     first[n] = '\0';
@@ -52,7 +52,7 @@ static bool is_companion_in(const char *folders, const char *path)
     return false;
 }
 
-/* ---- what a folder holds ---- */
+/* ---- contents of a folder ---- */
 
 struct walk {
     const char *root;
@@ -112,7 +112,7 @@ enum status contents_list(const char *folder, struct arena *a, struct name_list 
     return st;
 }
 
-/* ---- what may be replaced ---- */
+/* ---- folders that may be replaced ---- */
 
 /* The names that belong to one checkpoint. */
 struct belongings {
@@ -132,20 +132,20 @@ static bool belongs(void *context, const char *path, bool is_folder)
            (is_companion_in(f->companion_folders, path) || map_get(&b->named, path, NULL));
 }
 
-/* A name in the map must stay alive: it is copied. */
-static void add_name(struct belongings *b, struct arena *a, const char *path)
+/* Copies the name, since the map keeps a pointer. */
+static void add_belonging(struct belongings *b, struct arena *a, const char *path)
 {
     if (path) (void)map_add(&b->named, arena_copy_text(a, path), 1, NULL);
 }
 
-/* An index that cannot be read names nothing. */
+/* An unreadable index names nothing. */
 static void add_indexed(struct belongings *b, struct arena *a, const char *path)
 {
     cJSON *tree;
     if (json_read_file(path, HF_INDEX_CAP, JSON_NAN, &tree, NULL)) return;
     const cJSON *files = json_get(tree, "weight_map");
     for (const cJSON *c = files ? files->child : NULL; c; c = c->next)
-        add_name(b, a, json_as_text(c));
+        add_belonging(b, a, json_as_text(c));
     cJSON_Delete(tree);
 }
 
@@ -155,7 +155,7 @@ static void add_recorded(struct belongings *b, struct arena *a, const char *fold
     if (record_read(folder, &tree, NULL)) return;
     const cJSON *files = json_get(tree, "files");
     for (const cJSON *c = files ? files->child : NULL; c; c = c->next)
-        add_name(b, a, json_as_text(c));
+        add_belonging(b, a, json_as_text(c));
     cJSON_Delete(tree);
 }
 
@@ -172,17 +172,17 @@ static bool is_checkpoint(const struct format_contents *f, const struct name_lis
     return has_any(names, f->signs[0]) && (!f->signs[1] || has_any(names, f->signs[1]));
 }
 
-static enum status refuse(const struct format *f, const char *folder, bool is_one,
-                          const struct name_list *others, struct error *err)
+static enum status refuse_replacement(const struct format *f, const char *folder, bool is_one,
+                                      const struct name_list *others, struct error *err)
 {
     struct strbuf why = {0};
     if (!is_one)
         strbuf_printf(&why, "it is not a %s checkpoint (it has no %s)", f->title,
                       f->contents->lacks);
     if (others->count)
-        strbuf_printf(&why, "%sit holds %zu %s that %s no part of %s: ", is_one ? "" : ", and ",
+        strbuf_printf(&why, "%sit holds %zu %s not part of %s: ", is_one ? "" : ", and ",
                       others->count, others->count == 1 ? "file or folder" : "files or folders",
-                      others->count == 1 ? "is" : "are", is_one ? "a checkpoint" : "one");
+                      is_one ? "a checkpoint" : "one");
     for (size_t i = 0; i < others->count && i < MAX_NAMED; i++) {
         if (i) strbuf_add_text(&why, ", ");
         strbuf_add_escaped(&why, others->names[i], strlen(others->names[i]));
@@ -209,10 +209,11 @@ enum status contents_may_replace(void *context, const char *folder, struct publi
             add_indexed(&b, &a, path_join(&a, folder, top.names[i]));
     add_recorded(&b, &a, folder);
     for (size_t i = 0; i < t->plan.num_files; i++)
-        add_name(&b, &a, t->plan.files[i].path);
+        add_belonging(&b, &a, t->plan.files[i].path);
     if (!st) st = walk_folder(&w, "", err);
     bool is_one = !st && is_checkpoint(b.of_format, &top);
-    if (!st && (!is_one || w.others.count)) st = refuse(t->format, folder, is_one, &w.others, err);
+    if (!st && (!is_one || w.others.count))
+        st = refuse_replacement(t->format, folder, is_one, &w.others, err);
     *out = (struct publish_replaced){folder, w.found.count, w.bytes};
     map_release(&b.named);
     arena_release(&a);

@@ -1,4 +1,4 @@
-/* convert_command.c - the command: open, plan, check, carry out, publish. */
+/* convert_command.c - ferry convert: open, plan, check, execute, publish. */
 #include <ctype.h>
 #include <fnmatch.h>
 #include <inttypes.h>
@@ -50,35 +50,35 @@ struct convert_flags {
 #define NO_SPELLING(name)
 #define OTHER_NAME(word, name) " " #word "=" #name
 static const struct arg convert_args[] = {
-    {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format of the destination; default: the source's own of Megatron's formats, else torch_dist; other names:" FORMATS(NO_SPELLING, NO_SPELLING, OTHER_NAME)},
+    {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format of the destination; default: the source's if it is Megatron's, else torch_dist; other names:" FORMATS(NO_SPELLING, NO_SPELLING, OTHER_NAME)},
     {"--source --load --load-dir --input --input-dir --src", ARG_POSITIONAL, 0, "SOURCE", NULL, "SOURCE as an option"},
     {"--destination --dest --save --save-dir --output --output-dir --hf-save-dir", ARG_POSITIONAL, 1, "DESTINATION", NULL, "DESTINATION as an option"},
-    {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to DTYPE (bfloat16, float16, float32, float64); default: dtypes stay as stored"},
+    {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to DTYPE (bfloat16, float16, float32, float64); default: keep the stored dtypes"},
     {"--allow-overflow", ARG_FLAG, AT(allow_overflow), NULL, NULL, "publish the result even if the cast made finite values infinite"},
-    {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): compute per-tensor checksums while converting; full: also read the written files back from the disk before they are published"},
-    {"--integrity", ARG_FLAG, AT(integrity), NULL, NULL, "write integrity.json, which Megatron's --verify-integrity reads: the SHA-256 of each file"},
-    {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "exit with 0, not 7, if the destination is already complete; an interrupted run of the same command continues without this option, too"},
+    {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): compute per-tensor checksums while converting; full: also read the written files back from disk before publishing them"},
+    {"--integrity", ARG_FLAG, AT(integrity), NULL, NULL, "write integrity.json, the SHA-256 of each file, for Megatron's --verify-integrity"},
+    {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "exit with 0, not 7, if the destination is already complete; the same command continues an interrupted run even without this option"},
     {"--restart", ARG_FLAG, AT(restart), NULL, NULL, "discard the files of an interrupted run and start from the beginning"},
     {"--journal-every", ARG_SIZE, AT(journal_every), "SIZE", NULL, "bytes between journal records; a killed run repeats at most this much; default 1GiB"},
-    {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the whole plan and write nothing; exits 0 only where the real run would start"},
-    {"--iteration", ARG_UINT_OR_0, AT(iteration), "N", NULL, "iteration to write; default: the source's, 0 and release from Hugging Face"},
-    {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "vocabulary rows are padded to a multiple of N * tp; default: the source's, else 128"},
-    {"--transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "parameter naming (TE spec or local spec); default: the source's, else transformer_engine"},
-    {"--moe-grouped-gemm", ARG_FLAG, AT(grouped_gemm), NULL, NULL, "experts are Transformer Engine's grouped linear layers: sets it in args, and names them so in legacy files; default: as in the source's args"},
-    {"--common-state", ARG_CHOICE, AT(common_state), NULL, "file|object", "where torch_dist keeps its common state: file: common.pt (default; every release reads it); object: as Megatron-Core 0.19 writes it"},
+    {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the plan and write nothing; exits 0 only if the real run would start"},
+    {"--iteration", ARG_UINT_OR_0, AT(iteration), "N", NULL, "iteration to write; default: the source's; from Hugging Face: 0, as a release"},
+    {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "pad vocabulary rows to a multiple of N * tp; default: the source's, else 128"},
+    {"--transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "parameter names of the TE spec or the local spec; default: the source's, else transformer_engine"},
+    {"--moe-grouped-gemm", ARG_FLAG, AT(grouped_gemm), NULL, NULL, "write experts as Transformer Engine's grouped linear layers: the flag in args, and their names in legacy files; default: as in the source's args"},
+    {"--common-state", ARG_CHOICE, AT(common_state), NULL, "file|object", "storage of torch_dist's common state; file (default): common.pt, which every release reads; object: as Megatron-Core 0.19 writes it"},
     {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "largest size of a safetensors file; default 5GB"},
     {"--allow-missing", ARG_LIST, AT(allow_missing), "GLOB", NULL, "tensors that may be missing in the source, such as '*.bias'"},
     {"--allow-unexpected", ARG_LIST, AT(allow_unexpected), "GLOB", NULL, "tensors of the source that may be left out"},
     {"--optim", ARG_FLAG, AT(optim), NULL, NULL, "write the optimizer state too; default for Megatron's formats, if the source has any"},
-    {"--no-optim --no-load-optim --no-save-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer state out"},
-    {"--optim-format", ARG_CHOICE, AT(optim_format), NULL, OPTIM_FORMATS(FIRST_CHOICE, NEXT_CHOICE), "how Megatron's formats keep it. torch_dist: fully_reshardable (default; every layout), fully_sharded_model_space (Megatron-Core before 0.14), not_distributed (for runs without --use-distributed-optimizer). torch: distributed (distrib_optim.pt), not_distributed (in the rank files); default: as args say"},
-    {"--dist-ckpt-optim-fully-reshardable", ARG_FLAG, AT(fully_reshardable), NULL, NULL, "--optim-format fully_reshardable"},
+    {"--no-optim --no-load-optim --no-save-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave out the optimizer state"},
+    {"--optim-format", ARG_CHOICE, AT(optim_format), NULL, OPTIM_FORMATS(FIRST_CHOICE, NEXT_CHOICE), "format of the optimizer state in Megatron's formats. torch_dist: fully_reshardable (default; every layout), fully_sharded_model_space (Megatron-Core before 0.14), not_distributed (for runs without --use-distributed-optimizer). torch: distributed (distrib_optim.pt), not_distributed (in the rank files); default: from args"},
+    {"--dist-ckpt-optim-fully-reshardable", ARG_FLAG, AT(fully_reshardable), NULL, NULL, "the same as --optim-format fully_reshardable"},
     {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
 };
 static const struct arg ranks_args[] = {
     {"--rank --node-rank", ARG_UINT_OR_0, AT(rank), "N", NULL, "rank of this process, if several convert together; default: from torchrun, mpirun or srun (RANK and WORLD_SIZE, OMPI_COMM_WORLD_RANK and _SIZE, PMI_RANK and _SIZE, SLURM_PROCID and SLURM_STEP_NUM_TASKS), else 0"},
     {"--world-size --nnodes", ARG_UINT, AT(world_size), "N", NULL, "number of processes; each runs the same command and writes its share of the files, on a shared file system; default: as above, else 1"},
-    {"--timeout", ARG_UINT_OR_0, AT(timeout), "SECONDS", NULL, "heartbeat timeout: how long to wait for a process without a heartbeat, which may be started again in that time; default 600"},
+    {"--timeout", ARG_UINT_OR_0, AT(timeout), "SECONDS", NULL, "heartbeat timeout: seconds to wait for a process without a heartbeat, which may be restarted in that time; default 600"},
 };
 static const struct arg_group convert_groups[] = {
     {"Conversion", convert_args, COUNT(convert_args), 0},
@@ -88,13 +88,13 @@ static const struct arg_group convert_groups[] = {
     {"Work", run_args, NUM_RUN_ARGS, AT(run)},
     {"Several processes, on one host or many", ranks_args, COUNT(ranks_args), 0},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
-    {"Flags of training scripts: what the optimizer is written with", training_args, NUM_TRAINING_ARGS, AT(training)},
+    {"Flags of training scripts: settings of the written optimizer", training_args, NUM_TRAINING_ARGS, AT(training)},
 };
 #define SPELLING(word, name) {"--to", #word, #name},
 static const struct arg_spelling spellings[] = {FORMATS(NO_SPELLING, NO_SPELLING, SPELLING)};
 // clang-format on
 
-static void set_defaults(void *options)
+static void set_convert_defaults(void *options)
 {
     struct convert_flags *f = options;
     f->source.ckpt_step = f->iteration = UINT64_MAX;
@@ -119,7 +119,7 @@ struct run {
     struct executor_options executor;
     struct ranks ranks;
     struct rendezvous rendezvous;
-    const char *work;    /* an interrupted run is continued only if it has the same text here */
+    const char *work;    /* identifies the work: only a run with the same text is continued */
     const char *command; /* the command line without --resume and --restart; NULL: not known */
     bool waits_quietly;
     struct conversion report;
@@ -134,8 +134,8 @@ struct run {
 
 static const struct format *target_format(const struct run *r)
 {
-    const struct format *own = r->source.format;
-    const struct format *to = own->becomes ? own->becomes : own;
+    const struct format *from = r->source.format;
+    const struct format *to = from->becomes ? from->becomes : from;
     return trainer_format(&r->flags->trainer, r->flags->to, to);
 }
 
@@ -175,9 +175,9 @@ static struct target_options target_options_of(const struct run *r, const struct
     };
 }
 
-/* Refuses options that the format of the destination does not use. */
-static enum status check_flags(const struct run *r, const struct target_options *to,
-                               struct error *err)
+/* Refuses options that do not apply to the destination's format. */
+static enum status check_convert_flags(const struct run *r, const struct target_options *to,
+                                       struct error *err)
 {
     const struct convert_flags *f = r->flags;
     const struct {
@@ -185,7 +185,7 @@ static enum status check_flags(const struct run *r, const struct target_options 
         bool given;
         enum format_column for_what;
     } flags[] = {
-        {"a parallel layout", layout_is_given(&f->layout), FORMAT_LAYOUT},
+        {"a parallel layout (--tp, --pp, ...)", layout_is_given(&f->layout), FORMAT_LAYOUT},
         {"--iteration", f->iteration != UINT64_MAX, FORMAT_ITERATIONS},
         {"--optim-format", optim_format_of(f) != OPTIM_DEFAULT, FORMAT_ARGS},
         {"--make-vocab-size-divisible-by", f->divisible_by > 0, FORMAT_PADDING},
@@ -196,8 +196,8 @@ static enum status check_flags(const struct run *r, const struct target_options 
     };
     for (size_t i = 0; i < COUNT(flags); i++)
         if (flags[i].given && !(to->format->has & flags[i].for_what))
-            return fail(err, ERR_USAGE, "%s: the destination is of format %s, which has none",
-                        flags[i].flag, to->format->name);
+            return fail(err, ERR_USAGE, "%s does not apply to format %s", flags[i].flag,
+                        to->format->name);
     return trainer_flags_check(&f->trainer, to->format, err);
 }
 
@@ -234,7 +234,7 @@ static void list_names(const char *what, const char *flag, const char *const *na
         fprintf(stderr, "  %s\n", names[i]);
 }
 
-static const char *first_of(struct run *r)
+static const char *first_gap(struct run *r)
 {
     const struct gaps *g = &r->gaps;
     const char *name = g->num_missing ? g->missing[0] : g->unexpected[0];
@@ -250,7 +250,7 @@ static enum status check_gaps(struct run *r, struct error *err)
     list_names("tensors of the source have no place in the model and would be left out",
                "--allow-unexpected", g->unexpected, g->num_unexpected);
     return fail(err, ERR_UNSUPPORTED, "%s: %zu tensors missing, %zu unexpected: %s", r->source.path,
-                g->num_missing, g->num_unexpected, first_of(r));
+                g->num_missing, g->num_unexpected, first_gap(r));
 }
 
 static enum status check_space(struct run *r, struct error *err)
@@ -266,7 +266,7 @@ static enum status check_space(struct run *r, struct error *err)
                 bytes_text(c->disk_needed - c->disk_free));
 }
 
-/* An interrupted run is continued only if it has the same text here. */
+/* The text of run.work. */
 static const char *work_of(struct run *r)
 {
     char source[SHA256_TEXT];
@@ -278,8 +278,8 @@ static const char *work_of(struct run *r)
                         r->executor.digests ? "digests" : "-");
 }
 
-/* How an interrupted run differs from this one, after "an interrupted run"; "" where it does not.
- */
+/* The difference from an interrupted run, to follow "an interrupted run"; "":
+ * none. */
 static const char *difference_from(const struct run *r, const struct publish_left *left)
 {
     char source[2][17];
@@ -290,7 +290,8 @@ static const char *difference_from(const struct run *r, const struct publish_lef
     if (!left->work || sscanf(left->work, format, source[0], &ranks[0]) != 2 ||
         sscanf(r->work, format, source[1], &ranks[1]) != 2)
         return " of another version of ferry";
-    if (strcmp(source[0], source[1])) return " of another source, or of this one before it changed";
+    if (strcmp(source[0], source[1]))
+        return " of another source, or of this source before it changed";
     if (ranks[0] != ranks[1])
         return arena_printf(a, " of %u process%s, not %u", ranks[0], ranks[0] == 1 ? "" : "es",
                             ranks[1]);
@@ -304,22 +305,22 @@ static void print_command(const char *command)
     if (command) fprintf(stderr, "  %s\n", command);
 }
 
-/* Files of another interrupted command are discarded only with --restart or --overwrite. */
+/* Files of another interrupted command are discarded only with --restart or
+ * --overwrite. */
 static enum status check_left(const struct run *r, struct error *err)
 {
     const struct publishing *p = &r->publishing;
     const char *command = p->left.command;
     if (!publish_refuses_left(p)) return OK;
     if (command && !r->ranks.rank) {
-        fprintf(stderr, "an interrupted run is there, begun by\n");
+        fprintf(stderr, "an interrupted run exists, started by\n");
         print_command(command);
     }
     return fail(err, ERR_EXISTS,
                 "%s: %s holds %s of an interrupted run%s; its own command and source continue it, "
                 "--restart or --overwrite discards it",
                 r->report.destination, p->staging,
-                p->left.bytes ? bytes_text(p->left.bytes) : "what is done",
-                r->report.left_difference);
+                p->left.bytes ? bytes_text(p->left.bytes) : "files", r->report.left_difference);
 }
 
 static bool is_made(void *run, const char *unit_folder)
@@ -335,7 +336,7 @@ static enum status may_replace(void *run, const char *folder, struct publish_rep
     return contents_may_replace(&r->target, folder, out, err);
 }
 
-/* The destination was made by this plan: checks that all its files still exist. */
+/* Checks that all files of a destination that this plan wrote still exist. */
 static enum status check_complete(struct run *r, struct error *err)
 {
     struct root_file *files = NULL;
@@ -352,21 +353,22 @@ static enum status check_complete(struct run *r, struct error *err)
     return OK;
 }
 
-/* Adds to "exists and is not empty" what the ferry.json there says. */
-static void add_what_is_there(struct run *r, struct error *err)
+/* Adds the facts of the existing ferry.json to the message "exists and is not
+ * empty". */
+static void add_existing_record(struct run *r, struct error *err)
 {
     char why[sizeof err->text];
     memcpy(why, err->text, sizeof why);
-    (void)!fail(
-        err, ERR_EXISTS, "%s (%s)", why,
-        is_made(r, r->publishing.unit_folder)
-            ? "it is complete, of the same source and arguments: --resume takes that for "
-              "success"
-            : "by its ferry.json it was made with other arguments or from another source, or "
-              "the source has changed since");
+    (void)!fail(err, ERR_EXISTS, "%s (%s)", why,
+                is_made(r, r->publishing.unit_folder)
+                    ? "it is complete, from the same source and arguments: --resume accepts it as "
+                      "success"
+                    : "its ferry.json records other arguments or another source, or the source has "
+                      "changed since");
 }
 
-/* Runs all checks of the plan and returns the first failure; the report shows all of them. */
+/* Runs all checks of the plan and returns the first failure; the report shows
+ * all of them. */
 static enum status check_plan(struct run *r, struct error *err)
 {
     struct error later;
@@ -386,7 +388,7 @@ static enum status check_plan(struct run *r, struct error *err)
                                    r->source.path, &how, err);
     if (st == ERR_EXISTS && r->publishing.unit_folder &&
         path_exists(path_join(&r->arena, r->publishing.unit_folder, record_name)))
-        add_what_is_there(r, err);
+        add_existing_record(r, err);
     r->report.replaces = r->publishing.replaces;
     r->report.left = r->publishing.left;
     r->report.left_difference = difference_from(r, &r->publishing.left);
@@ -404,11 +406,13 @@ static enum status check_plan(struct run *r, struct error *err)
 
 /* ---- steps ---- */
 
-static enum status take_dtype(struct source_options *o, const char *torch_dtype, struct error *err)
+static enum status parse_torch_dtype(struct source_options *o, const char *torch_dtype,
+                                     struct error *err)
 {
     o->casts = torch_dtype != NULL;
     if (torch_dtype && (!dtype_from_user(torch_dtype, &o->dtype) || !dtype_is_float(o->dtype)))
-        return fail(err, ERR_USAGE, "--torch-dtype %s: one of bfloat16, float16, float32, float64",
+        return fail(err, ERR_USAGE,
+                    "--torch-dtype %s: not one of bfloat16, float16, float32, float64",
                     torch_dtype);
     return OK;
 }
@@ -416,7 +420,7 @@ static enum status take_dtype(struct source_options *o, const char *torch_dtype,
 static enum status open_and_plan(struct run *r, const char *source, struct error *err)
 {
     struct source_options options = source_options_of(&r->flags->source);
-    TRY(take_dtype(&options, r->flags->torch_dtype, err));
+    TRY(parse_torch_dtype(&options, r->flags->torch_dtype, err));
     TRY(training_flags_given(&r->flags->training, &r->given, err));
     r->opened = true;
     options.allow_missing = &r->flags->allow_missing;
@@ -441,7 +445,7 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     TRY(check_gaps(r, err));
     TRY(st);
     struct target_options to = target_options_of(r, &options);
-    TRY(check_flags(r, &to, err));
+    TRY(check_convert_flags(r, &to, err));
     trainer_flags_apply(&r->flags->trainer, &to);
     to.given = &r->given;
     r->planned = true;
@@ -453,7 +457,8 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     return st;
 }
 
-/* Reads the written files back, past the page cache where the file system can. */
+/* Reads the written files back, past the page cache if the file system allows
+ * it. */
 static enum status verify_staged(struct run *r, struct error *err)
 {
     struct source_options options = source_options_of(&r->flags->source);
@@ -462,12 +467,12 @@ static enum status verify_staged(struct run *r, struct error *err)
                                .direct_io = r->executor.fsync,
                                .progress = r->executor.progress};
     options.allow_missing = &r->flags->allow_missing;
-    return verify_written(&r->target.plan, r->report.carries, r->publishing.folder, &options,
+    return verify_written(&r->target.plan, r->report.copies, r->publishing.folder, &options,
                           &r->maps, &d, err);
 }
 
-/* Writes everything but the weights: small files, ferry.json, integrity.json. */
-static enum status write_the_rest(struct run *r, struct error *err)
+/* Writes all files without weights: small files, ferry.json, integrity.json. */
+static enum status write_other_files(struct run *r, struct error *err)
 {
     const char *folder = r->publishing.folder;
     TRY(r->target.format->target->write_small_files(&r->target, folder, err));
@@ -482,7 +487,8 @@ static enum status write_the_rest(struct run *r, struct error *err)
     return integrity_write(folder, r->executor.threads, r->executor.fsync, err);
 }
 
-/* All files are written by now: the same command with --allow-overflow publishes them. */
+/* Comes after all files are written: the same command with --allow-overflow
+ * publishes them. */
 static enum status check_overflow(const struct run *r, struct error *err)
 {
     struct strbuf names = {0};
@@ -490,8 +496,8 @@ static enum status check_overflow(const struct run *r, struct error *err)
     size_t tensors = report_counts(&names, &r->report, REPORT_OVERFLOWED);
     enum status st =
         fail(err, ERR_NUMERIC,
-             "%s: %" PRIu64 " finite element%s of %zu tensor%s %s infinite as %s: %s; nothing is "
-             "published; the same command with --allow-overflow publishes it so",
+             "%s: %" PRIu64 " finite element%s of %zu tensor%s %s infinite as %s: %s; nothing was "
+             "published; the same command with --allow-overflow publishes the result",
              r->report.destination, r->result.overflowed, r->result.overflowed == 1 ? "" : "s",
              tensors, tensors == 1 ? "" : "s", r->result.overflowed == 1 ? "is" : "are",
              dtype_infos[r->target.options.dtype].name, names.data);
@@ -509,10 +515,10 @@ static enum status write_all(struct run *r, struct error *err)
                           err));
     }
     TRY(check_overflow(r, err));
-    return write_the_rest(r, err);
+    return write_other_files(r, err);
 }
 
-/* Prints how many bytes are kept and the command that continues. */
+/* Prints the number of bytes kept and the command that continues. */
 static void print_kept(const struct run *r, enum status st)
 {
     const struct publishing *p = &r->publishing;
@@ -520,7 +526,7 @@ static void print_kept(const struct run *r, enum status st)
     progress_bytes(&done, publish_done_bytes(p), r->target.plan.target_bytes);
     fprintf(stderr, "%s are kept in %s; the same command%s", done.data, p->staging,
             st == ERR_NUMERIC ? " with --allow-overflow" : "");
-    if (r->ranks.size > 1) fprintf(stderr, ", run by %u processes again,", r->ranks.size);
+    if (r->ranks.size > 1) fprintf(stderr, ", run again by %u processes,", r->ranks.size);
     fprintf(stderr, " %s%s\n", st == ERR_NUMERIC ? "publishes it" : "continues",
             r->command ? ":" : "");
     print_command(r->command && st == ERR_NUMERIC
@@ -529,9 +535,9 @@ static void print_kept(const struct run *r, enum status st)
     strbuf_release(&done);
 }
 
-/* After a failure: keeps the written files if a later run can continue them, and the error text if
- * other ranks wait for it. */
-static void leave(struct run *r, enum status st, struct error *err)
+/* Keeps the written files if a later run can continue them, and the error text
+ * for ranks that wait. */
+static void keep_after_failure(struct run *r, enum status st, struct error *err)
 {
     struct publishing *p = &r->publishing;
     bool done = !r->read_back_wrong && (p->left.bytes || r->result.in_journal);
@@ -564,11 +570,12 @@ static enum status write_and_publish(struct run *r, struct error *err)
     if (!st && r->target.format->target->root_files)
         st = r->target.format->target->root_files(&r->target, &files, &num_files, err);
     if (!st) st = publish_commit(&r->publishing, files, num_files, err);
-    if (st) leave(r, st, err);
+    if (st) keep_after_failure(r, st, err);
     return st;
 }
 
-/* The work of the other ranks: each writes its share of the files, rank 0 publishes them. */
+/* The work of the other ranks: each writes its share of the files, rank 0
+ * publishes them. */
 static enum status write_share(struct run *r, struct error *err)
 {
     struct rendezvous *v = &r->rendezvous;
@@ -586,7 +593,7 @@ static enum status write_share(struct run *r, struct error *err)
     return st;
 }
 
-static enum status carry_out(struct run *r, struct error *err)
+static enum status execute_plan(struct run *r, struct error *err)
 {
     r->rendezvous =
         (struct rendezvous){.publishing = &r->publishing,
@@ -615,14 +622,14 @@ static void print_plan(const struct run *r)
     strbuf_release(&text);
 }
 
-/* The JSON result. That of a failed run has the members that are known. */
-static void answer(const struct run *r, enum status st)
+/* Sets the JSON result. A failed run has only the members known so far. */
+static void set_convert_result(const struct run *r, enum status st)
 {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddBoolToObject(o, "dry_run", r->flags->dry_run);
     cJSON_AddBoolToObject(o, "already_complete", r->already_there);
     report_plan_json(o, &r->report);
-    /* after an overflow too: the result names the tensors */
+    /* after an overflow too: the result names its tensors */
     if (!r->flags->dry_run && (!st || st == ERR_NUMERIC))
         report_result_json(o, &r->report, &r->result);
     result_set(o);
@@ -632,10 +639,10 @@ static void print_end(const struct run *r, bool done)
 {
     struct strbuf text = {0};
     if (done && !r->flags->output.quiet && r->already_there) {
-        fprintf(stderr, "%s is complete, of the same source and arguments\n",
+        fprintf(stderr, "%s is already complete, from the same source and arguments\n",
                 r->report.destination);
     } else if (done && !r->flags->output.quiet && r->publishing.finished) {
-        fprintf(stderr, "%s was complete but for its last files, which are there now\n",
+        fprintf(stderr, "%s lacked only its last files, which are written now\n",
                 r->report.destination);
     } else if (done && !r->flags->output.quiet) {
         report_result(&text, &r->report, &r->result);
@@ -646,20 +653,20 @@ static void print_end(const struct run *r, bool done)
     strbuf_release(&text);
 }
 
-/* The destination is the root of iterations, not the folder of one. */
+/* The destination must be the root of iterations, not the folder of one. */
 static enum status check_root(struct run *r, struct error *err)
 {
     const char *name = path_base(&r->arena, r->report.destination);
     const char *glob = r->target.format->unit_glob;
     if (!r->target.unit || !glob || fnmatch(glob, name, 0)) return OK;
     return fail(err, ERR_USAGE,
-                "%s: an iteration; the destination is the folder above it, and --iteration N says "
-                "which one is written",
+                "%s: is the folder of an iteration; give the folder above it, and the iteration by "
+                "--iteration N",
                 r->report.destination);
 }
 
-static enum status run_convert(struct run *r, const char *source, const char *destination,
-                               struct error *err)
+static enum status convert_source(struct run *r, const char *source, const char *destination,
+                                  struct error *err)
 {
     const struct convert_flags *f = r->flags;
     double start = seconds_now();
@@ -674,7 +681,7 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     TRY(model_maps_load(&r->maps, f->source.model_map, err));
     enum status st = open_and_plan(r, source, err);
     if (st) {
-        if (r->is_read) answer(r, st);
+        if (r->is_read) set_convert_result(r, st);
         return st;
     }
     r->report.target = &r->target;
@@ -682,22 +689,23 @@ static enum status run_convert(struct run *r, const char *source, const char *de
     companions_fingerprint(r->source.hf_folder, r->report.fingerprint);
     if (r->target.num_states) training_fingerprint(&r->target.training, r->report.fingerprint);
     plan_split(&r->target.plan, r->ranks.size);
-    r->report.carries = r->executor.carries =
-        arena_array(&r->target.plan.arena, r->target.plan.num_carries, sizeof *r->report.carries);
+    r->report.copies = r->executor.copies =
+        arena_array(&r->target.plan.arena, r->target.plan.num_copies, sizeof *r->report.copies);
     r->work = work_of(r);
     r->command = record_command_text(&r->arena);
     st = check_root(r, err);
     if (!st) st = check_plan(r, err);
     bool goes_on = !st && !r->already_there;
     if (f->dry_run || f->output.verbose || (goes_on && !f->output.quiet)) print_plan(r);
-    if (goes_on && !f->dry_run) st = carry_out(r, err);
+    if (goes_on && !f->dry_run) st = execute_plan(r, err);
     r->report.seconds = seconds_now() - start;
-    answer(r, st);
+    set_convert_result(r, st);
     if (!st || f->dry_run) print_end(r, !f->dry_run);
     return st;
 }
 
-/* Rank and size by the options, or by the environment if neither option is given. */
+/* Rank and size by the options, or by the environment if neither option is
+ * given. */
 static enum status ranks_of(const struct convert_flags *f, struct ranks *out, struct error *err)
 {
     *out = (struct ranks){.size = (unsigned)f->world_size};
@@ -705,21 +713,24 @@ static enum status ranks_of(const struct convert_flags *f, struct ranks *out, st
     if (f->rank == UINT64_MAX && f->world_size == 1) return OK;
     if (f->rank == UINT64_MAX)
         return fail(err, ERR_USAGE,
-                    "--world-size %" PRIu64 ": the number of processes that convert together; each "
-                    "has its --rank. The ranks that the destination is for are --dp",
+                    "--world-size %" PRIu64 " needs --rank: it counts the processes that convert "
+                    "together; --dp counts the data parallel ranks to shard for",
                     f->world_size);
-    if (!f->world_size) return fail(err, ERR_USAGE, "--rank and --world-size belong together");
+    if (!f->world_size) return fail(err, ERR_USAGE, "--rank needs --world-size");
     out->rank = (unsigned)f->rank;
     if (f->rank < f->world_size && f->world_size <= MAX_RANKS_OF_A_JOB) return OK;
-    return fail(err, ERR_USAGE, "--rank %" PRIu64 " --world-size %" PRIu64 " is no rank", f->rank,
-                f->world_size);
+    if (f->world_size > MAX_RANKS_OF_A_JOB)
+        return fail(err, ERR_USAGE, "--world-size %" PRIu64 ": at most %d", f->world_size,
+                    MAX_RANKS_OF_A_JOB);
+    return fail(err, ERR_USAGE, "--rank %" PRIu64 " is out of range for --world-size %" PRIu64,
+                f->rank, f->world_size);
 }
 
 /* Refuses URLs and an unexpanded ~, which would become folder names. */
 static enum status check_destination(const char *path, struct error *err)
 {
     if (strstr(path, "://"))
-        return fail(err, ERR_USAGE, "%s: a URL; the destination is a local folder", path);
+        return fail(err, ERR_USAGE, "%s: is a URL; the destination must be a local folder", path);
     if (strncmp(path, "~/", 2) == 0)
         return fail(err, ERR_USAGE,
                     "%s: the shell has not expanded ~; write $HOME, or ./~/ for a "
@@ -728,8 +739,8 @@ static enum status check_destination(const char *path, struct error *err)
     return OK;
 }
 
-static enum status convert(void *options, const char *const *positional, size_t num_positional,
-                           struct error *err)
+static enum status run_convert(void *options, const char *const *positional, size_t num_positional,
+                               struct error *err)
 {
     struct convert_flags *f = options;
     struct run r = {.flags = options, .waits_quietly = f->output.quiet};
@@ -741,17 +752,18 @@ static enum status convert(void *options, const char *const *positional, size_t 
         return fail(err, ERR_USAGE, "--optim and --no-optim exclude each other");
     if (f->fully_reshardable && f->optim_format &&
         optim_format_find(f->optim_format) != OPTIM_fully_reshardable)
-        return fail(err, ERR_USAGE, "--dist-ckpt-optim-fully-reshardable and --optim-format %s",
+        return fail(err, ERR_USAGE,
+                    "--dist-ckpt-optim-fully-reshardable and --optim-format %s exclude each other",
                     f->optim_format);
     TRY(check_destination(positional[1], err));
     TRY(ranks_of(f, &r.ranks, err));
     if (r.ranks.size > 1 && !r.ranks.rank && f->rank == UINT64_MAX && !f->output.quiet)
-        fprintf(stderr, "rank 0 of %u, as the environment has it (--world-size 1 converts alone)\n",
+        fprintf(stderr, "rank 0 of %u, from the environment (--world-size 1 converts alone)\n",
                 r.ranks.size);
     if (r.ranks.rank && !f->output.verbose && !f->dry_run) f->output.quiet = true;
     /* rank 0 prints the result for all, except in a dry run with --rank */
     if (r.ranks.rank && (f->rank == UINT64_MAX || !f->dry_run)) result_silence();
-    enum status st = run_convert(&r, positional[0], positional[1], err);
+    enum status st = convert_source(&r, positional[0], positional[1], err);
     if (st && *err->text && r.ranks.size > 1) (void)!fail_in(err, "rank %u", r.ranks.rank);
     if (r.planned) target_release(&r.target);
     if (r.opened) checkpoint_release(&r.source);
@@ -766,9 +778,9 @@ const struct command command_convert = {
     .positional = "SOURCE DESTINATION",
     .text =
         "SOURCE is a Hugging Face folder (safetensors or .bin) or the name of a model in the hub's "
-        "cache (org/name), a Megatron checkpoint in the "
+        "cache (org/name); a Megatron checkpoint in the "
         "torch_dist or the legacy torch format (the root with its tracker file, or one "
-        "iter_NNNNNNN), or a checkpoint of DeepSpeed, FSDP or torchtitan (with --hf-config DIR, "
+        "iter_NNNNNNN); or a checkpoint of DeepSpeed, FSDP or torchtitan (with --hf-config DIR, "
         "the "
         "folder of the Hugging Face model, unless a config.json is beside it). The format is "
         "detected. DESTINATION is created, and appears when it is "
@@ -779,23 +791,21 @@ const struct command command_convert = {
         "  ferry convert ckpt8 out-hf --to hf\n"
         "  ferry convert zero3-run ckpt --tp 4 --hf-config base\n"
         "  ferry convert ckpt fsdp --to dcp --dp 8\n\n"
-        "Several hosts share the work if the same command runs on each, on a shared file "
+        "Several hosts share the work: run the same command on each, on a shared file "
         "system:\n\n"
         "  srun -N 4 --ntasks-per-node 1 -K ferry convert SOURCE DESTINATION --tp 8\n\n"
-        "A process that died can be started again on any host while the others wait "
-        "(--timeout):\n\n"
+        "Restart a dead process on any host while the others wait (--timeout):\n\n"
         "  ferry convert SOURCE DESTINATION --tp 8 --rank 2 --world-size 4\n\n"
-        "If all have ended, the same command with as many processes continues.\n\n"
-        "Flags of a training script are accepted: those that say how the model is built "
-        "(--num-layers, --swiglu, ...) are compared with it, those of the optimizer (--lr, "
-        "--min-lr, "
-        "...) replace what the source says of it, others (--use-distributed-optimizer, --cp, ...) "
-        "change nothing, and a note names them.",
+        "After all have ended, the same command with as many processes continues.\n\n"
+        "Flags of a training script are accepted. Flags of the model (--num-layers, --swiglu, "
+        "...) are compared with it; flags of the optimizer (--lr, --min-lr, ...) replace its "
+        "settings in the source; others (--use-distributed-optimizer, --cp, ...) change nothing, "
+        "and a note names them.",
     .groups = convert_groups,
     .num_groups = COUNT(convert_groups),
     .spellings = spellings,
     .num_spellings = COUNT(spellings),
     .options_bytes = sizeof(struct convert_flags),
-    .defaults = set_defaults,
-    .run = convert,
+    .defaults = set_convert_defaults,
+    .run = run_convert,
 };

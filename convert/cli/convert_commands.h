@@ -1,4 +1,4 @@
-/* convert_commands.h - the subcommands of this folder, one row each of ferry's table. */
+/* convert_commands.h - the subcommands of this folder, rows of ferry's table. */
 #ifndef FERRY_CONVERT_CLI_CONVERT_COMMANDS_H
 #define FERRY_CONVERT_CLI_CONVERT_COMMANDS_H
 

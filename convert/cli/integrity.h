@@ -1,7 +1,10 @@
-/* integrity.h - integrity.json, as Megatron-Core writes it beside a checkpoint (from 0.18 on;
- * megatron/core/dist_checkpointing/validation.py:save_integrity_manifest) and checks it with
- * --verify-integrity: {"algorithm": "sha256", "files": {NAME: SHA-256 in hexadecimal digits}} of
- * every file that lies directly in the folder. */
+/* integrity.h - integrity.json, which Megatron-Core (from 0.18 on;
+ * megatron/core/dist_checkpointing/validation.py:save_integrity_manifest)
+ * writes beside a checkpoint and checks with --verify-integrity:
+ *
+ *   {"algorithm": "sha256", "files": {NAME: SHA-256 in hexadecimal digits}}
+ *
+ * for every file directly in the folder. */
 #ifndef FERRY_CONVERT_CLI_INTEGRITY_H
 #define FERRY_CONVERT_CLI_INTEGRITY_H
 
@@ -11,7 +14,7 @@
 
 extern const char integrity_name[]; /* "integrity.json" */
 
-/* Reads all files of the folder, each by one thread. */
+/* Reads all files of the folder, one thread per file. */
 MUST_CHECK enum status integrity_write(const char *folder, unsigned threads, bool durable,
                                        struct error *err);
 

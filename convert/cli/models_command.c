@@ -1,4 +1,4 @@
-/* models_command.c - ferry models: the architectures and the mapping of each. */
+/* models_command.c - ferry models: the architectures and their mappings. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,8 +16,8 @@ struct models_flags {
 
 // clang-format off
 static const struct arg models_args[] = {
-    {"--show --show-mapping", ARG_TEXT, offsetof(struct models_flags, show), "FAMILY", NULL, "the tensor and config mapping of one family"},
-    {"--model-map", ARG_TEXT, offsetof(struct models_flags, model_map), "FILE", NULL, "a model map of your own, beside the built-in ones"},
+    {"--show --show-mapping", ARG_TEXT, offsetof(struct models_flags, show), "FAMILY", NULL, "show the tensor and config mapping of one family"},
+    {"--model-map", ARG_TEXT, offsetof(struct models_flags, model_map), "FILE", NULL, "your own model map, in addition to the built-in ones"},
 };
 static const struct arg_group models_groups[] = {
     {"Models", models_args, COUNT(models_args), 0},
@@ -46,24 +46,24 @@ static cJSON *families_json(const struct model_maps *m)
     return list;
 }
 
-static void answer(cJSON *families)
+static void set_models_result(cJSON *families)
 {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddItemToObject(o, "families", families);
     result_set(o);
 }
 
-static enum status show(const struct model_maps *m, const char *family, bool json,
-                        struct error *err)
+static enum status show_family(const struct model_maps *m, const char *family, bool json,
+                               struct error *err)
 {
     const struct model_map *map = model_map_of_family(m, family);
     struct strbuf text = {0};
     if (!map)
-        return fail(err, ERR_UNSUPPORTED, "%s: there is no such family; `ferry models` lists them",
+        return fail(err, ERR_UNSUPPORTED, "%s: unknown family; `ferry models` lists the families",
                     family);
     cJSON *list = cJSON_CreateArray();
     cJSON_AddItemToArray(list, model_map_json(map));
-    answer(list);
+    set_models_result(list);
     model_map_print(&text, map);
     if (!json) fputs(text.data, stdout);
     strbuf_release(&text);
@@ -78,9 +78,9 @@ static enum status run_models(void *options, const char *const *positional, size
     (void)positional, (void)num_positional;
     enum status st = model_maps_load(&maps, f->model_map, err);
     if (!st && f->show) {
-        st = show(&maps, f->show, f->output.json, err);
+        st = show_family(&maps, f->show, f->output.json, err);
     } else if (!st) {
-        answer(families_json(&maps));
+        set_models_result(families_json(&maps));
         if (!f->output.json) list_text(&maps);
     }
     model_maps_release(&maps);

@@ -15,51 +15,51 @@
 #define NEXT_FORMAT(name) "|" #name
 #define OTHER_FORMAT(word, name) "|" #word
 const struct arg source_args[] = {
-    {"--from --source-format", ARG_CHOICE, offsetof(struct source_flags, from), NULL, FORMATS(FIRST_FORMAT, NEXT_FORMAT, OTHER_FORMAT), "format to read SOURCE as, if its folder is of several; default: as it is recognised, the one with the optimizer first"},
-    TEXT(struct source_flags, "--hf-config", hf_config, "DIR", "folder with the config.json (and tokenizer) of the model, for fields that the checkpoint lacks"),
-    TEXT(struct source_flags, "--model", family, "FAMILY", "model family (see ferry models); default: as the checkpoint says"),
-    TEXT(struct source_flags, "--model-map", model_map, "FILE", "a model map of your own, in addition to the built-in ones"),
-    {"--ckpt-step", ARG_UINT_OR_0, offsetof(struct source_flags, ckpt_step), "N", NULL, "iteration to read; default: what the tracker file says"},
-    UINT(struct source_flags, "--true-vocab-size", true_vocab_size, "vocabulary size without padding, if the checkpoint does not say it"),
-    {"--allow-config", ARG_LIST, offsetof(struct source_flags, allow_config), "FIELD", NULL, "compute and export without the unknown fields of config.json, args or run_config.yaml whose name matches (a glob)"},
+    {"--from --source-format", ARG_CHOICE, offsetof(struct source_flags, from), NULL, FORMATS(FIRST_FORMAT, NEXT_FORMAT, OTHER_FORMAT), "format to read SOURCE as, if its folder holds several; default: the recognised one, preferably with an optimizer"},
+    TEXT(struct source_flags, "--hf-config", hf_config, "DIR", "folder with the model's config.json (and tokenizer), for fields missing in the checkpoint"),
+    TEXT(struct source_flags, "--model", family, "FAMILY", "model family (see ferry models); default: from the checkpoint"),
+    TEXT(struct source_flags, "--model-map", model_map, "FILE", "your own model map, in addition to the built-in ones"),
+    {"--ckpt-step", ARG_UINT_OR_0, offsetof(struct source_flags, ckpt_step), "N", NULL, "iteration to read; default: from the tracker file"},
+    UINT(struct source_flags, "--true-vocab-size", true_vocab_size, "vocabulary size without padding, if the checkpoint does not give it"),
+    {"--allow-config", ARG_LIST, offsetof(struct source_flags, allow_config), "FIELD", NULL, "compute and export despite unknown fields of config.json, args or run_config.yaml whose name matches this glob"},
 };
 
 const struct arg layout_args[] = {
     UINT(struct layout_options, "--tensor-model-parallel-size --tp --target-tensor-parallel-size", tp, "tensor parallel ranks"),
     UINT(struct layout_options, "--pipeline-model-parallel-size --pp --target-pipeline-parallel-size", pp, "pipeline ranks"),
     UINT(struct layout_options, "--expert-model-parallel-size --ep --target-expert-parallel-size", ep, "expert parallel ranks"),
-    UINT(struct layout_options, "--expert-tensor-parallel-size --etp", etp, "tensor parallel ranks of experts; default: as --tp"),
+    UINT(struct layout_options, "--expert-tensor-parallel-size --etp", etp, "tensor parallel ranks of experts; default: --tp"),
     UINT(struct layout_options, "--num-virtual-stages-per-pipeline-rank --vpp --virtual-pipeline-model-parallel-size", virtual_stages, "virtual pipeline stages (model chunks) per pipeline rank"),
-    UINT(struct layout_options, "--num-layers-per-virtual-pipeline-stage", layers_per_virtual_stage, "the same, given as layers per chunk"),
+    UINT(struct layout_options, "--num-layers-per-virtual-pipeline-stage", layers_per_virtual_stage, "virtual pipeline stages, given as layers per chunk"),
     UINT(struct layout_options, "--decoder-first-pipeline-num-layers --num-layers-in-first-pipeline-stage", first_layers, "layers of the first pipeline rank"),
     UINT(struct layout_options, "--decoder-last-pipeline-num-layers --num-layers-in-last-pipeline-stage", last_layers, "layers of the last pipeline rank"),
-    FLAG(struct layout_options, "--account-for-embedding-in-pipeline-split", count_embedding, "count the embedding as a layer when layers are distributed"),
-    FLAG(struct layout_options, "--account-for-loss-in-pipeline-split", count_loss, "count the loss as a layer when layers are distributed"),
+    FLAG(struct layout_options, "--account-for-embedding-in-pipeline-split", count_embedding, "count the embedding as a layer when distributing layers"),
+    FLAG(struct layout_options, "--account-for-loss-in-pipeline-split", count_loss, "count the loss as a layer when distributing layers"),
     TEXT(struct layout_options, "--pipeline-model-parallel-layout", pipeline_layout, "LAYOUT", "explicit stage layout, such as Et*3|(tt|)*29,L"),
 };
 
 const struct arg trainer_args[] = {
-    {"--data-parallel-size --dp --world", ARG_UINT, offsetof(struct trainer_flags, dp), "N", NULL, "data parallel ranks that the destination is cut for (dcp, torchtitan, deepspeed); default: the source's, else 1"},
-    {"--zero --zero-stage", ARG_CHOICE, offsetof(struct trainer_flags, zero), NULL, "0|1|2|3", "stage of ZeRO of a DeepSpeed destination; default: the source's, else 1"},
-    {"--names", ARG_CHOICE, offsetof(struct trainer_flags, names), NULL, "hf|torchtitan", "names of parameters in a dcp destination; torchtitan is the same as --to torchtitan"},
+    {"--data-parallel-size --dp --world", ARG_UINT, offsetof(struct trainer_flags, dp), "N", NULL, "number of data parallel ranks to shard for (dcp, torchtitan, deepspeed); default: the source's, else 1"},
+    {"--zero --zero-stage", ARG_CHOICE, offsetof(struct trainer_flags, zero), NULL, "0|1|2|3", "ZeRO stage of a DeepSpeed destination; default: the source's, else 1"},
+    {"--names", ARG_CHOICE, offsetof(struct trainer_flags, names), NULL, "hf|torchtitan", "parameter names in a dcp destination; torchtitan is the same as --to torchtitan"},
     {"--optim-key", ARG_TEXT, offsetof(struct trainer_flags, optim_key), "KEY", NULL, "key of the optimizer in a dcp destination; default optim (accelerate: optimizer)"},
     {"--flatten-optim", ARG_FLAG, offsetof(struct trainer_flags, flatten_optim), NULL, NULL, "write the optimizer of a dcp destination as flatten_optimizer_state_dict=True does"},
-    {"--split-qkv", ARG_FLAG, offsetof(struct trainer_flags, split_qkv), NULL, NULL, "torchtitan: the optimizer has q, k and v apart, for runs with fuse_qkv=False"},
-    {"--split-decay", ARG_FLAG, offsetof(struct trainer_flags, split_decay), NULL, NULL, "two groups of parameters for torch.optim: those of one dimension have no weight decay; default: the source's, else one"},
+    {"--split-qkv", ARG_FLAG, offsetof(struct trainer_flags, split_qkv), NULL, NULL, "torchtitan: separate optimizer states of q, k and v, for runs with fuse_qkv=False"},
+    {"--split-decay", ARG_FLAG, offsetof(struct trainer_flags, split_decay), NULL, NULL, "two parameter groups for torch.optim: parameters of one dimension without weight decay, all others with it; default: the source's groups, else one"},
 };
 
 const struct arg run_args[] = {
-    UINT(struct run_flags, "--threads", threads, "default: number of CPUs"),
+    UINT(struct run_flags, "--threads", threads, "number of threads; default: number of CPUs"),
     {"--max-memory", ARG_SIZE, offsetof(struct run_flags, max_memory), "SIZE", NULL, "memory limit of the process; default 256MiB"},
     FLAG(struct run_flags, "--direct-io", direct_io, "bypass the page cache when reading"),
-    FLAG(struct run_flags, "--no-fsync", no_fsync, "do not wait until the data is on the disk"),
-    FLAG(struct run_flags, "--overwrite", overwrite, "replace the checkpoint at the destination once the new one is complete; refused if its folder has other files"),
+    FLAG(struct run_flags, "--no-fsync", no_fsync, "do not wait until the data is on disk"),
+    FLAG(struct run_flags, "--overwrite", overwrite, "replace the checkpoint at the destination once the new one is complete; refused if its folder holds other files"),
 };
 
 const struct arg output_args[] = {
-    FLAG(struct output_flags, "--json", json, "print the result as one JSON object on stdout, of errors too (fields: JSON.md)"),
-    {"--progress", ARG_CHOICE, offsetof(struct output_flags, progress), NULL, "auto|bar|plain|json|none", "default auto: a bar on a terminal, else a line now and then; json: JSON lines on stderr"},
-    FLAG(struct output_flags, "-q --quiet", quiet, "errors only"),
+    FLAG(struct output_flags, "--json", json, "print the result, or the error, as one JSON object on stdout (fields: JSON.md)"),
+    {"--progress", ARG_CHOICE, offsetof(struct output_flags, progress), NULL, "auto|bar|plain|json|none", "progress on stderr; auto (default): a bar on a terminal, else occasional lines; json: JSON lines"},
+    FLAG(struct output_flags, "-q --quiet", quiet, "print errors only"),
     FLAG(struct output_flags, "-v --verbose", verbose, "print details"),
 };
 // clang-format on
@@ -119,13 +119,12 @@ enum status trainer_flags_check(const struct trainer_flags *f, const struct form
         {"--split-qkv", f->split_qkv, FORMAT_FUSED_QKV},
     };
     if (!to->target)
-        return fail(err, ERR_USAGE, "--to %s: this format is read, and not written", to->name);
+        return fail(err, ERR_USAGE, "--to %s: this format can be read, but not written", to->name);
     for (size_t i = 0; i < COUNT(flags); i++)
         if (flags[i].given && !(to->has & flags[i].for_any))
-            return fail(err, ERR_USAGE, "%s: the destination is of format %s, which has none",
-                        flags[i].flag, to->name);
+            return fail(err, ERR_USAGE, "%s does not apply to format %s", flags[i].flag, to->name);
     if (f->names && to->has & FORMAT_FUSED_QKV && strcmp(f->names, "hf") == 0)
-        return fail(err, ERR_USAGE, "--names hf: a destination of format %s has names of its own",
+        return fail(err, ERR_USAGE, "--names hf does not apply to format %s, which has other names",
                     to->name);
     return OK;
 }

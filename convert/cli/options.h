@@ -1,4 +1,4 @@
-/* options.h - options that several commands have, as tables for common/args.h. */
+/* options.h - options of several commands, as tables for common/args.h. */
 #ifndef FERRY_CONVERT_CLI_OPTIONS_H
 #define FERRY_CONVERT_CLI_OPTIONS_H
 
@@ -7,7 +7,7 @@
 #include "convert/source.h"
 #include "convert/target.h"
 
-/* Options of a source, for facts that the checkpoint does not say. */
+/* Options of a source, for facts missing in the checkpoint. */
 struct source_flags {
     const char *from, *hf_config, *family, *model_map;
     uint64_t ckpt_step; /* UINT64_MAX: not given */
@@ -37,9 +37,10 @@ struct output_flags {
     const char *progress;
 };
 
-/* layout_args: the fields of struct layout_options except cp and dp, which change no file. */
+/* layout_args: the fields of struct layout_options except cp and dp, which
+ * change no file. */
 extern const struct arg source_args[], layout_args[], trainer_args[], run_args[], output_args[];
-enum { NUM_READ_ARGS = 3 }; /* the first rows of run_args, for commands that write nothing */
+enum { NUM_READ_ARGS = 3 }; /* first rows of run_args, for commands that write nothing */
 enum {
     NUM_SOURCE_ARGS = 7,
     NUM_LAYOUT_ARGS = NUM_LAYOUT_FIELDS - 2,
@@ -53,11 +54,12 @@ struct executor_options executor_options_of(const struct run_flags *r,
 /* The result points into f. */
 struct source_options source_options_of(const struct source_flags *f);
 
-/* The format of a destination by --to (NULL: not given; then --names may say it, else it is
- * `without`) and --names. */
+/* The destination's format by --to and --names. Without --to (NULL), --names
+ * may imply it; else it is `without`. */
 const struct format *trainer_format(const struct trainer_flags *f, const char *to,
                                     const struct format *without);
-/* ERR_USAGE where the format of the destination does not use an option, or is not written. */
+/* ERR_USAGE if an option does not apply to the destination's format, or Ferry
+ * cannot write it. */
 MUST_CHECK enum status trainer_flags_check(const struct trainer_flags *f, const struct format *to,
                                            struct error *err);
 void trainer_flags_apply(const struct trainer_flags *f, struct target_options *to);

@@ -26,7 +26,7 @@ struct print_flags {
 // clang-format off
 #define AT(field) offsetof(struct print_flags, field)
 static const struct arg print_args[] = {
-    {"--all", ARG_FLAG, AT(all), NULL, NULL, "print every value; default: of more than 1000 values the first and last three of each dimension"},
+    {"--all", ARG_FLAG, AT(all), NULL, NULL, "print every value; default: of more than 1000 values, only the first and last three of each dimension"},
 };
 static const struct arg_group print_groups[] = {
     {"Print", print_args, COUNT(print_args), 0},
@@ -36,11 +36,11 @@ static const struct arg_group print_groups[] = {
 // clang-format on
 
 enum { MAX_DIMS = 32, READ_ELEMENTS = 4096, MAX_ELEMENT_BYTES = 16, MAX_TEXT_BYTES = 1 << 16 };
-/* As numpy's print options: of more than THRESHOLD values, only the first and last EDGE of each
- * dimension are printed. */
+/* As numpy's print options: of more than THRESHOLD values, only the first and
+ * last EDGE of each dimension are printed. */
 enum { THRESHOLD = 1000, EDGE = 3 };
 
-static void set_defaults(void *options)
+static void set_print_defaults(void *options)
 {
     ((struct print_flags *)options)->source.ckpt_step = UINT64_MAX;
 }
@@ -51,7 +51,8 @@ struct slice {
     uint64_t start[MAX_DIMS], end[MAX_DIMS];
 };
 
-/* The index text[0..n) of a range: digits. A minus sign counts from the end. */
+/* Parses the index text[0..n) of a range: digits; a minus sign counts from the
+ * end. */
 static enum status parse_index(const char *range, const char *text, size_t n, uint64_t extent,
                                uint64_t *out, struct error *err)
 {
@@ -67,7 +68,8 @@ static enum status parse_index(const char *range, const char *text, size_t n, ui
         }
     if (!from_end) return OK;
     if (*out > extent)
-        return fail(err, ERR_USAGE, "[%s]: outside of a dimension of %" PRIu64, range, extent);
+        return fail(err, ERR_USAGE, "[%s]: out of range for a dimension of %" PRIu64, range,
+                    extent);
     *out = extent - *out;
     return OK;
 }
@@ -78,7 +80,7 @@ static enum status parse_range(const char *text, uint64_t extent, uint64_t *star
 {
     const char *colon = strchr(text, ':');
     uint64_t a = 0, b = extent;
-    if (!*text) return fail(err, ERR_USAGE, "a range is empty: \":\" is the whole of a dimension");
+    if (!*text) return fail(err, ERR_USAGE, "empty range: \":\" selects the whole dimension");
     if (colon != text)
         TRY(parse_index(text, text, colon ? (size_t)(colon - text) : strlen(text), extent, &a,
                         err));
@@ -86,13 +88,14 @@ static enum status parse_range(const char *text, uint64_t extent, uint64_t *star
     if (!colon && a < extent) b = a + 1;
     b = min_u64(b, extent);
     if (a > b || (!colon && a == extent))
-        return fail(err, ERR_USAGE, "[%s]: outside of a dimension of %" PRIu64, text, extent);
+        return fail(err, ERR_USAGE, "[%s]: out of range for a dimension of %" PRIu64, text, extent);
     *start = a;
     *end = b;
     return OK;
 }
 
-/* The ranges "[0:4,0:8]" of a tensor; dimensions without a range are whole. */
+/* Parses the ranges "[0:4,0:8]" of a tensor; dimensions without a range are
+ * whole. */
 static enum status parse_ranges(struct arena *a, const char *text, unsigned num_dims,
                                 const uint64_t *shape, struct slice *s, struct error *err)
 {
@@ -104,19 +107,20 @@ static enum status parse_ranges(struct arena *a, const char *text, unsigned num_
     size_t n = strlen(rest);
     if (n == 0) return OK;
     if (rest[0] != '[' || rest[n - 1] != ']')
-        return fail(err, ERR_USAGE, "%s: not a list of ranges, as [0:4,:]", text);
+        return fail(err, ERR_USAGE, "%s: not a list of ranges such as [0:4,:]", text);
     rest[n - 1] = '\0';
     rest++;
     for (char *range; (range = strsep(&rest, ",")); d++) {
         range += strspn(range, " ");
         if (d == num_dims)
-            return fail(err, ERR_USAGE, "%s: the tensor has %u dimensions", text, num_dims);
+            return fail(err, ERR_USAGE, "%s: more ranges than the %u dimensions of the tensor",
+                        text, num_dims);
         TRY(parse_range(range, shape[d], &s->start[d], &s->end[d], err));
     }
     return OK;
 }
 
-/* ---- what is asked for ---- */
+/* ---- requests ---- */
 
 struct request {
     struct named_tensor tensor;
@@ -134,7 +138,7 @@ static enum status add_request(struct requests *x, const struct named_tensor *t,
 {
     struct request r = {.tensor = *t};
     if (t->num_dims > MAX_DIMS || dtype_bytes(t->dtype) == 0)
-        return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions of %s cannot be printed", t->name,
+        return fail(err, ERR_UNSUPPORTED, "%s: cannot print %u dimensions of %s", t->name,
                     t->num_dims, dtype_infos[t->dtype].name);
     if (parse_ranges(&x->names.arena, ranges, t->num_dims, t->shape, &r.slice, err))
         return fail_in(err, "%s", t->name);
@@ -149,8 +153,8 @@ static bool may_be_ranges(const char *bracket)
            bracket[strlen(bracket) - 1] == ']';
 }
 
-/* Adds the tensor whose name is the argument, with or without ranges behind it; if there is none,
- * all tensors whose names match the argument as a glob. */
+/* Adds the tensor named by the argument, with or without ranges behind the
+ * name; else all tensors whose names match the argument as a glob. */
 static enum status add_argument(struct requests *x, const char *argument, struct error *err)
 {
     const char *bracket = strrchr(argument, '[');
@@ -171,7 +175,7 @@ static enum status add_argument(struct requests *x, const char *argument, struct
 
 /* ---- values ---- */
 
-/* JSON has no NaN and infinity: they become texts, as in protobuf's JSON. */
+/* NaN and infinity become texts in JSON, as in protobuf's JSON. */
 static void print_element(struct strbuf *out, enum dtype dtype, const void *elements, uint64_t i,
                           bool json)
 {
@@ -196,8 +200,8 @@ struct printing {
     bool json;
 };
 
-/* Reads as many elements as the buffer holds, from `first` on: rows are often short. */
-static enum status fill(struct printing *p, uint64_t first, struct error *err)
+/* Fills the buffer from element `first` on: rows are often short. */
+static enum status fill_elements(struct printing *p, uint64_t first, struct error *err)
 {
     p->low = first;
     p->count = 0;
@@ -205,11 +209,12 @@ static enum status fill(struct printing *p, uint64_t first, struct error *err)
     TRY(work_check(err));
     TRY(panel_read(&p->reader, p->t, first, n, p->elements, err));
     p->count = n;
-    if (ferror(stdout)) return fail(err, ERR_IO, "standard output cannot be written");
+    if (ferror(stdout)) return fail(err, ERR_IO, "cannot write to standard output");
     return OK;
 }
 
-/* Values [first, first + count) of the flat tensor; begins: no comma stands before the first. */
+/* Prints values [first, first + count) of the flat tensor; begins: without a
+ * leading comma. */
 static enum status print_run(struct printing *p, uint64_t first, uint64_t count, bool begins,
                              struct error *err)
 {
@@ -217,7 +222,7 @@ static enum status print_run(struct printing *p, uint64_t first, uint64_t count,
     enum status st = OK;
     for (uint64_t i = first; i < first + count && !st; i++) {
         bool is_here = i >= p->low && i - p->low < p->count;
-        if (!is_here) st = fill(p, i, err);
+        if (!is_here) st = fill_elements(p, i, err);
         if (st) break;
         if (i > first || !begins) strbuf_add_text(&text, ", ");
         print_element(&text, p->t->dtype, p->elements, i - p->low, p->json);
@@ -244,7 +249,7 @@ static enum status print_row(struct printing *p, unsigned d, uint64_t first, str
     return print_run(p, first + end - EDGE, EDGE, false, err);
 }
 
-/* Closes the brackets after a failure too, so the printed JSON is well-formed. */
+/* Closes the brackets after a failure too, so that the JSON is well-formed. */
 static enum status print_dim(struct printing *p, unsigned d, uint64_t first, struct error *err)
 {
     const struct slice *s = p->slice;
@@ -282,7 +287,8 @@ static enum status print_values(struct printing *p, struct error *err)
     return st;
 }
 
-/* {"name", "dtype", "shape", "slice": [[start, end], ...], "values": up to here. */
+/* Prints {"name", "dtype", "shape", "slice": [[start, end], ...], "values": up
+ * to here. */
 static void print_json_head(const struct named_tensor *t, const struct slice *s)
 {
     struct strbuf text = {0};
@@ -314,7 +320,7 @@ static enum status print_request(struct printing *p, struct requests *x, const s
     p->slice = &r->slice;
     p->elides = !f->all && !p->json && slice_count(&r->slice) > THRESHOLD;
     if (t->dtype == DT_C64 || t->dtype == DT_C128)
-        return fail(err, ERR_UNSUPPORTED, "%s: complex numbers (%s) are not printed", t->name,
+        return fail(err, ERR_UNSUPPORTED, "%s: cannot print complex numbers (%s)", t->name,
                     dtype_infos[t->dtype].name);
     if (!f->output.quiet && !p->json) /* with several tensors, values need their name beside them */
         fprintf(x->count > 1 ? stdout : stderr, "%s  %s %s\n", t->name, dtype_infos[t->dtype].name,
@@ -349,8 +355,8 @@ static enum status print_requests(struct requests *x, const struct print_flags *
     return st;
 }
 
-static enum status print(void *options, const char *const *positional, size_t num_positional,
-                         struct error *err)
+static enum status run_print(void *options, const char *const *positional, size_t num_positional,
+                             struct error *err)
 {
     const struct print_flags *f = options;
     struct opened o;
@@ -371,19 +377,18 @@ const struct command command_print = {
     .summary = "print values of tensors, by any of their names",
     .positional = "PATH TENSOR...",
     .text =
-        "TENSOR is a logical name, one of the files, or, of a Megatron checkpoint, the one that "
-        "Hugging Face has for it; or a glob, which prints each tensor that it matches. Behind it "
-        "may stand a slice. Of more than 1000 values the first and last three of each dimension "
-        "are printed, as numpy does; --all prints every value.\n\n"
-        "With --json the field \"tensors\" has an object for each: name, dtype, shape, slice "
-        "(start "
-        "and end in each dimension), and values as nested lists, all of them; NaN and infinity are "
-        "the texts \"NaN\", \"Infinity\" and \"-Infinity\".\n\n"
+        "TENSOR is a logical name, a name in the files, or, for a Megatron checkpoint, the Hugging "
+        "Face name; or a glob, which prints each matching tensor. A slice may follow. Of more than "
+        "1000 values, the first and last three of each dimension are printed, as in numpy; --all "
+        "prints every value.\n\n"
+        "With --json the field \"tensors\" has an object for each tensor: name, dtype, shape, "
+        "slice (start and end in each dimension), and all values as nested lists; NaN and infinity "
+        "are the texts \"NaN\", \"Infinity\" and \"-Infinity\".\n\n"
         "  ferry print ckpt 'decoder.layers.3.mlp.linear_fc2.weight[0:4,0:8]'\n"
         "  ferry print model 'model.layers.*.input_layernorm.weight[:4]'",
     .groups = print_groups,
     .num_groups = COUNT(print_groups),
     .options_bytes = sizeof(struct print_flags),
-    .defaults = set_defaults,
-    .run = print,
+    .defaults = set_print_defaults,
+    .run = run_print,
 };

@@ -13,9 +13,9 @@
 #include "convert/cli/options.h"
 #include "convert/states.h"
 
-/* Adds the master of each weight of F32 whose other states are listed and whose master is not: who
- * reads the files takes the weight for its own master (convert/states.h). `all` has room for as
- * many again. */
+/* Adds the missing master of each F32 weight with other states in the list:
+ * readers take the weight for its own master (convert/states.h). `all` has room
+ * for twice *count. */
 static void add_own_masters(struct tensor_digest *all, size_t *count, struct arena *a)
 {
     struct map names = {0}, with_states = {0};
@@ -35,13 +35,13 @@ static void add_own_masters(struct tensor_digest *all, size_t *count, struct are
     map_release(&with_states);
 }
 
-void record_digests(const struct plan *p, const struct carry_result *results, bool written,
+void record_digests(const struct plan *p, const struct copy_result *results, bool written,
                     struct arena *a, struct tensor_digest **out, size_t *count)
 {
-    *out = arena_array(a, 2 * p->num_carries, sizeof **out);
+    *out = arena_array(a, 2 * p->num_copies, sizeof **out);
     *count = 0;
-    for (size_t i = 0; i < p->num_carries; i++) {
-        const struct carry *c = &p->carries[i];
+    for (size_t i = 0; i < p->num_copies; i++) {
+        const struct plan_copy *c = &p->copies[i];
         const struct tensor *t = c->source;
         if (name_is_padding(t->name)) continue;
         enum dtype dtype =
@@ -56,7 +56,7 @@ void record_digests(const struct plan *p, const struct carry_result *results, bo
     add_own_masters(*out, count, a);
 }
 
-/* The words of the command line, as the system keeps them. */
+/* From /proc. */
 cJSON *record_command_line(void)
 {
     cJSON *list = cJSON_CreateArray();
@@ -70,7 +70,7 @@ cJSON *record_command_line(void)
     return list;
 }
 
-/* Quotes the word for a shell where it needs quotes. */
+/* Quotes the word for a shell if necessary. */
 static void add_shell_word(struct strbuf *out, const char *word)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -137,7 +137,7 @@ void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_na
     strbuf_release(&text);
 }
 
-/* Adds the files of the folder, and `later`, which is written after them. */
+/* Adds the files of the folder, and `later`. */
 static enum status add_files(cJSON *o, const char *folder, const char *later, struct arena *a,
                              struct error *err)
 {
@@ -169,11 +169,11 @@ enum status record_write(const struct conversion *c, const char *folder, const c
     cJSON_AddStringToObject(o, "run", c->run);
     report_counts_json(o, c);
     if (c->has_digests) {
-        record_digests(&c->target->plan, c->carries, true, &a, &digests, &count);
+        record_digests(&c->target->plan, c->copies, true, &a, &digests, &count);
         record_add_digests(o, "digest", "tensors", digests, count);
     }
     if (c->has_digests && c->target->facts.cast_tensors) {
-        record_digests(&c->target->plan, c->carries, false, &a, &digests, &count);
+        record_digests(&c->target->plan, c->copies, false, &a, &digests, &count);
         record_add_digests(o, "source_digest", "source_tensors", digests, count);
     }
     json_print(&text, o, 2);

@@ -7,21 +7,22 @@
 
 enum { MAX_WRITTEN = 8 };
 
-/* A plan of tensors, each in a segment of its own, and what a run of it has found. */
+/* A plan of tensors, each in a segment of its own, and what a run of it has
+ * found. */
 struct written {
     struct plan plan;
     struct tensor tensors[MAX_WRITTEN];
-    struct carry carries[MAX_WRITTEN];
+    struct plan_copy copies[MAX_WRITTEN];
     struct segment segments[MAX_WRITTEN];
     struct target_piece pieces[MAX_WRITTEN];
-    struct carry_result results[MAX_WRITTEN];
+    struct copy_result results[MAX_WRITTEN];
     struct arena arena;
 };
 
 static void written_init(struct written *x)
 {
-    *x = (struct written){.plan = {.num_carries = 0}};
-    x->plan.carries = x->carries;
+    *x = (struct written){.plan = {.num_copies = 0}};
+    x->plan.copies = x->copies;
     x->plan.segments = x->segments;
     arena_init(&x->arena);
 }
@@ -30,13 +31,13 @@ static void written_init(struct written *x)
 static void add(struct written *x, const char *name, enum dtype from, enum dtype to)
 {
     static const uint64_t shape[] = {2, 3};
-    const size_t i = x->plan.num_carries++;
+    const size_t i = x->plan.num_copies++;
     assert_true(i < MAX_WRITTEN);
     x->tensors[i] = (struct tensor){.name = name, .dtype = from, .num_dims = 2, .shape = shape};
     x->segments[i] = (struct segment){.dtype = to};
     x->pieces[i] = (struct target_piece){.segment = (uint32_t)i};
-    x->carries[i] =
-        (struct carry){.source = &x->tensors[i], .pieces = &x->pieces[i], .num_pieces = 1};
+    x->copies[i] =
+        (struct plan_copy){.source = &x->tensors[i], .pieces = &x->pieces[i], .num_pieces = 1};
     x->results[i].written.d[0] = i + 1;
     x->results[i].read.d[0] = i + 101;
 }

@@ -72,9 +72,8 @@ static size_t count_all_pieces(const struct conversion *c)
     return count_pieces(&c->source->catalog) + made;
 }
 
-/* ---- the plan for people ---- */
+/* ---- the plan as text ---- */
 
-/* "  dp 4  ZeRO 2" */
 void report_ranks(struct strbuf *out, uint64_t dp, const unsigned *zero)
 {
     if (dp) strbuf_printf(out, "  dp %" PRIu64, dp);
@@ -142,7 +141,7 @@ static void vocab_line(struct strbuf *out, const struct target *t)
                       ", %" PRIu64 " with padding (%" PRIu64 " rows from the source, %" PRIu64
                       " new, zero)",
                       f->padded_vocab, f->carried_rows, f->new_rows);
-    if (f->cut_rows) strbuf_printf(out, ", %" PRIu64 " rows of padding cut", f->cut_rows);
+    if (f->cut_rows) strbuf_printf(out, ", %" PRIu64 " padding rows removed", f->cut_rows);
     strbuf_printf(out, "   embeddings %s\n",
                   m->untie_embeddings_and_output_weights ? "untied" : "tied");
 }
@@ -166,7 +165,7 @@ void report_positions(struct strbuf *out, const struct model_config *m, int widt
         strbuf_printf(out, ", low %.6g, high %.6g", m->rope_low_freq_factor,
                       m->rope_high_freq_factor);
     if (m->rope_original_max_position)
-        strbuf_printf(out, ", of %" PRIu64 " positions", m->rope_original_max_position);
+        strbuf_printf(out, ", original positions %" PRIu64, m->rope_original_max_position);
     strbuf_add_char(out, '\n');
 }
 
@@ -184,7 +183,7 @@ void report_unknown(struct strbuf *out, const struct checkpoint *c, int width)
 /* Casts, the optimizer, and parts of the training state. */
 enum { MAX_LOSSES = 2 + NUM_TRAINING_PARTS };
 
-/* Makes a sentence of each loss of the conversion; returns how many. */
+/* Writes a sentence for each loss of the conversion; returns their number. */
 static size_t lossy_steps(const struct target *t, struct arena *a, const char *steps[MAX_LOSSES])
 {
     size_t n = 0;
@@ -198,7 +197,7 @@ static size_t lossy_steps(const struct target *t, struct arena *a, const char *s
 static void flags_line(struct strbuf *out, const struct target *t)
 {
     if (t->facts.flags && *t->facts.flags)
-        strbuf_printf(out, "flags    %s (Megatron-LM's, beside --use-checkpoint-args)\n",
+        strbuf_printf(out, "flags    %s (for Megatron-LM, with --use-checkpoint-args)\n",
                       t->facts.flags);
 }
 
@@ -243,8 +242,7 @@ static void ranks_line(struct strbuf *out, const struct conversion *c)
 static void left_line(struct strbuf *out, const struct conversion *c)
 {
     if (c->finishes)
-        strbuf_add_text(out,
-                        "finishing an interrupted run: only its last files are to be written\n");
+        strbuf_add_text(out, "finishing an interrupted run: only its last files are missing\n");
     if (!c->left.found) return;
     if (c->discards) {
         strbuf_printf(out, "discarding %s of an interrupted run%s\n", bytes_text(c->left.bytes),
@@ -256,7 +254,8 @@ static void left_line(struct strbuf *out, const struct conversion *c)
     }
 }
 
-/* The conversion may change which iteration readers of the root load, to a lower number too. */
+/* The conversion may change the iteration that readers of the root load, even
+ * to a lower one. */
 static void tracker_line(struct strbuf *out, const struct conversion *c)
 {
     struct arena a;
@@ -290,7 +289,7 @@ void report_plan(struct strbuf *out, const struct conversion *c)
     strbuf_printf(out,
                   "mapping  %zu target tensors <- %zu logical <- %zu source shards   missing %zu   "
                   "unexpected %zu   ignored %zu\n",
-                  c->target->facts.num_target_tensors, c->target->plan.num_carries,
+                  c->target->facts.num_target_tensors, c->target->plan.num_copies,
                   count_all_pieces(c), c->gaps->num_missing, c->gaps->num_unexpected,
                   c->source->num_ignored);
     if (!c->source->names_alone) {
@@ -308,9 +307,9 @@ void report_plan(struct strbuf *out, const struct conversion *c)
     left_line(out, c);
 }
 
-/* ---- elements that are not finite ---- */
+/* ---- non-finite elements ---- */
 
-static uint64_t count_of(const struct carry_result *r, enum report_count which)
+static uint64_t count_of(const struct copy_result *r, enum report_count which)
 {
     return which == REPORT_NON_FINITE ? r->non_finite : r->overflowed;
 }
@@ -320,11 +319,11 @@ size_t report_counts(struct strbuf *out, const struct conversion *c, enum report
     const struct plan *p = &c->target->plan;
     enum { MAX_NAMED = 5 };
     size_t tensors = 0;
-    for (size_t i = 0; i < p->num_carries; i++) {
-        uint64_t n = count_of(&c->carries[i], which);
+    for (size_t i = 0; i < p->num_copies; i++) {
+        uint64_t n = count_of(&c->copies[i], which);
         if (!n || tensors++ >= MAX_NAMED) continue;
-        strbuf_printf(out, "%s%s (%" PRIu64 ")", tensors > 1 ? ", " : "",
-                      p->carries[i].source->name, n);
+        strbuf_printf(out, "%s%s (%" PRIu64 ")", tensors > 1 ? ", " : "", p->copies[i].source->name,
+                      n);
     }
     if (tensors > MAX_NAMED) strbuf_printf(out, " and %zu more", tensors - MAX_NAMED);
     return tensors;
@@ -340,19 +339,18 @@ static void counts_line(struct strbuf *out, const struct conversion *c, enum rep
     strbuf_release(&names);
 }
 
-/* --torch-dtype casts weights; states of the optimizer are widened to F32. */
+/* --torch-dtype casts weights; optimizer states are widened to F32. */
 static void cast_line(struct strbuf *out, const struct target *t, const struct executor_result *r)
 {
     const char *dtype = t->options.casts ? dtype_infos[t->options.dtype].name : "F32";
     const bool both = t->options.casts && t->facts.widened_states && t->options.dtype != DT_F32;
     if (!r->cast_elements) return;
     if (!t->options.casts && !t->facts.widened_states) {
-        strbuf_printf(out, "%" PRIu64 " elements of weights are their masters rounded\n",
+        strbuf_printf(out, "rounded %" PRIu64 " elements of weights from their masters\n",
                       r->cast_elements);
         return;
     }
-    strbuf_printf(out,
-                  "cast %" PRIu64 " elements to %s%s; %" PRIu64 " of them changed their value\n",
+    strbuf_printf(out, "cast %" PRIu64 " elements to %s%s; %" PRIu64 " of them changed in value\n",
                   r->cast_elements, dtype, both ? ", states to F32" : "", r->changed_elements);
 }
 
@@ -371,7 +369,7 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
                       c->replaces.num_files == 1 ? "" : "s", bytes_text(c->replaces.bytes),
                       c->replaces.folder);
     if (r->resumed_bytes)
-        strbuf_printf(out, "%s were there from an interrupted run\n", bytes_text(r->resumed_bytes));
+        strbuf_printf(out, "%s were kept from an interrupted run\n", bytes_text(r->resumed_bytes));
     cast_line(out, c->target, r);
     if (c->ranks.rank) return; /* rank 0 has the counts of all ranks */
     counts_line(out, c, REPORT_NON_FINITE, "with NaN or Inf in the source");
@@ -396,13 +394,13 @@ void report_layout_json(cJSON *object, const struct layout *l)
 #undef ADD
 }
 
-/* The source's notes, then the target's. */
 void report_ranks_json(cJSON *object, uint64_t dp, const unsigned *zero)
 {
     if (dp) json_add_u64(object, "data_parallel_size", dp);
     if (zero) json_add_u64(object, "zero_stage", *zero);
 }
 
+/* The source's notes, then the target's. */
 static void notes_json(cJSON *o, const struct conversion *x)
 {
     const struct notes none = {0}, *of[] = {&x->source->notes, x->begun ? &x->begun->notes : &none};
@@ -459,7 +457,7 @@ void report_target_json(cJSON *object, const struct conversion *c)
     json_add_u64(o, "files", t->facts.num_weight_files);
     json_add_u64(o, "bytes", t->plan.target_bytes);
     json_add_u64(o, "tensors", t->facts.num_target_tensors);
-    json_add_u64(o, "logical_tensors", t->plan.num_carries);
+    json_add_u64(o, "logical_tensors", t->plan.num_copies);
     cJSON_AddBoolToObject(o, "per_layer_names", t->facts.per_layer_names);
     json_add_u64(o, "vocab_size", t->source->config.vocab_size);
     json_add_u64(o, "padded_vocab_size", t->facts.padded_vocab);
@@ -470,7 +468,7 @@ void report_target_json(cJSON *object, const struct conversion *c)
     json_add_u64(o, "cast_tensors", t->facts.cast_tensors);
 }
 
-/* The optimizer of the source, where there is one, and what becomes of it. */
+/* The source's optimizer, if any, and its outcome. */
 static void training_of_sides_json(cJSON *object, const struct conversion *c)
 {
     const struct optimizer_info *has = &c->source->training.optimizer;
@@ -540,9 +538,9 @@ static cJSON *counts_json(const struct conversion *c, enum report_count which)
 {
     const struct plan *p = &c->target->plan;
     cJSON *o = cJSON_CreateObject();
-    for (size_t i = 0; i < p->num_carries; i++) {
-        uint64_t n = count_of(&c->carries[i], which);
-        if (n) json_add_u64(o, p->carries[i].source->name, n);
+    for (size_t i = 0; i < p->num_copies; i++) {
+        uint64_t n = count_of(&c->copies[i], which);
+        if (n) json_add_u64(o, p->copies[i].source->name, n);
     }
     return o;
 }

@@ -12,8 +12,7 @@
 
 struct conversion {
     const struct checkpoint *source;
-    const struct gaps
-        *gaps; /* the source's and the target's; after planning, without the allowed ones */
+    const struct gaps *gaps;     /* of source and target; after planning, without allowed ones */
     const struct target *target; /* NULL: no plan was made */
     const struct target *begun;  /* the target, even if its plan failed; NULL: no plan was tried */
     const char *destination;
@@ -23,37 +22,38 @@ struct conversion {
     const char *run;               /* identifies the run of all ranks (ckpt/lock.h) */
     struct ranks ranks;
     struct publish_left left;    /* left by an interrupted run */
-    const char *left_difference; /* how the interrupted run differs: the words after "an interrupted
-                                    run"; "": not at all */
+    const char *left_difference; /* follows "interrupted run": " with other arguments"; or "" */
     bool discards;               /* the files of the interrupted run are discarded */
     bool finishes;               /* the interrupted run only lacks its last files */
     struct publish_replaced replaces; /* the folder that --overwrite replaces */
-    bool has_digests;                 /* `carries` has digests of the read and written elements */
-    struct carry_result *carries;     /* [carries of the plan], after the run */
+    bool has_digests;                 /* `copies` has digests of read and written elements */
+    struct copy_result *copies;       /* [target->plan.num_copies], after the run */
     double seconds;                   /* since the start of the command */
 };
 
 /* "source   hf  llama  1.24 B parameters  BF16 ...", a line for each subject. */
 void report_plan(struct strbuf *out, const struct conversion *c);
-/* Members of a JSON object: "source" and "target"; "lossy", a list of sentences; the whole plan. */
+/* Add members to a JSON object: "source" and "target"; only "target"; and as
+ * noted below. */
 void report_sides_json(cJSON *object, const struct conversion *c);
 void report_target_json(cJSON *object, const struct conversion *c);
-/* {"tp": 2, ...} as "layout": its sizes. */
+/* "layout": {"tp": 2, ...}. */
 void report_layout_json(cJSON *object, const struct layout *l);
-/* The unknown fields of its config as "unknown". */
+/* "unknown": the unknown fields of its config. */
 void report_unknown_json(cJSON *object, const struct checkpoint *c);
-void report_replaces_json(cJSON *object, const struct publish_replaced *r); /* as "replaces" */
-void report_lossy_json(cJSON *object, const struct target *t);
-void report_plan_json(cJSON *object, const struct conversion *c);
+void report_replaces_json(cJSON *object, const struct publish_replaced *r); /* "replaces" */
+void report_lossy_json(cJSON *object, const struct target *t);    /* "lossy": a list of sentences */
+void report_plan_json(cJSON *object, const struct conversion *c); /* the whole plan */
 /* "converted 2.47 GB in 1.21 s (2.04 GB/s), peak memory 38 MB" */
 void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r);
 void report_result_json(cJSON *object, const struct conversion *c, const struct executor_result *r);
 
-/* "NAME (3), NAME (1) and 2 more": the tensors with elements that are NaN or infinite in the
- * source, or with elements that a cast made infinite. Returns the number of these tensors. */
+/* "NAME (3), NAME (1) and 2 more": tensors with elements that are NaN or
+ * infinite in the source, or that a cast made infinite. Returns the number of
+ * tensors. */
 enum report_count { REPORT_NON_FINITE, REPORT_OVERFLOWED };
 size_t report_counts(struct strbuf *out, const struct conversion *c, enum report_count which);
-/* Members "non_finite" and "overflowed", each an object {NAME: COUNT} of all such tensors.
+/* Adds "non_finite" and "overflowed", each {NAME: COUNT} of all such tensors.
  * "non_finite" is null without digests, since nothing is counted then. */
 void report_counts_json(cJSON *object, const struct conversion *c);
 
@@ -67,14 +67,15 @@ void count_parameters(const struct checkpoint *c, struct parameter_count *out);
 void print_dtypes(struct strbuf *out, const struct parameter_count *n);
 /* "1.24 B" */
 void print_count(struct strbuf *out, uint64_t n);
-/* "rope  base 500000, llama3 scaling, ...", or the model's other kind of positions; the label is
- * `width` wide. */
+/* "rope  base 500000, llama3 scaling, ...", or another kind of positions; the
+ * label is `width` wide. */
 void report_positions(struct strbuf *out, const struct model_config *m, int width);
-/* "  dp 4  ZeRO 2": the data parallel ranks that have files of their own (0: none), and the stage
- * of ZeRO (NULL: none); the same as members of an object. */
+/* "  dp 4  ZeRO 2": data parallel ranks with files of their own (0: none), and
+ * the ZeRO stage (NULL: none); the same as members of an object. */
 void report_ranks(struct strbuf *out, uint64_t dp, const unsigned *zero);
 void report_ranks_json(cJSON *object, uint64_t dp, const unsigned *zero);
-/* "unknown  config.json: foo 3: these may change ..."; nothing where all fields are known. */
+/* "unknown  config.json: foo 3: these may change ..."; nothing if all fields
+ * are known. */
 void report_unknown(struct strbuf *out, const struct checkpoint *c, int width);
 
 #endif

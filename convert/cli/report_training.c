@@ -28,7 +28,7 @@ static struct state_sum *sum_of(const struct state_sums *s, const char *state, s
 }
 
 /* Counts a tensor if it is a state. */
-static void add_state(struct state_sums *s, const struct tensor *t, enum dtype dtype)
+static void count_state(struct state_sums *s, const struct tensor *t, enum dtype dtype)
 {
     const char *state;
     size_t length;
@@ -52,7 +52,7 @@ struct state_sums states_of_catalog(const struct catalog *c, struct arena *a)
         if (t->same_as)
             s.own_masters += !name_is_padding(t->name);
         else
-            add_state(&s, t, t->dtype);
+            count_state(&s, t, t->dtype);
     }
     return s;
 }
@@ -60,16 +60,16 @@ struct state_sums states_of_catalog(const struct catalog *c, struct arena *a)
 struct state_sums states_of_plan(const struct target *t, struct arena *a)
 {
     struct state_sums s = sums_of(t->states, t->num_states, a);
-    for (size_t i = 0; i < t->plan.num_carries; i++) {
-        const struct tensor *x = t->plan.carries[i].source;
-        add_state(&s, x, target_dtype(t, x));
+    for (size_t i = 0; i < t->plan.num_copies; i++) {
+        const struct tensor *x = t->plan.copies[i].source;
+        count_state(&s, x, target_dtype(t, x));
     }
     return s;
 }
 
 /* ---- states as text and JSON ---- */
 
-static bool are_alike(const struct state_sum *x, const struct state_sum *y)
+static bool same_count_and_dtypes(const struct state_sum *x, const struct state_sum *y)
 {
     return x->parameters == y->parameters && x->dtypes == y->dtypes;
 }
@@ -90,10 +90,10 @@ void states_text(struct strbuf *out, const struct state_sums *s)
     for (size_t i = 0; i < s->count; i++) {
         const struct state_sum *x = &s->items[i];
         if (!x->parameters) continue;
-        if (before) strbuf_add_text(out, are_alike(before, x) ? ", " : "; ");
+        if (before) strbuf_add_text(out, same_count_and_dtypes(before, x) ? ", " : "; ");
         strbuf_add_escaped(out, x->name, strlen(x->name));
         before = x;
-        if (i + 1 < s->count && are_alike(x, x + 1)) continue;
+        if (i + 1 < s->count && same_count_and_dtypes(x, x + 1)) continue;
         strbuf_printf(out, " of %zu parameter%s", x->parameters, x->parameters == 1 ? "" : "s");
         add_dtypes(out, x->dtypes);
     }
@@ -122,7 +122,7 @@ bool optimizer_is_left_out(const struct target *t)
     return t->source->training.optimizer.present && !t->options.optimizer;
 }
 
-/* The name of the format in which the states are written, or their files. */
+/* Name of the format of the written states, or their files. */
 static const char *optim_format_text(const struct target *t)
 {
     const unsigned has = t->format->has;
@@ -134,13 +134,13 @@ static const char *optim_format_text(const struct target *t)
                                                                 : OPTIM_not_distributed];
 }
 
-/* States of the source that are written as F32. Masters that are made of their weights count as
+/* States of the source written as F32. Masters made of their weights count as
  * made. */
 static uint64_t count_widened(const struct target *t)
 {
     uint64_t n = 0;
-    for (size_t i = 0; i < t->plan.num_carries; i++) {
-        const struct tensor *x = t->plan.carries[i].source;
+    for (size_t i = 0; i < t->plan.num_copies; i++) {
+        const struct tensor *x = t->plan.copies[i].source;
         n += name_is_optimizer(x->name) && target_dtype(t, x) != x->dtype &&
              !catalog_find(&t->plan.made, x->name);
     }
@@ -158,12 +158,12 @@ static void optim_line(struct strbuf *out, const struct target *t, struct arena 
     strbuf_add_text(out, "optim    ");
     states_text(out, &s);
     strbuf_printf(out, ", %s%s", t->format->states_in ? "in " : "as ", optim_format_text(t));
-    add_fact(out, t->facts.made_masters, "master is made of its weight",
-             "masters are made of their weights");
+    add_fact(out, t->facts.made_masters, "master is made from its weight",
+             "masters are made from their weights");
     add_fact(out, t->facts.cast_masters, "weight is cast from its master",
              "weights are cast from their masters");
-    add_fact(out, count_widened(t), "tensor of a state is widened to F32",
-             "tensors of states are widened to F32");
+    add_fact(out, count_widened(t), "state tensor is widened to F32",
+             "state tensors are widened to F32");
     strbuf_add_char(out, '\n');
 }
 
@@ -180,32 +180,39 @@ static void optimizer_json(cJSON *target, const struct target *t, struct arena *
 
 /* ---- the training state in the plan ---- */
 
-static const char *const fate_names[] = {[FATE_NONE] = "none",
-                                         [FATE_CARRIED] = "carried",
-                                         [FATE_TRANSLATED] = "translated",
-                                         [FATE_MADE] = "made",
-                                         [FATE_DROPPED] = "dropped"};
+/* In JSON. */
+static const char *const outcome_ids[] = {[OUTCOME_NONE] = "none",
+                                          [OUTCOME_COPIED] = "carried",
+                                          [OUTCOME_TRANSLATED] = "translated",
+                                          [OUTCOME_MADE] = "made",
+                                          [OUTCOME_DROPPED] = "dropped"};
 
-/* The training state as it is written. */
+static const char *outcome_word(enum state_outcome outcome)
+{
+    return outcome == OUTCOME_COPIED ? "copied" : outcome_ids[outcome];
+}
+
+/* The written training state. */
 static struct training written_training(const struct target *t)
 {
     struct training out = t->training;
-    out.has_rng = t->fates[TRAINING_RNG].fate == FATE_CARRIED;
+    out.has_rng = t->outcomes[TRAINING_RNG].outcome == OUTCOME_COPIED;
     return out;
 }
 
-/* "dropped: random number states (tp 2 -> 4)", after "; " unless it is the first. */
-static void add_parts(struct strbuf *out, const struct target *t, enum fate fate, bool *begun)
+/* "dropped: random number states (tp 2 -> 4)"; "; " separates outcomes. */
+static void add_parts(struct strbuf *out, const struct target *t, enum state_outcome outcome,
+                      bool *begun)
 {
     const char *separator = NULL;
     for (int p = 0; p < NUM_TRAINING_PARTS; p++) {
-        if (t->fates[p].fate != fate) continue;
+        if (t->outcomes[p].outcome != outcome) continue;
         if (separator)
             strbuf_add_text(out, separator);
         else
-            strbuf_printf(out, "%s%s: ", *begun ? "; " : "", fate_names[fate]);
+            strbuf_printf(out, "%s%s: ", *begun ? "; " : "", outcome_word(outcome));
         strbuf_add_text(out, training_part_names[p]);
-        if (t->fates[p].why) strbuf_printf(out, " (%s)", t->fates[p].why);
+        if (t->outcomes[p].why) strbuf_printf(out, " (%s)", t->outcomes[p].why);
         separator = ", ";
         *begun = true;
     }
@@ -218,8 +225,8 @@ static void training_text(struct strbuf *out, const struct target *t, struct are
     const struct training written = written_training(t);
     const size_t count = training_lines(&written, a, &lines);
     struct strbuf parts = {0};
-    for (int fate = FATE_CARRIED; fate <= FATE_DROPPED; fate++)
-        add_parts(&parts, t, (enum fate)fate, &begun);
+    for (int outcome = OUTCOME_COPIED; outcome <= OUTCOME_DROPPED; outcome++)
+        add_parts(&parts, t, (enum state_outcome)outcome, &begun);
     for (size_t i = 0; i < count; i++) {
         strbuf_printf(out, "%-9s", i ? "" : "training");
         strbuf_add_escaped(out, lines[i], strlen(lines[i]));
@@ -233,10 +240,10 @@ static void parts_json(cJSON *target, const struct target *t)
 {
     cJSON *parts = cJSON_AddObjectToObject(target, "training_parts");
     for (int p = 0; p < NUM_TRAINING_PARTS; p++) {
-        if (t->fates[p].fate == FATE_NONE) continue;
+        if (t->outcomes[p].outcome == OUTCOME_NONE) continue;
         cJSON *o = cJSON_AddObjectToObject(parts, training_part_names[p]);
-        json_add_text(o, "fate", fate_names[t->fates[p].fate]);
-        json_add_text(o, "why", t->fates[p].why);
+        json_add_text(o, "fate", outcome_ids[t->outcomes[p].outcome]);
+        json_add_text(o, "why", t->outcomes[p].why);
     }
 }
 
@@ -272,8 +279,8 @@ size_t training_losses(const struct target *t, struct arena *a,
 {
     size_t n = 0;
     for (int p = 0; p < NUM_TRAINING_PARTS; p++) {
-        const char *why = t->fates[p].why;
-        if (t->fates[p].fate != FATE_DROPPED) continue;
+        const char *why = t->outcomes[p].why;
+        if (t->outcomes[p].outcome != OUTCOME_DROPPED) continue;
         lines[n++] = why ? arena_printf(a, "dropped: %s (%s)", training_part_names[p], why)
                          : arena_printf(a, "dropped: %s", training_part_names[p]);
     }

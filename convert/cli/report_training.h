@@ -1,5 +1,5 @@
-/* report_training.h - what commands say of the optimizer's states and of the training state, as
- * text and as JSON. */
+/* report_training.h - optimizer states and the training state, as text and as
+ * JSON. */
 #ifndef FERRY_CONVERT_CLI_REPORT_TRAINING_H
 #define FERRY_CONVERT_CLI_REPORT_TRAINING_H
 
@@ -13,36 +13,40 @@
 /* The tensors of one state. */
 struct state_sum {
     const char *name;  /* "exp_avg" */
-    size_t parameters; /* that have it */
+    size_t parameters; /* with this state */
     uint64_t bytes;    /* with the padding of the vocabulary */
     uint64_t dtypes;   /* bits 1 << DT_* */
 };
 struct state_sums {
     struct state_sum *items;
     size_t count;
-    size_t own_masters; /* weights that are their own masters: these are not stored */
+    size_t own_masters; /* weights that are their own masters; no master is stored */
 };
-/* Of the tensors that are stored in a checkpoint; of those that the plan writes. In arena a. */
+/* Sums over the tensors stored in a checkpoint, and over those that the plan
+ * writes. In arena a. */
 struct state_sums states_of_catalog(const struct catalog *c, struct arena *a);
 struct state_sums states_of_plan(const struct target *t, struct arena *a);
 
-/* "param, exp_avg, exp_avg_sq of 9 parameters in F32": a list with "; " for states that differ in
- * count or dtype; nothing if there are no states. */
+/* "param, exp_avg, exp_avg_sq of 9 parameters in F32": "; " separates states
+ * that differ in count or dtype; nothing if there are no states. */
 void states_text(struct strbuf *out, const struct state_sums *s);
-/* {"exp_avg": {"parameters": 9, "bytes": 1024, "dtypes": ["F32"]}, ...} as `name` of an object. */
+/* {"exp_avg": {"parameters": 9, "bytes": 1024, "dtypes": ["F32"]}, ...} as
+ * `name` of an object. */
 void states_json(cJSON *object, const char *name, const struct state_sums *s);
 
 /* ---- the plan ---- */
 
-/* Whether the source has an optimizer that the options leave out. */
+/* Whether the options leave out the source's optimizer. */
 bool optimizer_is_left_out(const struct target *t);
-/* The lines `optim` and `training` of the plan; nothing if no states are written. */
+/* Lines `optim` and `training` of the plan; nothing if no states are written. */
 void report_training(struct strbuf *out, const struct target *t);
-/* Members of the target's object: "optimizer", which is null if the states are left out, and, with
- * them, "training" and "training_parts"; nothing if the source has no optimizer. */
+/* Adds to the target's object: "optimizer" (null if the states are left out),
+ * and with states "training" and "training_parts"; nothing if the source has no
+ * optimizer. */
 void report_training_json(cJSON *target, const struct target *t);
 
-/* Sentences on the parts of the training state that are dropped; returns how many. In arena a. */
+/* Sentences on dropped parts of the training state; returns their number. In
+ * arena a. */
 size_t training_losses(const struct target *t, struct arena *a,
                        const char *lines[NUM_TRAINING_PARTS]);
 

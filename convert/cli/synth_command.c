@@ -1,6 +1,5 @@
-/* synth_command.c - ferry synth: a model made up of random numbers, of any supported architecture
- * and size, in any format; with the state of an optimizer, if that is asked for.
- */
+/* synth_command.c - ferry synth: a model of random weights, in any supported
+ * architecture, size and format, with optimizer state on request. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,18 +35,18 @@ struct synth_flags {
 
 // clang-format off
 #define AT(field) offsetof(struct synth_flags, field)
-/* Options, field of the config c, its default, help. */
+/* Options, field of the config c, default, help. */
 #define FIRST_SIZES(X)                                                                                                                                                                                         \
     X("--layers --num-layers",            num_layers,              4,                                                       "layers; default 4")                                                               \
     X("--hidden --hidden-size",           hidden_size,             64,                                                      "hidden size; default 64")                                                         \
     X("--heads --num-attention-heads",    num_attention_heads,     8,                                                       "attention heads; default 8")                                                      \
     X("--kv-heads --num-query-groups",    num_query_groups,        c.num_attention_heads % 2 ? c.num_attention_heads : 2,   "key/value heads (query groups); default 2, or as many as --heads if that is odd") \
-    X("--head-dim --kv-channels",         kv_channels,             c.hidden_size / c.num_attention_heads,                   "default: hidden / heads")
+    X("--head-dim --kv-channels",         kv_channels,             c.hidden_size / c.num_attention_heads,                   "head dimension; default: hidden / heads")
 #define FFN_SIZE(X)                                                                                                                                                                                            \
-    X("--ffn-hidden-size",                ffn_hidden_size,         2 * c.hidden_size,                                       "default: twice hidden")
+    X("--ffn-hidden-size",                ffn_hidden_size,         2 * c.hidden_size,                                       "FFN size; default: twice hidden")
 #define MORE_SIZES(X)                                                                                                                                                                                          \
-    X("--vocab-size",                     vocab_size,              1000,                                                    "default 1000")                                                                    \
-    X("--max-position-embeddings",        max_position_embeddings, 2048,                                                    "default 2048")                                                                    \
+    X("--vocab-size",                     vocab_size,              1000,                                                    "vocabulary size; default 1000")                                                                    \
+    X("--max-position-embeddings",        max_position_embeddings, 2048,                                                    "maximum number of positions; default 2048")                                                                    \
     X("--experts --num-experts",          num_experts,             8,                                                       "number of experts; default 8, in families with experts")                          \
     X("--topk --moe-router-topk",         moe_router_topk,         2,                                                       "experts per token; default 2")                                                    \
     X("--moe-ffn-hidden-size",            moe_ffn_hidden_size,     (c.hidden_size + 1) / 2,                                 "FFN size of one expert; default: half of hidden")
@@ -59,17 +58,17 @@ struct synth_flags {
 #define SPELLING(word, name) {"--to", #word, #name},
 #define SIZE_ARG(names, field, usual, help) {names, ARG_UINT, AT(sizes.field), "N", NULL, help},
 static const struct arg synth_args[] = {
-    {"--model", ARG_TEXT, AT(model), "FAMILY", NULL, "architecture (see ferry models)"},
-    {"--model-map", ARG_TEXT, AT(model_map), "FILE", NULL, "a model map of your own, beside the built-in ones"},
+    {"--model", ARG_TEXT, AT(model), "FAMILY", NULL, "architecture (see ferry models); required"},
+    {"--model-map", ARG_TEXT, AT(model_map), "FILE", NULL, "your own model map, in addition to the built-in ones"},
     FIRST_SIZES(SIZE_ARG) FFN_SIZE(SIZE_ARG) MORE_SIZES(SIZE_ARG)
-    {"--tied", ARG_FLAG, AT(tied), NULL, NULL, "tie the output layer to the embedding; default: as is usual in the family"},
+    {"--tied", ARG_FLAG, AT(tied), NULL, NULL, "tie the output layer to the embedding; default: the family's usual setting"},
     {"--untied", ARG_FLAG, AT(untied), NULL, NULL, "do not tie the output layer"},
-    {"--dtype --torch-dtype", ARG_TEXT, AT(dtype), "DTYPE", NULL, "default bf16"},
-    {"--seed", ARG_UINT_OR_0, AT(seed), "N", NULL, "default 1"},
-    {"--optim", ARG_FLAG, AT(optim), NULL, NULL, "also the state of an AdamW run after 1000 steps: moments, master weights in float32, step, groups, schedule"},
-    {"--to", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format; default hf"},
+    {"--dtype --torch-dtype", ARG_TEXT, AT(dtype), "DTYPE", NULL, "dtype of the weights; default bf16"},
+    {"--seed", ARG_UINT_OR_0, AT(seed), "N", NULL, "seed of the random weights; default 1"},
+    {"--optim", ARG_FLAG, AT(optim), NULL, NULL, "write the state of an AdamW run after 1000 steps too: moments, master weights in float32, step, groups, schedule"},
+    {"--to", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format of the destination; default hf"},
     {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "largest size of a safetensors file; default 5GB"},
-    {"--sparse", ARG_FLAG, AT(sparse), NULL, NULL, "sparse files with real headers and no data (all zeros), which take no disk space"},
+    {"--sparse", ARG_FLAG, AT(sparse), NULL, NULL, "write sparse files: real headers, and zeros that take no disk space"},
 };
 static const struct arg_group synth_groups[] = {
     {"Model", synth_args, COUNT(synth_args), 0},
@@ -81,8 +80,8 @@ static const struct arg_group synth_groups[] = {
 
 static const struct arg_spelling spellings[] = {FORMATS(NO_SPELLING, NO_SPELLING, SPELLING)};
 
-/* Where config.json has one name for two sizes, the first default and the last given value count.
- * So the FFN of experts stands before the dense one. */
+/* If config.json has one name for two sizes, the first default and the last
+ * given value count. So the FFN of experts comes before the dense one. */
 static const struct size {
     const char *names;
     struct field field;
@@ -93,7 +92,7 @@ static const struct size {
 enum { NUM_SIZES = COUNT(sizes) };
 // clang-format on
 
-static void set_defaults(void *options)
+static void set_synth_defaults(void *options)
 {
     struct synth_flags *f = options;
     f->dtype = "bf16";
@@ -105,8 +104,8 @@ static const uint64_t MAX_SHARD_BYTES = 5000000000;
 
 /* ---- config.json ---- */
 
-/* The sizes that options give, and defaults for the others; the family's own defaults fill the
- * rest. */
+/* Sizes from options, and defaults for the others; the family's defaults fill
+ * the rest. */
 static struct model_config wanted_sizes(const struct synth_flags *f)
 {
     struct model_config c = f->sizes;
@@ -115,17 +114,17 @@ static struct model_config wanted_sizes(const struct synth_flags *f)
     FIRST_SIZES(GIVE_DEFAULT) FFN_SIZE(GIVE_DEFAULT) MORE_SIZES(GIVE_DEFAULT) return c;
 }
 
-static bool is_given(const struct synth_flags *f, const struct size *size)
+static bool size_is_given(const struct synth_flags *f, const struct size *size)
 {
     return scalar_is_given(field_get(&size->field, &f->sizes));
 }
 
-static enum status check_sizes(const struct synth_flags *f, const struct model_map *map,
-                               struct error *err)
+static enum status check_given_sizes(const struct synth_flags *f, const struct model_map *map,
+                                     struct error *err)
 {
     for (const struct size *s = sizes; s < sizes + NUM_SIZES; s++)
-        if (is_given(f, s) && !model_map_hf_field(map, s->field.name))
-            return fail(err, ERR_USAGE, "%.*s: models of family %s have no such size",
+        if (size_is_given(f, s) && !model_map_hf_field(map, s->field.name))
+            return fail(err, ERR_USAGE, "%.*s does not apply to models of family %s",
                         (int)strcspn(s->names, " "), s->names, model_map_family(map));
     return OK;
 }
@@ -135,7 +134,7 @@ static void add_sizes(const struct synth_flags *f, const struct model_map *map, 
     const struct model_config wanted = wanted_sizes(f);
     for (size_t i = 0; i < NUM_SIZES; i++) {
         const char *name = model_map_hf_field(map, sizes[i].field.name);
-        if (!name || (json_get(hf, name) && !is_given(f, &sizes[i]))) continue;
+        if (!name || (json_get(hf, name) && !size_is_given(f, &sizes[i]))) continue;
         cJSON_DeleteItemFromObjectCaseSensitive(hf, name);
         cJSON_AddItemToObject(hf, name, scalar_json(field_get(&sizes[i].field, &wanted)));
     }
@@ -144,7 +143,7 @@ static void add_sizes(const struct synth_flags *f, const struct model_map *map, 
 static enum status make_config(const struct synth_flags *f, const struct model_map *map,
                                struct arena *a, struct model_config *c, struct error *err)
 {
-    TRY(check_sizes(f, map, err));
+    TRY(check_given_sizes(f, map, err));
     cJSON *hf = cJSON_CreateObject();
     add_sizes(f, map, hf);
     if (f->tied || f->untied) cJSON_AddBoolToObject(hf, "tie_word_embeddings", f->tied);
@@ -161,7 +160,7 @@ struct making {
     enum dtype dtype;
 };
 
-/* Adds a tensor of a mapped one's shape, of the numbers of a stream. */
+/* Adds a tensor with the shape of a mapped one and the numbers of a stream. */
 static enum status add_random(struct making *x, const struct mapped_tensor *m, const char *name,
                               enum dtype dtype, enum origin_id origin, const char *stream,
                               struct error *err)
@@ -176,11 +175,12 @@ static enum status add_random(struct making *x, const struct mapped_tensor *m, c
     return OK;
 }
 
-/* Adds the states of a parameter. Its master weight has the same numbers, so the weight is its
- * master rounded; one of F32 is its own master. The second moment is the square of the first, so
- * the next step of the optimizer is of an ordinary size. */
-static enum status add_states(struct making *x, const struct mapped_tensor *m,
-                              enum origin_id weight, struct error *err)
+/* Adds the states of a parameter. Its master has the same numbers, so the
+ * weight is the rounded master; an F32 weight is its own master. The second
+ * moment is the square of the first, so the next optimizer step has an ordinary
+ * size. */
+static enum status add_parameter_states(struct making *x, const struct mapped_tensor *m,
+                                        enum origin_id weight, struct error *err)
 {
     struct arena *a = &x->checkpoint->arena;
     const char *first = state_name(a, "exp_avg", m->name);
@@ -191,13 +191,14 @@ static enum status add_states(struct making *x, const struct mapped_tensor *m,
     return add_random(x, m, second, DT_F32, ORIGIN_RANDOM_SQUARE, first, err);
 }
 
-static enum status add_parameter(void *context, const struct mapped_tensor *m, struct error *err)
+static enum status add_synth_parameter(void *context, const struct mapped_tensor *m,
+                                       struct error *err)
 {
     struct making *x = context;
     bool norm = strstr(m->name, "norm") && strstr(m->name, "weight");
     const enum origin_id origin = norm ? ORIGIN_RANDOM_ONE : ORIGIN_RANDOM;
     TRY(add_random(x, m, m->name, x->dtype, origin, m->name, err));
-    return x->flags->optim ? add_states(x, m, origin, err) : OK;
+    return x->flags->optim ? add_parameter_states(x, m, origin, err) : OK;
 }
 
 /* The state of an AdamW run with a constant learning rate. */
@@ -227,13 +228,13 @@ static enum status make_catalog(const struct synth_flags *f, const struct model_
                                 struct checkpoint *c, struct error *err)
 {
     struct making x = {.flags = f, .checkpoint = c};
-    if (!f->model) return fail(err, ERR_USAGE, "--model FAMILY is wanted (see `ferry models`)");
+    if (!f->model) return fail(err, ERR_USAGE, "--model FAMILY is required (see `ferry models`)");
     const struct model_map *map = model_map_of_family(maps, f->model);
     if (!map)
         return fail(err, ERR_UNSUPPORTED,
-                    "--model %s: there is no such family; `ferry models` lists them", f->model);
+                    "--model %s: unknown family; `ferry models` lists the families", f->model);
     if (!dtype_from_user(f->dtype, &x.dtype) || !dtype_is_float(x.dtype))
-        return fail(err, ERR_USAGE, "--dtype %s: one of bfloat16, float16, float32, float64",
+        return fail(err, ERR_USAGE, "--dtype %s: not one of bfloat16, float16, float32, float64",
                     f->dtype);
     if (f->tied && f->untied) return fail(err, ERR_USAGE, "--tied and --untied exclude each other");
     c->format = &synthetic;
@@ -246,7 +247,7 @@ static enum status make_catalog(const struct synth_flags *f, const struct model_
     params_use(c, maps, map);
     TRY(layout_make(&c->layout, &c->arena, &one, &c->config, err));
     if (f->optim) make_training(c);
-    return model_map_expand(map, &c->config, NULL, add_parameter, &x, err);
+    return model_map_expand(map, &c->config, NULL, add_synth_parameter, &x, err);
 }
 
 /* ---- the command ---- */
@@ -262,8 +263,8 @@ static enum status check_space(struct target *t, const char *destination, bool s
                 bytes_text(free_bytes));
 }
 
-static void answer(const struct synth_flags *f, const struct target *t, const char *destination,
-                   const struct publishing *p)
+static void set_synth_result(const struct synth_flags *f, const struct target *t,
+                             const char *destination, const struct publishing *p)
 {
     const struct conversion c = {.source = t->source, .target = t, .destination = destination};
     cJSON *o = cJSON_CreateObject();
@@ -274,9 +275,9 @@ static void answer(const struct synth_flags *f, const struct target *t, const ch
     result_set(o);
 }
 
-/* The files of the root but for the record: a model that is made up has none. */
-static enum status root_files(struct target *t, struct root_file **files, size_t *num_files,
-                              struct error *err)
+/* The root's files without ferry.json, which a synthetic model does not have. */
+static enum status list_root_files(struct target *t, struct root_file **files, size_t *num_files,
+                                   struct error *err)
 {
     size_t count = 0;
     *num_files = 0;
@@ -296,7 +297,7 @@ static enum status write_files(struct target *t, struct publishing *p,
     size_t num_files;
     TRY(executor_run(&t->plan, p->folder, o, &result, err));
     TRY(t->format->target->write_small_files(t, p->folder, err));
-    TRY(root_files(t, &files, &num_files, err));
+    TRY(list_root_files(t, &files, &num_files, err));
     return publish_commit(p, files, num_files, err);
 }
 
@@ -334,19 +335,19 @@ static enum status write_target(const struct synth_flags *f, struct target *t,
         return st;
     }
     if (!f->output.quiet) print_created(t, destination, &p, seconds_now() - start);
-    answer(f, t, destination, &p);
+    set_synth_result(f, t, destination, &p);
     return OK;
 }
 
-/* Refuses options that the format does not use. */
-static enum status check_flags(const struct synth_flags *f, const struct format *format,
-                               struct error *err)
+/* Refuses options that do not apply to the format. */
+static enum status check_synth_flags(const struct synth_flags *f, const struct format *format,
+                                     struct error *err)
 {
     const bool layout = layout_is_given(&f->layout) && !(format->has & FORMAT_LAYOUT);
     if (!layout && (!f->max_shard_size || format->has & FORMAT_SHARDS))
         return trainer_flags_check(&f->trainer, format, err);
-    return fail(err, ERR_USAGE, "%s: the destination is of format %s, which has none",
-                layout ? "a parallel layout" : "--max-shard-size", format->name);
+    return fail(err, ERR_USAGE, "%s does not apply to format %s",
+                layout ? "a parallel layout (--tp, --pp, ...)" : "--max-shard-size", format->name);
 }
 
 static enum status write_model(const struct synth_flags *f, struct checkpoint *c,
@@ -362,7 +363,7 @@ static enum status write_model(const struct synth_flags *f, struct checkpoint *c
                                 .durable = executor_options_of(&f->run, &f->output).fsync,
                                 .zero = -1,
                                 .optimizer = f->optim};
-    TRY(check_flags(f, to.format, err));
+    TRY(check_synth_flags(f, to.format, err));
     trainer_flags_apply(&f->trainer, &to);
     enum status st = target_plan(&t, &to, c, maps, err);
     if (!f->output.quiet) notes_print(&t.notes);
@@ -371,8 +372,8 @@ static enum status write_model(const struct synth_flags *f, struct checkpoint *c
     return st;
 }
 
-static enum status synth(void *options, const char *const *positional, size_t num_positional,
-                         struct error *err)
+static enum status run_synth(void *options, const char *const *positional, size_t num_positional,
+                             struct error *err)
 {
     const struct synth_flags *f = options;
     struct model_maps maps;
@@ -389,7 +390,7 @@ static enum status synth(void *options, const char *const *positional, size_t nu
 
 const struct command command_synth = {
     .name = "synth",
-    .summary = "create a model of random weights, of any supported architecture, size and format",
+    .summary = "create a model of random weights, in any supported architecture, size and format",
     .positional = "DESTINATION",
     .text = "For tests and benchmarks: the same options give the same bytes.\n\n"
             "  ferry synth --model llama --layers 16 --hidden 2048 --heads 32 --kv-heads 8 "
@@ -400,6 +401,6 @@ const struct command command_synth = {
     .spellings = spellings,
     .num_spellings = COUNT(spellings),
     .options_bytes = sizeof(struct synth_flags),
-    .defaults = set_defaults,
-    .run = synth,
+    .defaults = set_synth_defaults,
+    .run = run_synth,
 };

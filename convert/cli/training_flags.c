@@ -10,8 +10,8 @@
 #include "convert/cli/report.h"
 
 // clang-format off
-/* Flags that the model must agree with: option, placeholder of its value in help (NULL: a flag
- * without a value), field, the value that such a flag stands for. */
+/* Flags that the model must agree with: option, placeholder of its value in
+ * help (NULL: no value), field, the value that a flag without value stands for. */
 #define MODEL_FLAGS(X) \
     X("--num-layers", "N", "num_layers", NULL) \
     X("--hidden-size", "N", "hidden_size", NULL) \
@@ -44,8 +44,8 @@
     X("--fp16", NULL, "fp16") \
     X("--params-dtype", "DTYPE", NULL)
 
-/* What the optimizer is written with, if its states are: option, placeholder, member of struct
- * training_given, what the value counts (the schedule counts samples), help. */
+/* Settings of the written optimizer: option, placeholder, member of struct
+ * training_given, unit of the value (the schedule counts samples), help. */
 #define OPTIMIZER_FLAGS(X) \
     X("--lr", "X", lr, NUMBER, "largest learning rate") \
     X("--min-lr", "X", min_lr, NUMBER, "smallest learning rate") \
@@ -54,10 +54,10 @@
     X("--adam-beta2", "X", adam_beta2, NUMBER, "beta2 of Adam") \
     X("--adam-eps", "X", adam_eps, NUMBER, "epsilon of Adam") \
     X("--lr-decay-style", "NAME", lr_decay_style, NAME, "shape of the schedule, such as cosine") \
-    X("--lr-warmup-samples", "N", lr_warmup, NUMBER, "samples until the learning rate is the largest") \
-    X("--lr-warmup-iters", "N", lr_warmup, ITERATIONS, "the same in iterations; needs --global-batch-size") \
-    X("--lr-decay-samples", "N", lr_decay, NUMBER, "samples until the learning rate is the smallest") \
-    X("--lr-decay-iters", "N", lr_decay, ITERATIONS, "the same in iterations; needs --global-batch-size")
+    X("--lr-warmup-samples", "N", lr_warmup, NUMBER, "warmup of the learning rate, in samples") \
+    X("--lr-warmup-iters", "N", lr_warmup, ITERATIONS, "warmup in iterations; needs --global-batch-size") \
+    X("--lr-decay-samples", "N", lr_decay, NUMBER, "decay of the learning rate, in samples from the start") \
+    X("--lr-decay-iters", "N", lr_decay, ITERATIONS, "decay in iterations; needs --global-batch-size")
 
 static const struct optimizer_flag {
     const char *names;
@@ -209,7 +209,8 @@ const struct arg training_args[] = {
 // clang-format on
 _Static_assert(COUNT(training_args) == NUM_TRAINING_ARGS, "training_flags.h");
 
-/* Pair i of a list: "--num-layers", "32"; length is that of the option's first name. */
+/* Pair i of a list: "--num-layers", "32"; length is that of the option's first
+ * name. */
 struct given {
     const char *names, *value;
     int length;
@@ -254,9 +255,9 @@ static enum status check_model(const struct given *g, const struct checkpoint *c
         scalar_text(field_get(&model_field_find(flag->field)->field, &c->config), &style, &a);
     enum status st = OK;
     if (!same_value(g->value ? g->value : flag->stands_for, has))
-        st = fail(err, ERR_USAGE, "%.*s%s%s: the model has %s %s, which is read from %s", g->length,
-                  g->names, g->value ? " " : "", g->value ? g->value : "", flag->field, has,
-                  c->path);
+        st =
+            fail(err, ERR_USAGE, "%.*s%s%s: the model has %s %s, read from %s", g->length, g->names,
+                 g->value ? " " : "", g->value ? g->value : "", flag->field, has, c->path);
     arena_release(&a);
     return st;
 }
@@ -285,13 +286,13 @@ static enum status check_dtype(const struct given *g, const struct checkpoint *c
         flag++;
     const char *name = g->value ? g->value : flag->stands_for;
     if (!dtype_from_user(name, &wanted) || !dtype_is_float(wanted))
-        return fail(err, ERR_USAGE, "%.*s %s: one of bfloat16, float16, float32, float64",
+        return fail(err, ERR_USAGE, "%.*s %s: not one of bfloat16, float16, float32, float64",
                     g->length, g->names, name);
     const bool one = casts || only_dtype(c, &dtype);
     if (one && dtype == wanted) return OK;
     return fail(err, ERR_USAGE,
-                "%.*s%s%s: weights are %s; --torch-dtype %s casts them, without it they stay as "
-                "they are stored",
+                "%.*s%s%s: weights are %s; --torch-dtype %s casts them, otherwise they keep their "
+                "stored dtype",
                 g->length, g->names, g->value ? " " : "", g->value ? g->value : "",
                 one ? dtype_infos[dtype].name : "stored in several dtypes",
                 dtype_infos[wanted].torch);
@@ -325,12 +326,12 @@ static enum status set_given(const struct training_flags *f, const struct given 
     }
     const double x = strtod(g->value, &end);
     if (end == g->value || *end || !isfinite(x) || x < 0)
-        return fail(err, ERR_USAGE, "%.*s %s: not a number from 0 on", g->length, g->names,
+        return fail(err, ERR_USAGE, "%.*s %s: not a number of 0 or more", g->length, g->names,
                     g->value);
     if (flag->counts == ITERATIONS && !batch_size(f, &batch))
         return fail(err, ERR_USAGE,
-                    "%.*s %s: the schedule counts samples; --global-batch-size N says how many an "
-                    "iteration has",
+                    "%.*s %s: the schedule counts samples; --global-batch-size N gives the samples "
+                    "of an iteration",
                     g->length, g->names, g->value);
     *(double *)to = x * batch;
     return OK;
@@ -362,10 +363,10 @@ enum status training_flags_check(const struct training_flags *f, const struct ch
         TRY(check_dtype(&g, c, casts, dtype, err));
     }
     if (quiet) return OK;
-    print_given(&f->unused, "the weights do not depend on that");
-    print_given(&f->optimizer, optimizer ? "the optimizer is written with that"
-                                         : "nothing that is written depends on that");
-    print_given(&f->model, "as the model has it");
+    print_given(&f->unused, "no effect on the weights");
+    print_given(&f->optimizer,
+                optimizer ? "set in the written optimizer" : "no effect on the written files");
+    print_given(&f->model, "agrees with the model");
     print_given(&f->dtypes, "weights are written in that dtype");
     return OK;
 }

@@ -1,7 +1,9 @@
-/* training_flags.h - flags of Megatron's training scripts, which users paste into ferry convert.
+/* training_flags.h - flags of Megatron's training scripts, which users paste
+ * into ferry convert.
  *
- * Flags that describe the model are compared with the model. Those of the optimizer are what it is
- * written with, if its states are. Others change nothing, and a note names them. */
+ * Flags of the model are compared with the model. Flags of the optimizer set
+ * the written training state, if its states are written. Others change nothing,
+ * and a note names them. */
 #ifndef FERRY_CONVERT_CLI_TRAINING_FLAGS_H
 #define FERRY_CONVERT_CLI_TRAINING_FLAGS_H
 
@@ -15,15 +17,16 @@ struct training_flags {
 extern const struct arg training_args[];
 enum { NUM_TRAINING_ARGS = 144 };
 
-/* ERR_USAGE with both values if a flag contradicts the model or the dtype of the written weights
- * (`dtype` if casts, else as stored). Prints the accepted flags on stderr unless quiet. optimizer:
- * whether its states are written. */
+/* ERR_USAGE, with both values, if a flag contradicts the model or the dtype of
+ * the written weights (`dtype` if casts, else as stored). Prints the accepted
+ * flags on stderr unless quiet. optimizer: whether optimizer states are
+ * written. */
 MUST_CHECK enum status training_flags_check(const struct training_flags *f,
                                             const struct checkpoint *c, bool casts,
                                             enum dtype dtype, bool optimizer, bool quiet,
                                             struct error *err);
-/* What the flags give to complete the training state. ERR_USAGE if a value is no number, or one
- * counts iterations and --global-batch-size is not given. */
+/* Values of the flags, to complete the training state. ERR_USAGE if a value is
+ * not a number, or if it counts iterations without --global-batch-size. */
 MUST_CHECK enum status training_flags_given(const struct training_flags *f,
                                             struct training_given *out, struct error *err);
 

@@ -12,11 +12,10 @@ static void digest_text(struct strbuf *out, const struct tensor_digest *d)
     if (d)
         digest_print(out, d);
     else
-        strbuf_add_text(out, "not there");
+        strbuf_add_text(out, "nothing");
 }
 
-/* Leaves out weights that were not written, where their masters were: whoever reads the files makes
- * them of these (stage 3 of ZeRO). */
+/* Leaves out weights that the reader made from written masters (ZeRO stage 3). */
 static size_t leave_made_weights(struct tensor_digest *found, size_t count,
                                  const struct tensor_digest *wrote, size_t num_wrote)
 {
@@ -37,7 +36,8 @@ static size_t leave_made_weights(struct tensor_digest *found, size_t count,
     return kept;
 }
 
-/* The number of names whose digests differ. Both lists are sorted by name. */
+/* Prints and counts the names whose digests differ. Both lists are sorted by
+ * name. */
 static size_t list_differences(const struct tensor_digest *wrote, size_t num_wrote,
                                const struct tensor_digest *found, size_t num_found)
 {
@@ -58,9 +58,9 @@ static size_t list_differences(const struct tensor_digest *wrote, size_t num_wro
     return bad;
 }
 
-static enum status compare(const struct plan *p, const struct carry_result *results,
-                           const struct checkpoint *c, const struct digest_options *o,
-                           struct error *err)
+static enum status compare_digests(const struct plan *p, const struct copy_result *results,
+                                   const struct checkpoint *c, const struct digest_options *o,
+                                   struct error *err)
 {
     struct arena a;
     struct strbuf text = {0};
@@ -78,11 +78,11 @@ static enum status compare(const struct plan *p, const struct carry_result *resu
     strbuf_release(&text);
     arena_release(&a);
     if (!bad) return st;
-    return fail(err, ERR_IO, "%s: %zu tensors read back differ from what was written", c->path,
-                bad);
+    return fail(err, ERR_IO, "%s: %zu tensor%s read back differ%s from the written data", c->path,
+                bad, bad == 1 ? "" : "s", bad == 1 ? "s" : "");
 }
 
-enum status verify_written(const struct plan *p, const struct carry_result *results,
+enum status verify_written(const struct plan *p, const struct copy_result *results,
                            const char *folder, const struct source_options *o,
                            const struct model_maps *maps, const struct digest_options *d,
                            struct error *err)
@@ -92,7 +92,7 @@ enum status verify_written(const struct plan *p, const struct carry_result *resu
     options.has_ckpt_step = false; /* an option of the source, not of the written files */
     options.casts = false;
     enum status st = source_open(&c, folder, &options, maps, err);
-    if (!st) st = compare(p, results, &c, d, err);
+    if (!st) st = compare_digests(p, results, &c, d, err);
     checkpoint_release(&c);
     return st;
 }

@@ -10,12 +10,12 @@ static const char separator = '\x1f';
 
 /* ---- paths ---- */
 
-/* A path cut from its end: its last three keys, as many as there are. */
+/* The last three keys of a path, or as many as there are. */
 struct tail {
     const char *begin[3]; /* [0]: the last */
     size_t length[3];
     unsigned count;
-    size_t above[3]; /* bytes of the path in front of each, without the separator */
+    size_t above[3]; /* bytes of the path before each, without the separator */
 };
 
 static struct tail tail_of(const char *path)

@@ -20,7 +20,7 @@ static bool has_name(const char *folder, const char *glob)
     return found;
 }
 
-/* Whether it has whole safetensors files, as a model has them. */
+/* Whether it has whole safetensors files, as a model has. */
 static bool has_whole_files(const char *folder)
 {
     struct arena a;
@@ -38,7 +38,7 @@ bool dcp_folder_matches(const char *folder)
            (dcp_has_shards(folder) && !has_whole_files(folder));
 }
 
-/* Whether the text is in .metadata, which has names as they are. */
+/* Whether .metadata, which has names uncompressed, has the text. */
 static bool metadata_has(const char *folder, const char *text)
 {
     struct arena a;

@@ -1,14 +1,14 @@
-/* dcp_folder.h - the folders that torch.distributed.checkpoint writes: of .distcp files, or of
+/* dcp_folder.h - folders of torch.distributed.checkpoint: .distcp files, or
  * safetensors files. */
 #ifndef FERRY_CONVERT_DCP_FOLDER_H
 #define FERRY_CONVERT_DCP_FOLDER_H
 
 #include "formats/stored.h"
 
-/* Whether the folder has .metadata, that of a save that did not finish, or shards of safetensors
- * without whole files beside them. */
+/* Whether the folder has .metadata (also of an unfinished save), or safetensors
+ * shards without whole files. */
 bool dcp_folder_matches(const char *folder);
-/* Whether its .metadata has torchtitan's names; Megatron's. */
+/* Whether .metadata has torchtitan's names; Megatron's names. */
 bool dcp_folder_is_titan(const char *folder);
 bool dcp_folder_is_megatron(const char *folder);
 /* Adds its tensors and objects to s. */

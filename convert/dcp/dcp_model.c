@@ -16,15 +16,15 @@
 
 static const char step_key[] = "step";
 
-/* A setting of a group, and where it is read from. */
+/* A group's setting and its place. */
 struct setting {
     const struct dcp_entry *entry;
-    size_t at;      /* of stored.objects, or of stored.tensors */
-    bool is_tensor; /* a learning rate may be one */
+    size_t at;      /* in stored.objects or stored.tensors */
+    bool is_tensor; /* a learning rate may be a tensor */
     uint64_t number;
 };
 
-/* The updates that a parameter's states have seen, by its name. */
+/* Updates that each parameter's states have seen, by name. */
 struct steps {
     struct map names;
     const char **order;
@@ -40,7 +40,7 @@ struct taking {
     struct steps steps;
     struct setting *settings;
     size_t num_settings, settings_capacity;
-    const char **unread; /* objects that are not read */
+    const char **unread; /* names of objects that are not read */
     size_t num_unread, unread_capacity;
     bool unwrapped;
     bool has_groups;
@@ -75,7 +75,7 @@ static double number_in(enum dtype dtype, const void *bytes)
     return x;
 }
 
-/* The number in a tensor of one element; NaN: it has another count, or is of no such dtype. */
+/* The number in a tensor of one element; NaN: another count or dtype. */
 static enum status stored_number(const struct checkpoint *c, const struct stored_tensor *t,
                                  double *out, struct error *err)
 {
@@ -92,8 +92,8 @@ static enum status stored_number(const struct checkpoint *c, const struct stored
 
 /* ---- objects ---- */
 
-/* Only a file that cannot be read at all is a failure: *out is NULL where the object makes no
- * sense. */
+/* Fails only if the file cannot be read; *out is NULL for an object that cannot
+ * be parsed. */
 static enum status read_object(struct checkpoint *c, const struct stored_object *o,
                                struct value **out, struct error *err)
 {
@@ -144,7 +144,7 @@ static const char *last_key(const char *below)
     return dot ? dot + 1 : below;
 }
 
-/* The only subtree of this last key; NULL: there are none or several. */
+/* The only subtree with this last key; NULL: none or several. */
 static const char *only_subtree(const struct subtrees *all, const char *key)
 {
     const char *found = NULL;
@@ -163,7 +163,7 @@ static enum status choose_subtree(struct taking *x, const struct subtrees *all, 
     const char **names = arena_array(a, all->count, sizeof *names);
     size_t num_names = 0;
     if (!all->count)
-        return fail(err, ERR_UNSUPPORTED, "%s: no tensor in it is a parameter", x->c->path);
+        return fail(err, ERR_UNSUPPORTED, "%s: it has no parameter tensors", x->c->path);
     if (all->count == 1) x->below = all->items[0].below;
     for (size_t i = 0; i < COUNT(keys) && !x->below; i++)
         x->below = only_subtree(all, keys[i]);
@@ -173,10 +173,10 @@ static enum status choose_subtree(struct taking *x, const struct subtrees *all, 
     }
     if (!x->below)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: tensors lie below several keys, and none of them is \"model\": %s",
-                    x->c->path, some_of(a, names, num_names));
+                    "%s: tensors below several keys, none of them \"model\": %s", x->c->path,
+                    some_of(a, names, num_names));
     if (num_names)
-        checkpoint_note(x->c, "tensors below other keys than %s are not read: %s",
+        checkpoint_note(x->c, "only tensors below %s are read, not those below: %s",
                         *x->below ? x->below : "(top)", some_of(a, names, num_names));
     return OK;
 }
@@ -193,26 +193,26 @@ static enum status find_model(struct taking *x, struct error *err)
     return st;
 }
 
-/* ---- own tensors ---- */
+/* ---- native tensors ---- */
 
-static enum status add_own(struct taking *x, const struct dcp_entry *e,
-                           const struct stored_tensor *t, struct error *err)
+static enum status add_entry_parts(struct taking *x, const struct dcp_entry *e,
+                                   const struct stored_tensor *t, struct error *err)
 {
     struct catalog *all = &x->c->catalog;
     const char *state = e->kind == DCP_STATE ? e->key : NULL;
     const struct titan_names none = {0};
     struct titan_part parts[3];
-    struct own_tensor *own;
+    struct native_tensor *native;
     size_t count;
     TRY(titan_to_hf(x->titan ? x->titan : &none, &x->c->arena, e->name, t->num_dims, t->shape,
                     parts, &count, err));
     for (size_t i = 0; i < count; i++) {
         const struct titan_part *p = &parts[i];
-        if (catalog_find_own(all, p->name, state))
-            return fail(err, ERR_CORRUPT, "%s: %s is there twice: the second is %s", x->c->path,
+        if (catalog_find_native(all, p->name, state))
+            return fail(err, ERR_CORRUPT, "%s: %s is stored twice; the second is %s", x->c->path,
                         p->name, t->name);
-        TRY(catalog_add_own(all, p->name, state, t->dtype, p->num_dims, p->shape, &own, err));
-        TRY(catalog_add_own_part(all, own, t, &p->pair, err));
+        TRY(catalog_add_native(all, p->name, state, t->dtype, p->num_dims, p->shape, &native, err));
+        TRY(catalog_add_native_part(all, native, t, &p->pair, err));
     }
     return OK;
 }
@@ -231,13 +231,13 @@ static void add_step(struct taking *x, const char *name, double step)
     *ARENA_PUSH(a, s->order, s->count, s->order_capacity) = name;
 }
 
-static enum status add_state(struct taking *x, const struct dcp_entry *e,
-                             const struct stored_tensor *t, struct error *err)
+static enum status add_dcp_state(struct taking *x, const struct dcp_entry *e,
+                                 const struct stored_tensor *t, struct error *err)
 {
     struct optimizer_info *o = &x->c->training.optimizer;
     double step = NAN;
     o->present = true;
-    o->kind = "of torch.optim";
+    o->kind = "torch.optim";
     o->size_bytes += stored_tensor_bytes(t);
     if (strcmp(e->key, step_key) == 0) {
         TRY(stored_number(x->c, t, &step, err));
@@ -245,7 +245,7 @@ static enum status add_state(struct taking *x, const struct dcp_entry *e,
         return OK;
     }
     add_step(x, e->name, NAN);
-    return add_own(x, e, t, err);
+    return add_entry_parts(x, e, t, err);
 }
 
 static void add_setting(struct taking *x, const struct dcp_entry *e, size_t at, bool is_tensor)
@@ -266,9 +266,9 @@ static enum status take_tensors(struct taking *x, struct error *err)
         if (e->kind == DCP_SETTING)
             add_setting(x, e, i, true);
         else if (e->kind == DCP_STATE)
-            TRY(add_state(x, e, t, err));
+            TRY(add_dcp_state(x, e, t, err));
         else if (strcmp(e->below, x->below) == 0)
-            TRY(add_own(x, e, t, err));
+            TRY(add_entry_parts(x, e, t, err));
         else
             c->num_ignored++;
     }
@@ -277,7 +277,7 @@ static enum status take_tensors(struct taking *x, struct error *err)
 
 /* ---- groups ---- */
 
-/* The settings of a group together, those of a parameter in the order of their keys. */
+/* Keeps a group's settings together, a parameter's in the order of keys. */
 static int by_group(const void *a, const void *b)
 {
     const struct setting *x = a, *y = b;
@@ -307,7 +307,7 @@ static enum status setting_value(struct taking *x, const struct setting *s, stru
     return OK;
 }
 
-/* The dict of the group whose settings begin at [i]; *i moves behind them. */
+/* The dict of the group whose settings begin at [i]; moves *i behind them. */
 static enum status group_dict(struct taking *x, size_t *i, struct value **out, struct error *err)
 {
     const struct setting *first = &x->settings[*i];
@@ -322,8 +322,8 @@ static enum status group_dict(struct taking *x, size_t *i, struct value **out, s
     return OK;
 }
 
-/* Adds a parameter to the group that was added last, under its own names. */
-static enum status add_param(struct taking *x, const char *name, struct error *err)
+/* Adds a parameter, by its native names, to the group added last. */
+static enum status add_group_param(struct taking *x, const char *name, struct error *err)
 {
     const struct titan_names none = {0};
     struct titan_part parts[3];
@@ -335,7 +335,7 @@ static enum status add_param(struct taking *x, const char *name, struct error *e
     return OK;
 }
 
-/* Adds a group that lists its parameters; numbers in the list name none. */
+/* Adds a group that lists its parameters; ignores numbers in the list. */
 static enum status add_listing_group(struct taking *x, const struct value *dict, struct error *err)
 {
     const struct value *params = value_get(dict, "params");
@@ -344,7 +344,7 @@ static enum status add_listing_group(struct taking *x, const struct value *dict,
     if (!params || (params->kind != VALUE_LIST && params->kind != VALUE_TUPLE)) return OK;
     for (uint32_t i = 0; i < params->count; i++) {
         const char *name = value_as_text(params->items[i]);
-        if (name) TRY(add_param(x, name_without_wrappers(&x->c->arena, name), err));
+        if (name) TRY(add_group_param(x, name_without_wrappers(&x->c->arena, name), err));
     }
     return OK;
 }
@@ -361,7 +361,8 @@ struct merging {
     struct map texts;
 };
 
-static void merge(struct merging *m, struct arena *a, const struct value *dict, const char *name)
+static void merge_settings(struct merging *m, struct arena *a, const struct value *dict,
+                           const char *name)
 {
     struct strbuf text = {0};
     size_t at = m->count;
@@ -379,7 +380,7 @@ static enum status add_merged(struct taking *x, const struct merging *m, struct 
         x->has_groups = true;
         TRY(torch_groups_add(x->c, m->groups[g].dict, NULL, NULL, err));
         for (size_t i = 0; i < m->groups[g].count; i++)
-            TRY(add_param(x, m->groups[g].names[i], err));
+            TRY(add_group_param(x, m->groups[g].names[i], err));
     }
     return OK;
 }
@@ -394,12 +395,12 @@ static enum status take_settings(struct taking *x, struct merging *m, struct err
         if (e->numbered)
             TRY(add_listing_group(x, dict, err));
         else
-            merge(m, &x->c->arena, dict, e->name);
+            merge_settings(m, &x->c->arena, dict, e->name);
     }
     return add_merged(x, m, err);
 }
 
-/* The object of a list of groups. */
+/* Adds the groups of an object that lists them. */
 static enum status take_groups(struct taking *x, const struct stored_object *o, struct error *err)
 {
     struct value *list;
@@ -442,13 +443,14 @@ static enum status take_objects(struct taking *x, struct error *err)
     return st;
 }
 
-/* Where no group is known, all parameters with states are one of which nothing else is. */
+/* Without any group, all parameters with states form a group without
+ * settings. */
 static enum status make_group(struct taking *x, struct error *err)
 {
     if (x->has_groups || !x->steps.count) return OK;
     TRY(torch_groups_add(x->c, NULL, NULL, NULL, err));
     for (size_t i = 0; i < x->steps.count; i++)
-        TRY(add_param(x, x->steps.order[i], err));
+        TRY(add_group_param(x, x->steps.order[i], err));
     return OK;
 }
 
@@ -476,8 +478,9 @@ static enum status take_all(struct taking *x, struct error *err)
     TRY(take_objects(x, err));
     TRY(make_group(x, err));
     if (x->unwrapped)
-        checkpoint_note(x->c, "names of wrappers (_orig_mod, _checkpoint_wrapped_module, "
-                              "_fsdp_wrapped_module, module) are taken from the parameters' names");
+        checkpoint_note(x->c,
+                        "wrapper names (_orig_mod, _checkpoint_wrapped_module, "
+                        "_fsdp_wrapped_module, module) are stripped from the parameters' names");
     if (x->num_unread && !x->titan)
         checkpoint_note(x->c, "other parts of the run are not read: %s",
                         some_of(&x->c->arena, x->unread, x->num_unread));

@@ -1,4 +1,4 @@
-/* format_dcp.c - the rows of DCP folders. */
+/* format_dcp.c - rows of DCP formats. */
 #include "common/count.h"
 #include "convert/format.h"
 

@@ -1,6 +1,6 @@
-/* source_dcp.c - reads DCP folders of FSDP: one folder of model and optimizer under keys of the
- * user's, or accelerate's two, pytorch_model_fsdp_0 and optimizer_0, beside each other
- * (accelerate/utils/fsdp_utils.py). */
+/* source_dcp.c - reads FSDP's DCP folders: one folder of model and optimizer
+ * under the user's keys, or accelerate's sibling folders pytorch_model_fsdp_0
+ * and optimizer_0 (accelerate/utils/fsdp_utils.py). */
 #include <fnmatch.h>
 #include <string.h>
 
@@ -29,8 +29,9 @@ static bool matches_dcp(const char *path, const struct source_options *o)
     return matches;
 }
 
-/* The other of accelerate's two folders if `folder` is one of them; NULL: there is none. */
-static const char *beside(struct arena *a, const char *folder, const char *one, const char *other)
+/* The sibling of `folder` if it is one of accelerate's two; NULL: none. */
+static const char *folder_beside(struct arena *a, const char *folder, const char *one,
+                                 const char *other)
 {
     if (strcmp(path_base(a, folder), one)) return NULL;
     const char *path = path_join(a, path_parent(a, folder), other);
@@ -42,8 +43,8 @@ static enum status open_folders(struct checkpoint *c, struct error *err)
     struct arena *a = &c->arena;
     const char *inner = path_join(a, c->path, accelerate_model), *other = NULL;
     if (!dcp_folder_matches(c->path) && dcp_folder_matches(inner)) c->folder = inner;
-    if (!other) other = beside(a, c->folder, accelerate_model, accelerate_optimizer);
-    if (!other) other = beside(a, c->folder, accelerate_optimizer, accelerate_model);
+    if (!other) other = folder_beside(a, c->folder, accelerate_model, accelerate_optimizer);
+    if (!other) other = folder_beside(a, c->folder, accelerate_optimizer, accelerate_model);
     TRY(dcp_folder_open(&c->catalog.stored, c->folder, err));
     return other ? dcp_folder_open(&c->catalog.stored, other, err) : OK;
 }
@@ -53,7 +54,7 @@ static enum status open_dcp(struct checkpoint *c, const struct source_options *o
 {
     struct naming_import import;
     if (o->has_ckpt_step)
-        return fail(err, ERR_USAGE, "%s: --ckpt-step: a folder of FSDP has no iterations", c->path);
+        return fail(err, ERR_USAGE, "%s: --ckpt-step: an FSDP folder has no iterations", c->path);
     c->folder = c->path;
     TRY(open_folders(c, err));
     const char *const folders[] = {c->folder, path_parent(&c->arena, c->folder), NULL};

@@ -1,8 +1,11 @@
 /* source_torchtitan.c - reads checkpoints of torchtitan.
  *
- *   ROOT/step-N/.metadata, *.distcp   parameters at the top, by torchtitan's names; "optimizer"
- * with flattened states; train_state, lr_scheduler, dataloader ROOT/step-N, *.safetensors the last
- * step of a run that saves it for Hugging Face: weights under Hugging Face's names
+ *   ROOT/step-N/.metadata, *.distcp
+ *       parameters at the top, by torchtitan's names; "optimizer" with flattened
+ *       states; train_state, lr_scheduler, dataloader
+ *   ROOT/step-N, *.safetensors
+ *       the last step of a run that saves it for Hugging Face: weights under
+ *       Hugging Face's names
  *
  * A step is complete if it has .metadata or model.safetensors.index.json
  * (torchtitan/components/checkpointer/dcp.py:_find_load_step). */
@@ -33,13 +36,13 @@ static bool number_of_step(const char *name, uint64_t *number)
     return text_skip_prefix(&name, "step-") && parse_u64(name, number);
 }
 
-static bool is_complete(struct arena *a, const char *folder)
+static bool step_is_complete(struct arena *a, const char *folder)
 {
     return path_is_file(path_join(a, folder, ".metadata")) ||
            path_is_file(path_join(a, folder, "model.safetensors.index.json"));
 }
 
-/* Finds the wanted step in a root, or the last complete one (wanted NULL); false: there is none. */
+/* Finds a root's wanted step, or (wanted NULL) its last complete one. */
 static bool find_step(struct arena *a, const char *root, const uint64_t *wanted, struct step *out)
 {
     struct name_list names;
@@ -48,7 +51,7 @@ static bool find_step(struct arena *a, const char *root, const uint64_t *wanted,
     for (size_t i = 0; i < names.count; i++) {
         uint64_t number;
         const char *folder = path_join(a, root, names.names[i]);
-        if (!number_of_step(names.names[i], &number) || !is_complete(a, folder)) continue;
+        if (!number_of_step(names.names[i], &number) || !step_is_complete(a, folder)) continue;
         if (wanted ? number != *wanted : found && number < out->number) continue;
         *out = (struct step){folder, number, true};
         found = true;
@@ -75,23 +78,22 @@ static enum status choose_step(struct checkpoint *c, const struct source_options
     struct arena *a = &c->arena;
     const uint64_t *wanted = o->has_ckpt_step ? &o->ckpt_step : NULL;
     *step = (struct step){.folder = c->path};
-    if (is_complete(a, c->path)) {
+    if (step_is_complete(a, c->path)) {
         step->numbered = number_of_step(path_base(a, c->path), &step->number);
         if (!wanted || (step->numbered && step->number == *wanted)) return OK;
-        return fail(err, ERR_USAGE, "%s: --ckpt-step %" PRIu64 ": this is one step", c->path,
-                    *wanted);
+        return fail(err, ERR_USAGE, "%s: --ckpt-step %" PRIu64 ": the path is a single step",
+                    c->path, *wanted);
     }
     if (find_step(a, c->path, wanted, step)) return OK;
-    if (wanted) return fail(err, ERR_IO, "%s: it has no complete step-%" PRIu64, c->path, *wanted);
+    if (wanted) return fail(err, ERR_IO, "%s: no complete step-%" PRIu64, c->path, *wanted);
     return fail(err, ERR_UNSUPPORTED,
-                "%s: no step-N in it is complete: none has .metadata or "
-                "model.safetensors.index.json",
+                "%s: no complete step-N: none has .metadata or model.safetensors.index.json",
                 c->path);
 }
 
 /* ---- the run ---- */
 
-static void read_run(struct checkpoint *c, const struct step *step)
+static void read_train_state(struct checkpoint *c, const struct step *step)
 {
     int64_t number;
     struct training *run = &c->training.run;
@@ -107,19 +109,17 @@ static void note_dataloader(struct checkpoint *c)
     size_t count = 0;
     for (size_t i = 0; i < c->catalog.stored.num_objects; i++)
         count += text_starts_with(c->catalog.stored.objects[i].name, "dataloader.");
-    if (count)
-        checkpoint_note(c, "the state of the dataloader is kept by conversions to torchtitan only");
+    if (count) checkpoint_note(c, "only conversions to torchtitan copy the dataloader's state");
 }
 
-/* Without a config nothing says which rows of wqkv are whose. */
+/* Without a config, rows of wqkv cannot be assigned to q, k and v. */
 static void check_fused(struct checkpoint *c)
 {
-    for (size_t i = 0; i < c->catalog.num_own && !c->family; i++)
-        if (c->catalog.own[i].state && text_ends_with(c->catalog.own[i].name, fused_state))
+    for (size_t i = 0; i < c->catalog.num_native && !c->family; i++)
+        if (c->catalog.native[i].state && text_ends_with(c->catalog.native[i].name, fused_state))
             states_unread(c,
-                          "%s has q, k and v as one, and only a config.json says how: --hf-config "
-                          "DIR gives one",
-                          c->catalog.own[i].name);
+                          "%s fuses q, k and v; splitting it takes a config.json: --hf-config DIR",
+                          c->catalog.native[i].name);
 }
 
 static enum status open_weights(struct checkpoint *c, const struct titan_names *names,
@@ -143,7 +143,7 @@ static enum status open_torchtitan(struct checkpoint *c, const struct source_opt
     TRY(hf_model_describe(c, o, maps, folders, false, &import, err));
     TRY(titan_names_init(&names, c, err));
     TRY(open_weights(c, &names, err));
-    read_run(c, &step);
+    read_train_state(c, &step);
     note_dataloader(c);
     check_fused(c);
     return hf_model_import(&import, err);

@@ -1,14 +1,16 @@
-/* target_dcp.c - writes DCP folders, for FSDP and for torchtitan.
+/* target_dcp.c - writes DCP folders for FSDP and torchtitan.
  *
- *   __R_0.distcp   the items of data parallel rank R: its rows of each tensor, as Shard(0) cuts
- *                  them (ceil(rows / ranks) each; later ranks have fewer, or none)
+ *   __R_0.distcp   items of data parallel rank R: its rows of each tensor, as
+ *                  Shard(0) splits them: ceil(rows / ranks) each; later ranks
+ *                  have fewer, or none
  *   .metadata      the place of each item
  *
  * FSDP's keys are those of {"model": ..., "optim": ...}
- * (torch/distributed/checkpoint/state_dict.py: get_state_dict), torchtitan's those of
- * torchtitan/components/checkpointer/dcp.py. The weights of FSDP are its fp32 masters: where the
- * source has these beside narrower weights, they are written as the weights. Objects, and the step
- * of each parameter, are in the file of rank 0; equal ones share an item. */
+ * (torch/distributed/checkpoint/state_dict.py: get_state_dict), torchtitan's
+ * those of torchtitan/components/checkpointer/dcp.py. FSDP's weights are fp32
+ * masters: where the source has masters beside narrower weights, they are
+ * written as the weights. Rank 0's file holds objects and the step of each
+ * parameter; equal ones share an item. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -20,7 +22,7 @@
 #include "convert/dcp_items.h"
 #include "convert/format.h"
 #include "convert/hf/hf_model.h"
-#include "convert/own_outputs.h"
+#include "convert/native_outputs.h"
 #include "convert/record.h"
 #include "convert/states.h"
 #include "convert/torch_groups.h"
@@ -28,11 +30,9 @@
 #include "formats/torch.h"
 
 enum { MAX_DP = 1 << 16 };
-enum {
-    MAX_SHARED_BYTES = 1 << 16
-}; /* longer texts of values are not compared: no item is shared */
+enum { MAX_SHARED_BYTES = 1 << 16 }; /* longer texts are not compared, so share no item */
 
-/* A tensor of the checkpoint, and the own outputs that have elements of it. */
+/* A tensor of the checkpoint, and the native outputs with elements of it. */
 struct dcp_out {
     const char *name, *path;
     enum dtype dtype;
@@ -40,8 +40,8 @@ struct dcp_out {
     const uint64_t *shape;
     uint64_t numel, filled;
     struct out_run {
-        size_t own;       /* of own_outputs.out */
-        struct pair pair; /* a: in the own tensor, b: in this one */
+        size_t native;    /* of native_outputs.out */
+        struct pair pair; /* a: in the native tensor, b: in this one */
     } * runs;
     size_t num_runs, runs_capacity;
     struct dcp_chunk *chunks;
@@ -50,13 +50,14 @@ struct dcp_out {
 
 struct rank_file {
     const struct dcp_target *x;
-    uint32_t file; /* of the plan; UINT32_MAX: the rank has nothing */
+    uint32_t file; /* in the plan; UINT32_MAX: none */
     uint64_t bytes;
     struct dcp_item *items;
     size_t num_items, items_capacity;
 };
 
-/* An object, or a number as a tensor, whose archive is part of dcp_target.small. */
+/* An object, or a number as a tensor; its archive is part of
+ * dcp_target.small. */
 struct small {
     const char *name, *path;
     bool is_number;
@@ -68,7 +69,7 @@ struct dcp_target {
     bool titan, flatten, fused;
     struct titan_names names;
     const char *optim_key; /* "": states at the top */
-    struct own_outputs own;
+    struct native_outputs native;
     struct dcp_out *out;
     size_t num_out, out_capacity;
     struct map out_names;
@@ -76,9 +77,9 @@ struct dcp_target {
     struct rank_file *ranks; /* [dp] */
     struct small *smalls;
     size_t num_smalls, smalls_capacity;
-    struct strbuf small;    /* the first bytes of rank 0's file */
-    struct map small_texts; /* text of an archive's value -> index of the first of smalls */
-    cJSON *config;          /* made here; NULL: the source's is copied */
+    struct strbuf small;    /* first bytes of rank 0's file */
+    struct map small_texts; /* text of a value -> first index in smalls */
+    cJSON *config;          /* made here; NULL: copies the source's */
 };
 
 /* ---- names ---- */
@@ -88,7 +89,7 @@ static const char *joined(struct arena *a, const char *key, const char *rest, ch
     return *key ? arena_printf(a, "%s%c%s", key, between, rest) : rest;
 }
 
-/* Keys of a name and of its path. */
+/* A tensor's name and its path of keys. */
 struct key {
     const char *name, *path;
 };
@@ -100,7 +101,8 @@ static struct key parameter_key(const struct dcp_target *x, const char *fqn)
     return (struct key){joined(a, model, fqn, '.'), joined(a, model, fqn, '\x1f')};
 }
 
-/* "state" or "param_groups", then the parameter or the number of the group, then the key. */
+/* "state" or "param_groups", then the parameter or group number, then the
+ * key. */
 static struct key optim_key(const struct dcp_target *x, const char *what, const char *of,
                             const char *key)
 {
@@ -113,15 +115,17 @@ static struct key optim_key(const struct dcp_target *x, const char *what, const 
 
 /* ---- tensors ---- */
 
-static enum status add_output(void *context, const struct own_output *own, struct error *err)
+static enum status add_dcp_output(void *context, const struct native_output *native,
+                                  struct error *err)
 {
     struct dcp_target *x = context;
-    const char *name = own->name;
-    if (own->state) name = arena_printf(&x->t->plan.arena, "%s\x1f%s", own->state, own->name);
-    return own_outputs_add(&x->own, name, own, NULL, err);
+    const char *name = native->name;
+    if (native->state)
+        name = arena_printf(&x->t->plan.arena, "%s\x1f%s", native->state, native->name);
+    return native_outputs_add(&x->native, name, native, NULL, err);
 }
 
-/* The tensor of this key; adds it first. */
+/* Index of the tensor of this key; adds it if needed. */
 static size_t out_of(struct dcp_target *x, const struct key *key, enum dtype dtype,
                      const struct titan_part *part)
 {
@@ -140,28 +144,29 @@ static size_t out_of(struct dcp_target *x, const struct key *key, enum dtype dty
     return at;
 }
 
-/* Sets the name in the checkpoint of the parameter that an own tensor is, or is a state of. */
-static enum status place_own(struct dcp_target *x, const struct out_tensor *o, bool fused,
-                             struct titan_part *part, struct error *err)
+/* Sets the checkpoint's name of a native tensor's parameter. */
+static enum status place_native(struct dcp_target *x, const struct out_tensor *o, bool fused,
+                                struct titan_part *part, struct error *err)
 {
     struct titan_names none = {0};
-    return titan_from_hf(x->titan ? &x->names : &none, &x->t->plan.arena, o->own_name, fused,
+    return titan_from_hf(x->titan ? &x->names : &none, &x->t->plan.arena, o->native_name, fused,
                          o->num_dims, o->shape, part, err);
 }
 
 static enum status add_out(struct dcp_target *x, size_t i, struct error *err)
 {
-    const struct out_tensor *o = &x->own.out.items[i];
+    const struct out_tensor *o = &x->native.out.items[i];
     struct arena *a = &x->t->plan.arena;
     struct titan_part part;
-    TRY(place_own(x, o, x->fused && o->state, &part, err));
+    TRY(place_native(x, o, x->fused && o->state, &part, err));
     const struct key key =
         o->state ? optim_key(x, "state", part.name, o->state) : parameter_key(x, part.name);
     const size_t at = out_of(x, &key, o->dtype, &part);
     struct dcp_out *out = &x->out[at];
     if (out->dtype != o->dtype)
-        return fail(err, ERR_UNSUPPORTED, "%s would be part %s, part %s; --no-optim leaves it out",
-                    out->name, dtype_infos[out->dtype].name, dtype_infos[o->dtype].name);
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: its parts have dtypes %s and %s; --no-optim leaves it out", out->name,
+                    dtype_infos[out->dtype].name, dtype_infos[o->dtype].name);
     *ARENA_PUSH(a, out->runs, out->num_runs, out->runs_capacity) = (struct out_run){i, part.pair};
     out->filled += o->numel;
     return OK;
@@ -169,14 +174,14 @@ static enum status add_out(struct dcp_target *x, size_t i, struct error *err)
 
 static enum status add_outs(struct dcp_target *x, struct error *err)
 {
-    TRY(own_outputs_check(&x->own, err));
-    for (size_t i = 0; i < x->own.out.count; i++)
+    TRY(native_outputs_check(&x->native, err));
+    for (size_t i = 0; i < x->native.out.count; i++)
         TRY(add_out(x, i, err));
     for (size_t i = 0; i < x->num_out; i++)
         if (x->out[i].filled != x->out[i].numel)
             return fail(err, ERR_UNSUPPORTED,
-                        "%s: of its %" PRIu64 " elements the source has %" PRIu64, x->out[i].name,
-                        x->out[i].numel, x->out[i].filled);
+                        "%s: the source has %" PRIu64 " of its %" PRIu64 " elements",
+                        x->out[i].name, x->out[i].filled, x->out[i].numel);
     return OK;
 }
 
@@ -193,18 +198,18 @@ static struct rank_file *file_of_rank(struct dcp_target *x, uint64_t rank)
 
 struct filling {
     struct dcp_target *x;
-    size_t own;
+    size_t native;
     uint32_t segment;
     const char *name;
 };
 
-/* p.a: element of the segment, p.b: in the own tensor. */
+/* p.a: element of the segment, p.b: of the native tensor. */
 static enum status fill_run(void *context, const struct pair *p, struct error *err)
 {
     const struct filling *f = context;
-    struct pair by_own = *p;
-    TRY(pair_turn(&by_own, f->name, err));
-    return own_outputs_fill(&f->x->own, f->own, &by_own, f->segment, err);
+    struct pair by_native = *p;
+    TRY(pair_turn(&by_native, f->name, err));
+    return native_outputs_fill(&f->x->native, f->native, &by_native, f->segment, err);
 }
 
 /* Plans elements [first, first + count) of a tensor for a segment. */
@@ -212,7 +217,7 @@ static enum status fill_chunk(struct dcp_target *x, const struct dcp_out *o, uin
                               uint64_t count, uint32_t segment, struct error *err)
 {
     for (size_t i = 0; i < o->num_runs; i++) {
-        struct filling f = {x, o->runs[i].own, segment, o->name};
+        struct filling f = {x, o->runs[i].native, segment, o->name};
         struct pair by_out = o->runs[i].pair;
         TRY(pair_turn(&by_out, o->name, err));
         TRY(pair_clip(&by_out, first, count, o->name, fill_run, &f, err));
@@ -220,7 +225,8 @@ static enum status fill_chunk(struct dcp_target *x, const struct dcp_out *o, uin
     return OK;
 }
 
-/* Adds rows [first, first + rows) of a tensor, all of it where it has no dimensions. */
+/* Adds rows [first, first + rows) of a tensor; all of a tensor without
+ * dimensions. */
 static enum status add_chunk(struct dcp_target *x, struct dcp_out *o, uint64_t rank, uint64_t first,
                              uint64_t rows, struct error *err)
 {
@@ -259,7 +265,8 @@ static enum status add_chunks(struct dcp_target *x, struct dcp_out *o, struct er
 
 /* ---- objects and numbers ---- */
 
-/* Adds an entry whose archive is [offset, end of small), or that of an equal value before. */
+/* Adds an entry whose archive is [offset, end of small), or that of an earlier
+ * equal value. */
 static void add_small(struct dcp_target *x, const struct key *key, bool is_number, uint64_t offset,
                       const char *text)
 {
@@ -274,8 +281,8 @@ static void add_small(struct dcp_target *x, const struct key *key, bool is_numbe
         (struct small){key->name, key->path, is_number, offset, length};
 }
 
-static enum status add_object(struct dcp_target *x, const struct key *key, const struct value *v,
-                              struct error *err)
+static enum status add_value_object(struct dcp_target *x, const struct key *key,
+                                    const struct value *v, struct error *err)
 {
     struct strbuf text = {0};
     const uint64_t offset = x->small.length;
@@ -291,8 +298,8 @@ static enum status add_object(struct dcp_target *x, const struct key *key, const
     return OK;
 }
 
-/* A tensor of F32 without dimensions. */
-static void add_number(struct dcp_target *x, const struct key *key, float number)
+/* Adds an F32 tensor without dimensions. */
+static void add_number_tensor(struct dcp_target *x, const struct key *key, float number)
 {
     struct torch_item layout;
     struct strbuf after = {0};
@@ -311,25 +318,25 @@ static void add_number(struct dcp_target *x, const struct key *key, float number
 
 /* ---- groups ---- */
 
-/* Whether a value is of numbers and texts only, as settings are. */
-static bool is_plain(const struct value *v, unsigned depth)
+/* Whether a value consists of numbers and texts, as settings do. */
+static bool is_setting(const struct value *v, unsigned depth)
 {
     const bool is_list = v->kind == VALUE_LIST || v->kind == VALUE_TUPLE;
     if (v->kind <= VALUE_TEXT) return true;
     if (!is_list || depth == 0) return false;
     for (uint32_t i = 0; i < v->count; i++)
-        if (!is_plain(v->items[i], depth - 1)) return false;
+        if (!is_setting(v->items[i], depth - 1)) return false;
     return true;
 }
 
-/* The settings of a group: the source's, then those that torch's AdamW has besides. */
+/* A group's settings: the source's, then the rest of torch's AdamW. */
 static struct value *settings_of(struct dcp_target *x, const struct torch_out_group *g)
 {
     struct arena *a = &x->t->plan.arena;
     struct torch_out_group made = *g;
-    made.own = NULL;
+    made.native = NULL;
     struct value *dict = torch_group_value(a, g), *more = torch_group_value(a, &made);
-    for (uint32_t i = 0; g->own && i < more->count; i++) {
+    for (uint32_t i = 0; g->native && i < more->count; i++) {
         const char *key = value_as_text(more->items[2 * i]);
         if (!value_get(dict, key)) value_dict_add(a, dict, key, more->items[2 * i + 1]);
     }
@@ -341,9 +348,9 @@ static enum status add_settings(struct dcp_target *x, const char *of, const stru
 {
     for (uint32_t i = 0; i < dict->count; i++) {
         const char *name = value_as_text(dict->items[2 * i]);
-        if (!name || !is_plain(dict->items[2 * i + 1], 4)) continue;
+        if (!name || !is_setting(dict->items[2 * i + 1], 4)) continue;
         const struct key key = optim_key(x, "param_groups", of, name);
-        TRY(add_object(x, &key, dict->items[2 * i + 1], err));
+        TRY(add_value_object(x, &key, dict->items[2 * i + 1], err));
     }
     return OK;
 }
@@ -351,19 +358,21 @@ static enum status add_settings(struct dcp_target *x, const char *of, const stru
 static void add_step(struct dcp_target *x, const char *fqn, double step)
 {
     const struct key key = optim_key(x, "state", fqn, "step");
-    add_number(x, &key, (float)(isnan(step) ? (double)x->t->training.step : step));
+    add_number_tensor(x, &key, (float)(isnan(step) ? (double)x->t->training.step : step));
 }
 
-/* The group's parameters, and for each its step; of the three that are wqkv the first counts. */
-static enum status add_group(struct dcp_target *x, size_t number, const struct torch_out_group *g,
-                             struct map *seen, struct error *err)
+/* Adds a group's parameters and their steps; of the three in wqkv, the first
+ * counts. */
+static enum status add_dcp_group(struct dcp_target *x, size_t number,
+                                 const struct torch_out_group *g, struct map *seen,
+                                 struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
     const struct value *dict = settings_of(x, g);
     struct value *params = value_list(a, VALUE_LIST, 0, NULL);
     for (size_t i = 0; i < g->num_params; i++) {
         struct titan_part part;
-        TRY(place_own(x, &x->own.out.items[g->params[i]], x->fused, &part, err));
+        TRY(place_native(x, &x->native.out.items[g->params[i]], x->fused, &part, err));
         if (!map_add(seen, part.name, number, NULL)) continue;
         value_append(a, params, value_text(a, part.name));
         add_step(x, part.name, g->steps[i]);
@@ -373,7 +382,7 @@ static enum status add_group(struct dcp_target *x, size_t number, const struct t
     const char *of = arena_printf(a, "%zu", number);
     const struct key key = optim_key(x, "param_groups", of, "params");
     TRY(add_settings(x, of, dict, err));
-    return add_object(x, &key, params, err);
+    return add_value_object(x, &key, params, err);
 }
 
 static enum status add_groups(struct dcp_target *x, struct error *err)
@@ -381,18 +390,18 @@ static enum status add_groups(struct dcp_target *x, struct error *err)
     struct torch_out_group *groups;
     struct map seen = {0};
     size_t count;
-    enum status st = torch_groups_plan(x->t, &x->own, &groups, &count, err);
+    enum status st = torch_groups_plan(x->t, &x->native, &groups, &count, err);
     for (size_t g = 0; g < count && !st; g++)
-        st = add_group(x, g, &groups[g], &seen, err);
+        st = add_dcp_group(x, g, &groups[g], &seen, err);
     map_release(&seen);
     return st;
 }
 
 /* ---- torchtitan's run ---- */
 
-static const uint64_t MAX_COPIED_BYTES = 1 << 28; /* a dataloader's state */
+static const uint64_t MAX_COPIED_BYTES = 1 << 28; /* of a dataloader's state */
 
-/* Copies an object of a torchtitan source as it is. */
+/* Copies an object of a torchtitan source unchanged. */
 static enum status copy_object(struct dcp_target *x, const struct stored_object *o,
                                struct error *err)
 {
@@ -400,7 +409,7 @@ static enum status copy_object(struct dcp_target *x, const struct stored_object 
     const uint64_t offset = x->small.length;
     const struct key key = {o->name, o->nested_path};
     if (offset > MAX_COPIED_BYTES || o->size_bytes > MAX_COPIED_BYTES - offset)
-        return fail(err, ERR_UNSUPPORTED, "%s has %" PRIu64 " bytes, which is too much", o->name,
+        return fail(err, ERR_UNSUPPORTED, "%s has %" PRIu64 " bytes, too many to copy", o->name,
                     o->size_bytes);
     struct stored_reader *r = stored_reader_create(s, 1);
     strbuf_add_repeated(&x->small, '\0', (size_t)o->size_bytes);
@@ -427,7 +436,7 @@ static enum status copy_objects(struct dcp_target *x, const char *prefix, bool *
     return OK;
 }
 
-static enum status add_run(struct dcp_target *x, struct error *err)
+static enum status add_titan_run(struct dcp_target *x, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
     const struct training *run = &x->t->training;
@@ -438,17 +447,17 @@ static enum status add_run(struct dcp_target *x, struct error *err)
     const int64_t iteration = (int64_t)x->t->options.iteration;
     bool copied;
     if (!x->t->num_states) return OK;
-    TRY(add_object(x, &step, value_int(a, iteration), err));
-    TRY(add_object(x, &tokens, value_int(a, (int64_t)run->consumed_tokens), err));
+    TRY(add_value_object(x, &step, value_int(a, iteration), err));
+    TRY(add_value_object(x, &tokens, value_int(a, (int64_t)run->consumed_tokens), err));
     TRY(copy_objects(x, "lr_scheduler", &copied, err));
-    if (!copied) TRY(add_object(x, &epoch, value_int(a, iteration), err));
+    if (!copied) TRY(add_value_object(x, &epoch, value_int(a, iteration), err));
     TRY(copy_objects(x, "dataloader", &copied, err));
-    return copied ? OK : add_object(x, &loader, value_none(a), err);
+    return copied ? OK : add_value_object(x, &loader, value_none(a), err);
 }
 
 /* ---- the plan ---- */
 
-static void set_fates(struct target *t, bool titan)
+static void set_dcp_outcomes(struct target *t, bool titan)
 {
     const struct training *had = &t->source->training.run;
     const bool same = t->source->format == t->format;
@@ -456,26 +465,26 @@ static void set_fates(struct target *t, bool titan)
     if (!t->num_states) return;
     for (unsigned p = 0; p < NUM_TRAINING_PARTS; p++)
         if (p != TRAINING_GROUPS && training_has(had, (enum training_part)p))
-            t->fates[p].fate = same ? FATE_CARRIED : FATE_TRANSLATED;
+            t->outcomes[p].outcome = same ? OUTCOME_COPIED : OUTCOME_TRANSLATED;
     for (size_t i = 0; i < COUNT(lost); i++)
         if (training_has(had, lost[i]))
-            t->fates[lost[i]] = (struct training_fate){
-                FATE_DROPPED, titan ? "torchtitan makes it of the run's config"
-                                    : "a DCP folder of FSDP has no place for it"};
+            t->outcomes[lost[i]] = (struct training_outcome){
+                OUTCOME_DROPPED, titan ? "torchtitan makes it from the run's config"
+                                       : "an FSDP folder cannot hold it"};
 }
 
-static enum status check_names(const struct dcp_target *x, struct error *err)
+static enum status check_titan_names(const struct dcp_target *x, struct error *err)
 {
     const struct checkpoint *c = x->t->source;
     const bool from_titan = c->format->has & FORMAT_FUSED_QKV;
     if (!c->names_alone || from_titan == x->titan) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "%s: only a config.json says how torchtitan's names and rows and Hugging Face's "
-                "become each other; --hf-config DIR gives one",
+                "%s: translating torchtitan's names and rows to or from Hugging Face's takes a "
+                "config.json: --hf-config DIR",
                 c->path);
 }
 
-/* The ranks of a source that is a DCP folder too, by its files; else 1. */
+/* The number of ranks of a DCP source, by its files; else 1. */
 static uint64_t ranks_of_source(const struct checkpoint *c)
 {
     const struct stored *s = &c->catalog.stored;
@@ -486,7 +495,7 @@ static uint64_t ranks_of_source(const struct checkpoint *c)
     return count ? count : 1;
 }
 
-static enum status begin(struct dcp_target *x, struct error *err)
+static enum status begin_dcp(struct dcp_target *x, struct error *err)
 {
     struct target *t = x->t;
     const struct target_options *o = &t->options;
@@ -495,19 +504,20 @@ static enum status begin(struct dcp_target *x, struct error *err)
     x->fused = x->titan && !o->split_qkv;
     x->optim_key = x->titan ? "optimizer" : o->optim_key ? o->optim_key : "optim";
     if (strcmp(x->optim_key, "model") == 0)
-        return fail(err, ERR_USAGE, "--optim-key model: that is the key of the weights");
+        return fail(err, ERR_USAGE, "--optim-key model: this key holds the weights");
     x->dp = o->dp ? o->dp : ranks_of_source(t->source);
     t->facts.dp = x->dp;
-    if (x->dp > MAX_DP) return fail(err, ERR_USAGE, "--dp %" PRIu64 ": at most %d", x->dp, MAX_DP);
+    if (x->dp > MAX_DP)
+        return fail(err, ERR_USAGE, "--dp %" PRIu64 " is too large, at most %d", x->dp, MAX_DP);
     x->ranks = arena_array(a, x->dp, sizeof *x->ranks);
     for (uint64_t r = 0; r < x->dp; r++)
         x->ranks[r] = (struct rank_file){.x = x, .file = UINT32_MAX};
     TRY(hf_model_check_export(t, err));
-    TRY(check_names(x, err));
+    TRY(check_titan_names(x, err));
     if (x->titan) TRY(titan_names_init(&x->names, t->source, err));
     TRY(hf_model_make_config(t, &x->config, err));
     TRY(target_take_trained(t, err));
-    set_fates(t, x->titan);
+    set_dcp_outcomes(t, x->titan);
     if (x->titan) {
         t->options.iteration = target_iteration(t);
         t->unit = arena_printf(a, "step-%" PRIu64, t->options.iteration);
@@ -546,13 +556,13 @@ static enum status plan_folder(struct target *t, bool titan, struct error *err)
     struct dcp_target *x = arena_alloc(&t->plan.arena, sizeof *x);
     x->t = t;
     x->titan = titan;
-    t->own = x;
-    own_outputs_init(&x->own, t);
-    TRY(begin(x, err));
-    TRY(hf_model_export(t, add_output, x, err));
+    t->state = x;
+    native_outputs_init(&x->native, t);
+    TRY(begin_dcp(x, err));
+    TRY(hf_model_export(t, add_dcp_output, x, err));
     TRY(add_outs(x, err));
     TRY(add_groups(x, err));
-    if (titan) TRY(add_run(x, err));
+    if (titan) TRY(add_titan_run(x, err));
     file_of_rank(x, 0)->bytes = x->small.length;
     for (size_t i = 0; i < x->num_out; i++)
         TRY(add_chunks(x, &x->out[i], err));
@@ -572,7 +582,7 @@ static enum status plan_torchtitan(struct target *t, struct error *err)
 
 /* ---- small files ---- */
 
-static struct dcp_tensor tensor_of(const struct dcp_out *o)
+static struct dcp_tensor dcp_tensor_of(const struct dcp_out *o)
 {
     return (struct dcp_tensor){.name = o->name,
                                .dtype = o->dtype,
@@ -583,7 +593,7 @@ static struct dcp_tensor tensor_of(const struct dcp_out *o)
                                .nested_path = o->path};
 }
 
-/* A tied head has the embedding's items. */
+/* Adds a tied head with the embedding's items. */
 static void add_tied_head(struct dcp_target *x, struct dcp_tensor *tensors, size_t *count)
 {
     const struct titan_names none = {0};
@@ -601,13 +611,13 @@ static void add_tied_head(struct dcp_target *x, struct dcp_tensor *tensors, size
     if (!map_get(&x->out_names, key.name, &at)) return;
     key = parameter_key(x, to.name);
     if (map_get(&x->out_names, key.name, NULL)) return;
-    tensors[*count] = tensor_of(&x->out[at]);
+    tensors[*count] = dcp_tensor_of(&x->out[at]);
     tensors[*count].name = key.name;
     tensors[(*count)++].nested_path = key.path;
 }
 
-/* A number in the file of rank 0. */
-static struct dcp_tensor number_of(struct dcp_target *x, const struct small *s)
+/* A number in rank 0's file. */
+static struct dcp_tensor dcp_number(struct dcp_target *x, const struct small *s)
 {
     struct dcp_chunk *chunk = arena_alloc(&x->t->plan.arena, sizeof *chunk);
     *chunk = (struct dcp_chunk){NULL, NULL, x->ranks[0].file, s->offset, s->length};
@@ -626,12 +636,12 @@ static enum status write_metadata(struct dcp_target *x, const char *folder, stru
     for (size_t i = 0; i < plan->num_files; i++)
         paths[i] = plan->files[i].path;
     for (size_t i = 0; i < x->num_out; i++)
-        tensors[num_tensors++] = tensor_of(&x->out[i]);
+        tensors[num_tensors++] = dcp_tensor_of(&x->out[i]);
     add_tied_head(x, tensors, &num_tensors);
     for (size_t i = 0; i < x->num_smalls; i++) {
         const struct small *s = &x->smalls[i];
         if (s->is_number)
-            tensors[num_tensors++] = number_of(x, s);
+            tensors[num_tensors++] = dcp_number(x, s);
         else
             objects[num_objects++] =
                 (struct dcp_object){s->name, x->ranks[0].file, s->offset, s->length, s->path};
@@ -640,10 +650,10 @@ static enum status write_metadata(struct dcp_target *x, const char *folder, stru
                               objects, num_objects, x->t->options.durable, err);
 }
 
-static enum status write_small_files(struct target *t, const char *folder, struct error *err)
+static enum status write_dcp_files(struct target *t, const char *folder, struct error *err)
 {
-    struct dcp_target *x = t->own;
-    TRY(hf_model_write_config(t, x->config, own_outputs_main_dtype(&x->own), folder, err));
+    struct dcp_target *x = t->state;
+    TRY(hf_model_write_config(t, x->config, native_outputs_main_dtype(&x->native), folder, err));
     return write_metadata(x, folder, err);
 }
 
@@ -660,14 +670,14 @@ static enum status titan_root_files(struct target *t, struct root_file **files, 
 
 static void release_dcp(struct target *t)
 {
-    struct dcp_target *x = t->own;
+    struct dcp_target *x = t->state;
     cJSON_Delete(x->config);
-    own_outputs_release(&x->own);
+    native_outputs_release(&x->native);
     map_release(&x->out_names);
     map_release(&x->small_texts);
     strbuf_release(&x->small);
 }
 
-const struct target_kind target_dcp = {plan_dcp, write_small_files, NULL, release_dcp};
-const struct target_kind target_torchtitan = {plan_torchtitan, write_small_files, titan_root_files,
+const struct target_kind target_dcp = {plan_dcp, write_dcp_files, NULL, release_dcp};
+const struct target_kind target_torchtitan = {plan_torchtitan, write_dcp_files, titan_root_files,
                                               release_dcp};

@@ -6,14 +6,14 @@
 #include "common/count.h"
 #include "common/text.h"
 
-enum { MAX_HEAD_COUNT = 1 << 24 }; /* so that no product overflows; of heads and of head_dim */
+enum { MAX_HEAD_COUNT = 1 << 24 }; /* of heads and head_dim, so that no product overflows */
 
 /* ---- the table ---- */
 
-/* Which part of the fused wqkv a tensor is; the rows of q and k differ, too. */
+/* A tensor's part in the fused wqkv. Rows of q and k differ, too. */
 enum titan_role { WHOLE, ROWS_Q, ROWS_K, ROWS_V };
 
-/* "%" is the number of a layer. Of several names of torchtitan's the first is written. */
+/* "%": a layer's number. Of several torchtitan names the first is written. */
 static const struct titan_row {
     const char *titan, *hf;
     enum titan_role role;
@@ -39,13 +39,13 @@ static const struct titan_row {
 };
 static const char fused_name[] = "layers.%.attention.qkv_linear.wqkv.weight";
 
-/* Families that torchtitan trains under these names, and whether rows of q and k differ. */
+/* Families with these names in torchtitan; whether rows of q and k differ. */
 static const struct {
     const char *family;
     bool rotates;
 } families[] = {{"llama", true}, {"qwen3", false}};
 
-/* Whether a name has the pattern; *layer is the text for "%", NULL: it has none. */
+/* Whether a name matches the pattern; *layer: its text for "%", NULL: none. */
 static bool name_has(struct arena *a, const char *name, const char *pattern, const char **layer)
 {
     const char *percent = strchr(pattern, '%');
@@ -81,24 +81,26 @@ enum status titan_names_init(struct titan_names *n, const struct checkpoint *c, 
         if (!n->heads_per_group || !n->head_dim || m->num_attention_heads % n->groups ||
             m->num_attention_heads > MAX_HEAD_COUNT || n->head_dim > MAX_HEAD_COUNT)
             return fail(err, ERR_UNSUPPORTED,
-                        "%s: the heads of its config are no groups of equal size", c->path);
+                        "%s: its config has attention heads that do not form groups of equal size",
+                        c->path);
         if (n->rotates && n->head_dim % 2)
-            return fail(err, ERR_UNSUPPORTED, "%s: an odd head_dim has no torchtitan order",
+            return fail(err, ERR_UNSUPPORTED, "%s: torchtitan has no row order for an odd head_dim",
                         c->path);
         return OK;
     }
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: the family %s has no torchtitan names that are known; llama and qwen3 have",
-                c->path, c->family);
+    return fail(
+        err, ERR_UNSUPPORTED,
+        "%s: torchtitan's names for family %s are unknown; those for llama and qwen3 are known",
+        c->path, c->family);
 }
 
 /* ---- rows ---- */
 
-/* The heads of a role among the rows of a group of wqkv, or of a tensor of its own. */
+/* Heads of a role in the rows of wqkv, or of a separate tensor. */
 struct head_rows {
-    uint64_t heads;  /* of a group */
-    uint64_t first;  /* head of the group in torchtitan's tensor */
-    uint64_t stride; /* heads of a group there */
+    uint64_t heads;  /* in a group */
+    uint64_t first;  /* first head in the group, in torchtitan's tensor */
+    uint64_t stride; /* all heads of a group there */
     bool rotates;
 };
 
@@ -111,7 +113,7 @@ static struct head_rows rows_of(const struct titan_names *n, enum titan_role rol
     return r;
 }
 
-/* The pair of all rows of a role; columns: elements of a row. */
+/* The pair of all rows of a role; columns: elements per row. */
 static struct pair pair_of_rows(const struct titan_names *n, const struct head_rows *r,
                                 uint64_t columns)
 {
@@ -138,17 +140,16 @@ static uint64_t numel_of(unsigned num_dims, const uint64_t *shape)
     return numel;
 }
 
-/* Sets the pair and the shape of `to`, which has `rows` rows, from a tensor of `shape` with
- * `expected` rows. */
+/* Sets pair and shape of `to`, with num_rows rows, from a tensor of `shape`
+ * with `expected` rows. */
 static enum status set_rows(const struct titan_names *n, const struct head_rows *r,
                             const char *name, unsigned num_dims, const uint64_t *shape,
                             uint64_t expected, uint64_t num_rows, struct titan_part *to,
                             struct error *err)
 {
     if (!num_dims || num_dims > MAX_AXES || shape[0] != expected)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s has %" PRIu64 " rows; by the config it should have %" PRIu64, name,
-                    num_dims ? shape[0] : 0, expected);
+        return fail(err, ERR_UNSUPPORTED, "%s has %" PRIu64 " rows; the config requires %" PRIu64,
+                    name, num_dims ? shape[0] : 0, expected);
     memcpy(to->shape, shape, num_dims * sizeof *shape);
     to->num_dims = num_dims;
     to->shape[0] = num_rows;
@@ -167,9 +168,9 @@ static enum status set_whole(const char *name, unsigned num_dims, const uint64_t
     return OK;
 }
 
-static enum status part_of(const struct titan_names *n, enum titan_role role, bool fused,
-                           bool from_titan, const char *name, unsigned num_dims,
-                           const uint64_t *shape, struct titan_part *to, struct error *err)
+static enum status set_titan_part(const struct titan_names *n, enum titan_role role, bool fused,
+                                  bool from_titan, const char *name, unsigned num_dims,
+                                  const uint64_t *shape, struct titan_part *to, struct error *err)
 {
     if (role == WHOLE) return set_whole(name, num_dims, shape, to, err);
     const struct head_rows r = rows_of(n, role, fused);
@@ -196,7 +197,7 @@ enum status titan_to_hf(const struct titan_names *n, struct arena *a, const char
         }
         struct titan_part *to = &parts[(*count)++];
         *to = (struct titan_part){.name = with_layer(a, row->hf, layer)};
-        if (shape) TRY(part_of(n, row->role, fused, true, name, num_dims, shape, to, err));
+        if (shape) TRY(set_titan_part(n, row->role, fused, true, name, num_dims, shape, to, err));
         if (!fused) return OK;
     }
     if (*count) return OK;
@@ -216,7 +217,7 @@ enum status titan_from_hf(const struct titan_names *n, struct arena *a, const ch
         if (!name_has(a, name, rows[i].hf, &layer)) continue;
         const bool joins = fused && rows[i].role != WHOLE;
         part->name = with_layer(a, joins ? fused_name : rows[i].titan, layer);
-        return part_of(n, rows[i].role, joins, false, name, num_dims, shape, part, err);
+        return set_titan_part(n, rows[i].role, joins, false, name, num_dims, shape, part, err);
     }
-    return fail(err, ERR_UNSUPPORTED, "%s: torchtitan's name of this parameter is not known", name);
+    return fail(err, ERR_UNSUPPORTED, "%s: torchtitan's name of this parameter is unknown", name);
 }

@@ -22,7 +22,8 @@ static int teardown(void **state)
     return 0;
 }
 
-/* The row of torchtitan's tensor that row `row` of Hugging Face's is; columns: 5. */
+/* The row of torchtitan's tensor that row `row` of Hugging Face's is; columns:
+ * 5. */
 static uint64_t row_of(const struct pair *p, uint64_t row)
 {
     uint64_t rest = row * 5 - p->a_offset, at = p->b_offset;
@@ -82,10 +83,11 @@ static void other_names_stay_and_are_not_written(void **state)
     }
     assert_fails(
         titan_from_hf(&names, &a, "model.layers.0.mlp.gate.weight", false, 1, shape, parts, &err),
-        ERR_UNSUPPORTED, "torchtitan's name of this parameter is not known");
+        ERR_UNSUPPORTED, "torchtitan's name of this parameter is unknown");
 }
 
-/* torchtitan/models/llama3/state_dict_adapter.py: w.view(heads, dim / 2, 2, in).transpose(1, 2) */
+/* torchtitan/models/llama3/state_dict_adapter.py: w.view(heads, dim / 2, 2,
+ * in).transpose(1, 2) */
 static void rows_of_q_are_rotated(void **state)
 {
     (void)state;
@@ -130,7 +132,7 @@ static void other_numbers_of_rows_are_refused(void **state)
     size_t count;
     assert_fails(
         titan_to_hf(&names, &a, "layers.1.attention.wq.weight", 2, shape, parts, &count, &err),
-        ERR_UNSUPPORTED, "has 23 rows; by the config it should have 24");
+        ERR_UNSUPPORTED, "has 23 rows; the config requires 24");
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)

@@ -14,7 +14,7 @@ enum { TRACKER_CAP = 4096, MAX_DIGITS = 9 };
 
 /* ---- names of files ---- */
 
-/* Moves *at behind a decimal number; false if there is none. */
+/* Moves *at behind a decimal number; false: none. */
 static bool skip_number(const char **at, uint64_t *number)
 {
     size_t n = 0;
@@ -61,13 +61,13 @@ static bool parse_rank_file(const char *at, struct ds_file *f)
     return f->kind == DS_RANK_MODEL || strcmp(at, "optim_states.pt") == 0;
 }
 
-static bool parse_name(const char *name, struct ds_file *f)
+static bool parse_file_name(const char *name, struct ds_file *f)
 {
     *f = (struct ds_file){.name = name, .kind = DS_EXPERT};
     return is_of_experts(name) || parse_layer(name, f) || parse_rank_file(name, f);
 }
 
-static int by_place(const void *a, const void *b)
+static int by_kind_and_rank(const void *a, const void *b)
 {
     const struct ds_file *x = a, *y = b;
     if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
@@ -83,9 +83,9 @@ enum status ds_files_list(struct arena *a, const char *folder, struct ds_files *
     *out = (struct ds_files){0};
     TRY(folder_list(folder, a, &names, err));
     for (size_t i = 0; i < names.count; i++)
-        if (parse_name(names.names[i], &file))
+        if (parse_file_name(names.names[i], &file))
             *ARENA_PUSH(a, out->items, out->count, out->capacity) = file;
-    if (out->count) qsort(out->items, out->count, sizeof *out->items, by_place);
+    if (out->count) qsort(out->items, out->count, sizeof *out->items, by_kind_and_rank);
     return OK;
 }
 
@@ -109,7 +109,7 @@ static const char *tracker_name(bool universal)
     return universal ? "latest_universal" : "latest";
 }
 
-/* Whether the folder itself is a tag's. */
+/* Whether the folder is a tag's. */
 static bool is_tag(struct arena *a, const char *folder, bool universal)
 {
     struct ds_files files;
@@ -155,7 +155,7 @@ static enum status read_tracker(struct arena *a, const char *path, const char **
     *tag = st ? NULL : arena_text(a, text.length ? text.data : "", text.length);
     strbuf_release(&text);
     if (!st && !path_is_safe(*tag))
-        st = fail(err, ERR_CORRUPT, "%s: its text is not the name of a folder", path);
+        st = fail(err, ERR_CORRUPT, "%s: its text is not a folder name", path);
     return st;
 }
 
@@ -181,14 +181,14 @@ static enum status choose_tag(struct arena *a, const char *root, const struct so
     if (path_is_file(tracker)) return read_tracker(a, tracker, tag, err);
     list_tags(a, root, universal, &tags);
     if (!tags.count)
-        return fail(err, ERR_IO, "%s: no folder with files of DeepSpeed, and no file %s", root,
-                    tracker_name(universal));
+        return fail(err, ERR_IO, "%s: it has neither a folder with DeepSpeed files nor a file %s",
+                    root, tracker_name(universal));
     *tag = tags.names[0];
     if (tags.count == 1) return OK;
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: no file %s says which of these to read: %s; give one of the folders, or "
-                "--ckpt-step N",
-                root, tracker_name(universal), names_text(a, &tags));
+    return fail(
+        err, ERR_UNSUPPORTED,
+        "%s: no file %s, and several folders to read: %s; give one of them, or --ckpt-step N", root,
+        tracker_name(universal), names_text(a, &tags));
 }
 
 enum status ds_folder_find(struct arena *a, const char *path, const struct source_options *o,
@@ -200,14 +200,15 @@ enum status ds_folder_find(struct arena *a, const char *path, const struct sourc
         const char *wanted = arena_printf(a, "global_step%" PRIu64 "%s", o->ckpt_step,
                                           universal ? "_universal" : "");
         if (o->has_ckpt_step && strcmp(path_base(a, path), wanted))
-            return fail(err, ERR_USAGE, "%s: --ckpt-step %" PRIu64 ": this is one iteration itself",
-                        path, o->ckpt_step);
+            return fail(err, ERR_USAGE,
+                        "%s: --ckpt-step %" PRIu64 ": the path is a single iteration", path,
+                        o->ckpt_step);
         return OK;
     }
     TRY(choose_tag(a, path, o, universal, &tag, err));
     *folder = path_join(a, path, tag);
     if (path_is_folder(*folder)) return OK;
-    return fail(err, ERR_IO, "%s: no folder %s, which %s names", path, tag,
+    return fail(err, ERR_IO, "%s: missing folder %s, named by %s", path, tag,
                 o->has_ckpt_step ? "--ckpt-step"
                                  : arena_printf(a, "the file %s", tracker_name(universal)));
 }

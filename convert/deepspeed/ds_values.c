@@ -72,15 +72,15 @@ enum status ds_number_of(struct torch_file *t, struct stored *s, const struct va
     return OK;
 }
 
-static enum status read_number(const struct stored *s, struct stored_reader *r,
-                               struct ds_number *number, struct error *err)
+static enum status read_stored_number(const struct stored *s, struct stored_reader *r,
+                                      struct ds_number *number, struct error *err)
 {
     char bytes[8];
     const struct stored_tensor *x = &s->tensors[number->stored];
     const size_t size = dtype_bytes(x->dtype);
     if (stored_numel(x) != 1 || !size || size > sizeof bytes)
-        return fail(err, ERR_CORRUPT, "%s: %" PRIu64 " elements of %s are no number", x->name,
-                    stored_numel(x), dtype_infos[x->dtype].name);
+        return fail(err, ERR_CORRUPT, "%s: %" PRIu64 " elements of dtype %s, expected one number",
+                    x->name, stored_numel(x), dtype_infos[x->dtype].name);
     TRY(stored_read(r, x->pieces->file, x->pieces->offset_bytes, bytes, size, err));
     for (size_t i = 0; x->pieces->byte_swapped && i < size / 2; i++) {
         const char byte = bytes[i];
@@ -97,7 +97,7 @@ enum status ds_numbers_read(const struct stored *s, struct ds_number *numbers, s
     struct stored_reader *r = stored_reader_create(s, 4);
     enum status st = OK;
     for (size_t i = 0; i < count && !st; i++)
-        if (numbers[i].stored != SIZE_MAX) st = read_number(s, r, &numbers[i], err);
+        if (numbers[i].stored != SIZE_MAX) st = read_stored_number(s, r, &numbers[i], err);
     stored_reader_free(r);
     return st;
 }

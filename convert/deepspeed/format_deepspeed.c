@@ -1,4 +1,4 @@
-/* format_deepspeed.c - the rows of DeepSpeed's formats. */
+/* format_deepspeed.c - rows of DeepSpeed formats. */
 #include "common/count.h"
 #include "convert/format.h"
 

@@ -10,7 +10,7 @@
 #include "convert/deepspeed/plain_optimizer.h"
 #include "convert/deepspeed/zero_layout.h"
 
-const char *ds_own_name(const struct deepspeed *d, const char *name)
+const char *ds_native_name(const struct deepspeed *d, const char *name)
 {
     const char *key =
         d->pipeline ? pipeline_name_key(&d->names, &d->c->arena, d->c->params, name) : NULL;
@@ -24,7 +24,7 @@ struct reading {
     struct torch_file t;
     const struct ds_file *file;
     const struct value *shared; /* shared_params */
-    struct map places;          /* where tensors lie in their storages -> own tensors */
+    struct map places;          /* places in storages -> native tensors */
 };
 
 static const char *stored_name(const struct reading *r, const char *key)
@@ -39,15 +39,16 @@ static void add_tied(struct checkpoint *c, const char *name, const char *of)
         (struct tied_name){name, arena_copy_text(&c->arena, of)};
 }
 
-/* Whether a name is a second one for a tied parameter: by shared_params, or because its tensor is
- * the same part of the same storage as an earlier one, and the optimizer does not list it. */
+/* Whether a name is another name of a tied parameter: by shared_params, or
+ * because its tensor is the same part of a storage as an earlier one and the
+ * optimizer does not list it. */
 static bool is_alias(struct reading *r, const char *name, const struct value_tensor *t)
 {
     size_t i;
     const char *place = arena_printf(&r->t.arena, "%s:%" PRIu64 ":%s", t->storage->key, t->offset,
                                      shape_text(&r->t.arena, t->num_dims, t->shape));
-    const size_t own = r->d->c->catalog.num_own;
-    const bool is_first = !t->storage->numel || map_add(&r->places, place, own, &i);
+    const size_t native = r->d->c->catalog.num_native;
+    const bool is_first = !t->storage->numel || map_add(&r->places, place, native, &i);
     const struct value *shared = value_get(r->shared, name);
     size_t param;
     if (shared) {
@@ -55,12 +56,12 @@ static bool is_alias(struct reading *r, const char *name, const struct value_ten
         return true;
     }
     if (is_first || map_get(&r->d->params.names, name, &param)) return false;
-    if (i < own) add_tied(r->d->c, name, r->d->c->catalog.own[i].name);
+    if (i < native) add_tied(r->d->c, name, r->d->c->catalog.native[i].name);
     return true;
 }
 
-static enum status add_tensor(void *context, const char *path, const struct value *v,
-                              struct error *err)
+static enum status add_module_tensor(void *context, const char *path, const struct value *v,
+                                     struct error *err)
 {
     struct reading *r = context;
     struct checkpoint *c = r->d->c;
@@ -73,8 +74,9 @@ static enum status add_tensor(void *context, const char *path, const struct valu
     if (r->d->partitioned && (map_get(&r->d->frozen.names, name, &param) || r->file->dp)) return OK;
     if (is_alias(r, name, v->tensor)) return OK;
     TRY(torch_add_tensor(&r->t, &c->catalog.stored, stored, v, err));
-    return catalog_own_stored(&c->catalog, name, NULL,
-                              &c->catalog.stored.tensors[c->catalog.stored.num_tensors - 1], err);
+    return catalog_native_stored(&c->catalog, name, NULL,
+                                 &c->catalog.stored.tensors[c->catalog.stored.num_tensors - 1],
+                                 err);
 }
 
 /* ---- frozen parameters of stage 3 ---- */
@@ -113,12 +115,14 @@ enum status model_states_add_frozen(struct deepspeed *d, struct error *err)
     for (size_t i = 0; i < d->frozen.count; i++) {
         const struct ds_param *p = &d->frozen.items[i];
         const uint64_t part = zero3_part(p->numel, d->num_ranks);
-        struct own_tensor *own;
-        TRY(catalog_add_own(all, p->own_name, NULL, p->dtype, p->num_dims, p->shape, &own, err));
+        struct native_tensor *native;
+        TRY(catalog_add_native(all, p->native_name, NULL, p->dtype, p->num_dims, p->shape, &native,
+                               err));
         for (uint64_t r = 0; r < d->num_ranks && r * part < p->numel; r++) {
             const struct pair run = pair_whole(r * part, 0, min_u64(part, p->numel - r * part));
-            TRY(catalog_add_own_part(
-                all, own, &all->stored.tensors[d->fragments[r * d->frozen.count + i]], &run, err));
+            TRY(catalog_add_native_part(all, native,
+                                        &all->stored.tensors[d->fragments[r * d->frozen.count + i]],
+                                        &run, err));
         }
     }
     return OK;
@@ -139,7 +143,7 @@ static enum dtype dtype_of_config(const struct value *config)
                                                                         : DT_F32;
 }
 
-/* Keys of the program's own that are not used. */
+/* Notes keys of the program's client state, which are not read. */
 static void note_client_state(struct checkpoint *c, const struct value *root, const char *file)
 {
     static const char *const known[] = {"module",
@@ -176,7 +180,7 @@ static void note_client_state(struct checkpoint *c, const struct value *root, co
         names = arena_printf(&c->arena, "%s%s%.80s", names, count > 1 ? ", " : "", key);
     }
     if (count)
-        checkpoint_note(c, "%s: state of the program that is not read: %s%s", file, names,
+        checkpoint_note(c, "%s: client state that is not read: %s%s", file, names,
                         count > MAX_NAMED ? ", ..." : "");
 }
 
@@ -184,11 +188,11 @@ static void note_skipped(struct checkpoint *c, const struct value *root, const c
 {
     uint64_t skipped;
     if (ds_as_count(value_get(root, "skipped_steps"), &skipped) && skipped)
-        checkpoint_note(c, "%s: %" PRIu64 " of its steps were skipped because gradients overflowed",
-                        file, skipped);
+        checkpoint_note(c, "%s: %" PRIu64 " step%s skipped because of overflowing gradients", file,
+                        skipped, skipped == 1 ? " was" : "s were");
 }
 
-static enum status read_run(struct reading *r, struct error *err)
+static enum status read_progress(struct reading *r, struct error *err)
 {
     struct deepspeed *d = r->d;
     struct checkpoint *c = d->c;
@@ -197,8 +201,8 @@ static enum status read_run(struct reading *r, struct error *err)
     double version;
     if (value_as_float(value_get(root, "checkpoint_version"), &version) && version < 2)
         return fail(err, ERR_UNSUPPORTED,
-                    "checkpoint_version %g: the rows of query_key_value have another order, which "
-                    "is not read",
+                    "checkpoint_version %g has another row order in query_key_value, which is not "
+                    "supported",
                     version);
     c->training.iteration = d->global_steps;
     if (d->global_steps > 0) c->training.run.iteration = (uint64_t)d->global_steps;
@@ -228,7 +232,7 @@ static enum status check_step(struct reading *r, struct error *err)
         if (version) d->version = arena_copy_text(&d->c->arena, version);
     } else if (steps != d->global_steps)
         return fail(err, ERR_CORRUPT,
-                    "it is of global step %" PRId64 ", %s of %" PRId64 ": files of different saves",
+                    "global step %" PRId64 ", but %s has %" PRId64 ": files of different saves",
                     steps, d->first, d->global_steps);
     if (version && d->version && strcmp(version, d->version) && !d->other_version) {
         d->other_version = arena_printf(&d->c->arena, "%s by %s", r->file->name, version);
@@ -238,7 +242,7 @@ static enum status check_step(struct reading *r, struct error *err)
     return OK;
 }
 
-/* What the first file says of parameters. */
+/* Reads the shapes of parameters in the first file. */
 static enum status read_shapes(struct reading *r, struct error *err)
 {
     struct deepspeed *d = r->d;
@@ -254,25 +258,25 @@ static enum status read_shapes(struct reading *r, struct error *err)
     TRY(ds_params_read(&d->frozen, a, frozen, path, err));
     for (size_t i = 0; i < d->frozen.count; i++)
         if (map_get(&d->params.names, d->frozen.items[i].name, &(size_t){0}))
-            return fail(err, ERR_CORRUPT, "%s is frozen, and in param_shapes",
+            return fail(err, ERR_CORRUPT, "%s is both frozen and in param_shapes",
                         d->frozen.items[i].name);
     d->fragments = arena_array(a, d->num_ranks * d->frozen.count, sizeof *d->fragments);
     return OK;
 }
 
-static enum status read_all(struct reading *r, struct error *err)
+static enum status read_model_dict(struct reading *r, struct error *err)
 {
     struct deepspeed *d = r->d;
     const struct value *module = value_get(r->t.root, "module"),
                        *optimizer = value_get(r->t.root, "optimizer");
     const bool is_first = !d->first;
-    if (r->t.root->kind != VALUE_DICT) return fail(err, ERR_CORRUPT, "it is no dict");
+    if (r->t.root->kind != VALUE_DICT) return fail(err, ERR_CORRUPT, "it is not a dict");
     TRY(check_step(r, err));
     if (is_first || d->pipeline) TRY(read_shapes(r, err));
-    if (is_first) TRY(read_run(r, err));
+    if (is_first) TRY(read_progress(r, err));
     r->shared = value_get(r->t.root, "shared_params");
     if (module && module->kind == VALUE_DICT && (is_first || !d->partitioned))
-        TRY(value_walk(module, "", add_tensor, r, err));
+        TRY(value_walk(module, "", add_module_tensor, r, err));
     if (d->partitioned) return add_fragments(r, err);
     if (!is_first || !optimizer || optimizer->kind == VALUE_NONE) return OK;
     d->has_optimizer = true;
@@ -286,7 +290,7 @@ enum status model_states_read(struct deepspeed *d, const struct ds_file *file, s
     const char *path = path_join(&d->c->arena, d->c->folder, file->name);
     TRY(torch_open(&r.t, &d->c->catalog.stored, path, 0, UINT64_MAX, err));
     enum status st = torch_check_name(&r.t, err);
-    if (!st) st = read_all(&r, err);
+    if (!st) st = read_model_dict(&r, err);
     if (st && !text_starts_with(err->text, path)) st = fail_in(err, "%s", path);
     map_release(&r.places);
     torch_close(&r.t);

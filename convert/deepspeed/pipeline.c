@@ -13,15 +13,14 @@ enum status pipeline_count_ranks(struct deepspeed *d, struct error *err)
     size_t count, stages;
     const struct ds_file *files = ds_files_of(&d->files, DS_LAYER, &count);
     (void)ds_files_of(&d->files, DS_MODEL, &stages);
-    d->tp = count ? files[count - 1].mp + 1 : 1; /* sorted by it */
+    d->tp = count ? files[count - 1].mp + 1 : 1; /* sorted by mp */
     for (size_t i = 0; i < count; i++) {
         const uint64_t rank = i / (count / d->tp ? count / d->tp : 1);
         if (count % d->tp == 0 && files[i].mp == rank &&
             files[i].dp == files[i % (count / d->tp)].dp)
             continue;
         return fail(err, ERR_CORRUPT,
-                    "%s: of the %" PRIu64 " tensor parallel ranks some lack files of layers, as "
-                    "%s shows",
+                    "%s: some of %" PRIu64 " tensor parallel ranks lack layer files, see %s",
                     d->c->folder, d->tp, files[i].name);
     }
     if (stages % d->tp == 0) return OK;
@@ -30,17 +29,18 @@ enum status pipeline_count_ranks(struct deepspeed *d, struct error *err)
                 d->c->folder, stages, d->tp);
 }
 
-/* Context of add_piece(). */
+/* Context of add_pipeline_piece(). */
 struct placing {
     struct catalog *all;
-    struct own_tensor *own;
+    struct native_tensor *native;
     size_t stored;
 };
 
-static enum status add_piece(void *context, const struct pair *pair, struct error *err)
+static enum status add_pipeline_piece(void *context, const struct pair *pair, struct error *err)
 {
     const struct placing *x = context;
-    return catalog_add_own_part(x->all, x->own, &x->all->stored.tensors[x->stored], pair, err);
+    return catalog_add_native_part(x->all, x->native, &x->all->stored.tensors[x->stored], pair,
+                                   err);
 }
 
 enum status pipeline_add_run(void *context, const struct ds_param *p, const char *state,
@@ -49,26 +49,26 @@ enum status pipeline_add_run(void *context, const struct ds_param *p, const char
 {
     const struct pipeline_rank *r = context;
     struct placing x = {&r->d->c->catalog, NULL, stored};
-    const char *name = p->own_name;
+    const char *name = p->native_name;
     uint64_t whole[MAX_AXES];
     struct param_parts parts;
     struct param param;
     if (r->d->tp == 1) {
-        TRY(catalog_add_own(x.all, name, state, dtype, p->num_dims, p->shape, &x.own, err));
-        return add_piece(&x, run, err);
+        TRY(catalog_add_native(x.all, name, state, dtype, p->num_dims, p->shape, &x.native, err));
+        return add_pipeline_piece(&x, run, err);
     }
     if (!param_find(r->d->c->params, name, &param) || p->num_dims > MAX_AXES)
-        return fail(err, ERR_UNSUPPORTED, "%s: nothing says how tensor parallel ranks split %s",
+        return fail(err, ERR_UNSUPPORTED, "%s: unknown tensor parallel split of %s",
                     r->d->c->folder, p->name);
     if (param.spec->split < 0 && r->tp_rank) return OK; /* a copy */
     TRY(param_whole_shape(param.spec, name, p->num_dims, p->shape, r->d->tp, whole, err));
     TRY(param_shard(param.spec, name, p->num_dims, whole, r->tp_rank, r->d->tp, PARAM_STORED,
                     &parts, err));
-    TRY(catalog_add_own(x.all, name, state, dtype, p->num_dims, whole, &x.own, err));
+    TRY(catalog_add_native(x.all, name, state, dtype, p->num_dims, whole, &x.native, err));
     for (unsigned i = 0; i < parts.count; i++) {
         struct pair by_rank = parts.pairs[i];
         TRY(pair_turn(&by_rank, name, err));
-        TRY(pair_join_nested(&by_rank, run, name, add_piece, &x, err));
+        TRY(pair_join_nested(&by_rank, run, name, add_pipeline_piece, &x, err));
     }
     return OK;
 }
@@ -87,11 +87,11 @@ struct layers {
     const struct ds_file *file;
     struct layer_tensor *tensors;
     size_t num_tensors, capacity;
-    struct map first; /* own names -> the index of the first layer that has it */
+    struct map first; /* native name -> index of its first layer */
 };
 
-static enum status add_tensor(void *context, const char *path, const struct value *v,
-                              struct error *err)
+static enum status store_layer_tensor(void *context, const char *path, const struct value *v,
+                                      struct error *err)
 {
     struct layers *x = context;
     struct arena *a = &x->d->c->arena;
@@ -111,20 +111,21 @@ static enum status read_layer(struct layers *x, struct error *err)
     const char *path = path_join(&c->arena, c->folder, x->file->name);
     TRY(torch_open(&x->t, &c->catalog.stored, path, 0, UINT64_MAX, err));
     enum status st = torch_check_name(&x->t, err);
-    if (!st) st = value_walk(x->t.root, "", add_tensor, x, err);
+    if (!st) st = value_walk(x->t.root, "", store_layer_tensor, x, err);
     if (st && !text_starts_with(err->text, path)) st = fail_in(err, "%s", path);
     torch_close(&x->t);
     return st;
 }
 
-/* A layer that several stages have counts once: the one of the first index. */
+/* Adds a layer's tensor. A layer of several stages counts once, by its first
+ * index. */
 static enum status add_layer_tensor(struct layers *x, const struct layer_tensor *t,
                                     struct error *err)
 {
     const struct stored_tensor *s = &x->d->c->catalog.stored.tensors[t->stored];
     struct pipeline_rank rank = {x->d, t->tp_rank};
     const struct ds_param p = {.name = t->name,
-                               .own_name = ds_own_name(x->d, t->name),
+                               .native_name = ds_native_name(x->d, t->name),
                                .num_dims = s->num_dims,
                                .shape = s->shape};
     const struct pair whole = pair_whole(0, 0, stored_numel(s));
@@ -132,7 +133,7 @@ static enum status add_layer_tensor(struct layers *x, const struct layer_tensor 
     const char *local;
     size_t first;
     if (!pipeline_name_parse(t->name, &index, &local)) return OK;
-    if (!map_add(&x->first, p.own_name, (size_t)index, &first) && first != index) return OK;
+    if (!map_add(&x->first, p.native_name, (size_t)index, &first) && first != index) return OK;
     return pipeline_add_run(&rank, &p, NULL, s->dtype, t->stored, &whole, err);
 }
 
@@ -140,7 +141,7 @@ static enum status check_layers(const struct deepspeed *d, struct error *err)
 {
     const size_t count = d->names.num_layers;
     if (count == d->c->config.num_layers) return OK;
-    return fail(err, ERR_CORRUPT, "%s: %zu layer%s with attention; config.json says %" PRIu64,
+    return fail(err, ERR_CORRUPT, "%s: %zu layer%s with attention; config.json has %" PRIu64,
                 d->c->folder, count, count == 1 ? "" : "s", d->c->config.num_layers);
 }
 

@@ -43,7 +43,7 @@ void pipeline_names_end(struct pipeline_names *n)
     n->num_layers = kept;
 }
 
-/* Names in layers that are none of the model's. */
+/* The key of a name outside the model's layers. */
 static const char *key_outside(const char *local)
 {
     static const struct {
@@ -54,7 +54,7 @@ static const char *key_outside(const char *local)
         {"lm_head.weight", "output_layer.weight"},
         {"final_layernorm.weight", "decoder.final_layernorm.weight"},
         {"final_layernorm.bias", "decoder.final_layernorm.bias"},
-        {"weight", "decoder.final_layernorm.weight"}, /* a norm that is a layer itself */
+        {"weight", "decoder.final_layernorm.weight"}, /* a norm that is a layer */
         {"bias", "decoder.final_layernorm.bias"},
     };
     for (size_t i = 0; i < COUNT(rows); i++)

@@ -1,6 +1,7 @@
-/* source_deepspeed.c - opens a DeepSpeed checkpoint: own tensors are the parameters under the names
- * that the model has, from the model's file or (stage 3) from the masters of all ranks, and the
- * states of the optimizer from the ranks' flat vectors, or from the files of a universal folder. */
+/* source_deepspeed.c - opens a DeepSpeed checkpoint. Native tensors are the
+ * parameters under the model's names, from the model's file or (stage 3) from
+ * all ranks' masters; optimizer states come from the ranks' flat vectors, or
+ * from a universal folder's files. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -15,12 +16,12 @@ static enum status refuse_split(const struct deepspeed *d, const struct ds_file 
                                 struct error *err)
 {
     return fail(err, ERR_UNSUPPORTED,
-                "%s: %s: parameters that tensor parallel ranks have split are not read: nothing "
-                "says how they are joined",
+                "%s: %s: parameters split by tensor parallel ranks are not supported: no file says "
+                "how to join them",
                 d->c->folder, f->name);
 }
 
-/* Whether the folders of a universal checkpoint have names of a pipeline. */
+/* Whether a universal checkpoint's folders have pipeline names. */
 static bool has_pipeline_names(struct deepspeed *d)
 {
     struct name_list names = {0};
@@ -40,15 +41,15 @@ static enum status check_kinds(struct deepspeed *d, struct error *err)
     const struct ds_file *f = ds_files_of(&d->files, DS_EXPERT, &count);
     if (f)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: %s and %zu others: experts of DeepSpeed's MoE are not read", c->folder,
-                    f->name, count - 1);
+                    "%s: %s and %zu others: experts of DeepSpeed's MoE are not supported",
+                    c->folder, f->name, count - 1);
     for (size_t i = 0; i < d->files.count && !d->pipeline; i++)
         if (d->files.items[i].mp) return refuse_split(d, &d->files.items[i], err);
     if (path_exists(path_join(&d->c->arena, c->folder, "offloaded_tensors")))
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s: offloaded_tensors: the optimizer was offloaded to NVMe swap files, which "
-                    "are not read",
-                    c->folder);
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "%s: offloaded_tensors: an optimizer offloaded to NVMe swap files is not supported",
+            c->folder);
     return OK;
 }
 
@@ -60,8 +61,8 @@ static enum status check_rank_models(const struct deepspeed *d, const struct ds_
     for (size_t i = 0; i < count; i++)
         if (files[i].dp != i)
             return fail(err, ERR_CORRUPT,
-                        "%s: zero_pp_rank_%zu_mp_rank_00_model_states.pt is missing (%zu are "
-                        "there): it held parts of frozen parameters, and shapes",
+                        "%s: zero_pp_rank_%zu_mp_rank_00_model_states.pt is missing (%zu exist): "
+                        "it held parts of frozen parameters, and shapes",
                         d->c->folder, i, count);
     return OK;
 }
@@ -76,7 +77,7 @@ static enum status check_stages(const struct deepspeed *d, const struct ds_file 
     return OK;
 }
 
-/* The files of a pipeline's stages, each with the shapes of its parameters. */
+/* Reads the files of a pipeline's stages, each with its parameters' shapes. */
 static enum status read_stages(struct deepspeed *d, const struct ds_file *files, size_t count,
                                struct error *err)
 {
@@ -90,7 +91,7 @@ static enum status read_stages(struct deepspeed *d, const struct ds_file *files,
     return OK;
 }
 
-/* A file for each rank, or one for all. */
+/* Reads a file per rank, or one for all. */
 static enum status read_files(struct deepspeed *d, const struct ds_file *files, size_t count,
                               struct error *err)
 {
@@ -102,7 +103,7 @@ static enum status read_files(struct deepspeed *d, const struct ds_file *files, 
     return d->partitioned ? model_states_add_frozen(d, err) : OK;
 }
 
-/* universal: the states are elsewhere. */
+/* universal: states are in other files. */
 static enum status read_models(struct deepspeed *d, bool universal, struct error *err)
 {
     size_t count, num_optim;
@@ -112,22 +113,22 @@ static enum status read_models(struct deepspeed *d, bool universal, struct error
     if (!files) files = ds_files_of(&d->files, DS_MODEL, &count);
     if (!files && universal) return OK;
     if (!files)
-        return fail(err, ERR_CORRUPT,
-                    "%s: no *model_states.pt, which has the names of the parameters", d->c->folder);
+        return fail(err, ERR_CORRUPT, "%s: missing *model_states.pt with the parameters' names",
+                    d->c->folder);
     if (d->partitioned && d->pipeline)
-        return fail(err, ERR_UNSUPPORTED, "%s: stage 3 of ZeRO in a pipeline is not read",
+        return fail(err, ERR_UNSUPPORTED, "%s: ZeRO stage 3 in a pipeline is not supported",
                     d->c->folder);
     if (d->pipeline) return read_stages(d, files, count, err);
     if (d->partitioned) TRY(check_rank_models(d, files, count, err));
     if (d->partitioned && !num_optim && !universal)
         return fail(err, ERR_CORRUPT,
-                    "%s: %s is of stage 3 and holds no weights: the *_optim_states.pt files are "
-                    "needed",
+                    "%s: %s is of stage 3 and holds no weights; missing *_optim_states.pt files",
                     d->c->folder, files[0].name);
     if (d->partitioned && num_optim != count && !universal)
-        return fail(err, ERR_CORRUPT,
-                    "%s: %zu *_model_states.pt and %zu *_optim_states.pt; a rank has one of each",
-                    d->c->folder, count, num_optim);
+        return fail(
+            err, ERR_CORRUPT,
+            "%s: %zu *_model_states.pt and %zu *_optim_states.pt, expected one of each per rank",
+            d->c->folder, count, num_optim);
     return read_files(d, files, count, err);
 }
 
@@ -141,7 +142,7 @@ static const char *kind_of(struct arena *a, const struct zero_read *z)
                         : arena_printf(a, "DeepSpeed's BF16_Optimizer, %s", ranks);
 }
 
-/* The files of one stage of the pipeline; without one, of all. */
+/* Reads the files of one pipeline stage; without a pipeline, of all. */
 static enum status read_zero_stage(struct deepspeed *d, size_t stage, const struct ds_file *files,
                                    size_t count, struct zero_read *z, struct error *err)
 {
@@ -150,30 +151,30 @@ static enum status read_zero_stage(struct deepspeed *d, size_t stage, const stru
     *z = (struct zero_read){
         .c = c, .folder = c->folder, .params = params, .only_states = !d->partitioned};
     if (!count)
-        return fail(err, ERR_CORRUPT, "%s: no *mp_rank_%02zu_optim_states.pt", c->folder, stage);
+        return fail(err, ERR_CORRUPT, "%s: missing *mp_rank_%02zu_optim_states.pt", c->folder,
+                    stage);
     if (!params->count)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s: %s has no param_shapes, without which the optimizer's vectors cannot be "
-                    "cut into parameters",
-                    c->folder, d->first);
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "%s: %s lacks param_shapes, needed to split the optimizer's vectors into parameters",
+            c->folder, d->first);
     if (d->pipeline) {
         struct pipeline_rank rank = {d, stage % d->tp};
         z->context = arena_copy(&c->arena, &rank, sizeof rank);
         z->add_run = pipeline_add_run;
     }
     for (size_t i = 0; i < params->count; i++)
-        params->items[i].own_name = ds_own_name(d, params->items[i].name);
+        params->items[i].native_name = ds_native_name(d, params->items[i].name);
     TRY(zero_read_files(z, files, count, err));
     if ((z->stage == 3) != d->partitioned)
         return fail(err, ERR_CORRUPT,
-                    "%s: %s is of stage %" PRId64
-                    " of ZeRO, and %s is not: files of different runs",
+                    "%s: %s is of ZeRO stage %" PRId64 ", but %s is not: files of different runs",
                     c->folder, files[0].name, z->stage, d->first);
     c->training.optimizer.kind = kind_of(&c->arena, z);
     c->dp = z->num_ranks;
     c->has_zero = z->has_stage;
     c->zero = (unsigned)z->stage;
-    /* the model computes with its masters rounded; stage 3 has nothing else */
+    /* the model computes with rounded masters; stage 3 has only masters */
     c->training.optimizer.inferred |= z->stage != 3;
     return zero_read_finish(z, err);
 }
@@ -185,8 +186,8 @@ static enum status read_zero(struct deepspeed *d, struct error *err)
     struct zero_read *all = arena_array(&d->c->arena, d->num_stages, sizeof *all);
     if (!files && d->params.count)
         checkpoint_note(d->c,
-                        "%s: no *_optim_states.pt: the optimizer was not saved, or its files are "
-                        "lost; the weights are read alone",
+                        "%s: no *_optim_states.pt: only the weights are read; the optimizer was "
+                        "not saved, or its files are missing",
                         d->c->folder);
     if (!files) return OK;
     d->c->training.optimizer.present = true;
@@ -197,14 +198,14 @@ static enum status read_zero(struct deepspeed *d, struct error *err)
         TRY(read_zero_stage(d, k, &files[first], at - first, &all[k], err));
     }
     if (at < count)
-        return fail(err, ERR_CORRUPT, "%s: %s, and no mp_rank_%02" PRIu64 "_model_states.pt",
+        return fail(err, ERR_CORRUPT, "%s: %s without its mp_rank_%02" PRIu64 "_model_states.pt",
                     d->c->folder, files[at].name, files[at].mp);
     return zero_read_add_groups(all, d->num_stages, d->tp, err);
 }
 
 /* ---- all ---- */
 
-/* The config comes first: it says how a pipeline's parameters are split. */
+/* Reads the config first, which says how a pipeline's parameters are split. */
 static enum status read_pipeline(struct deepspeed *d, const struct model_maps *maps,
                                  const char *const *folders, bool universal, struct error *err)
 {
@@ -227,7 +228,7 @@ static enum status read_model(struct deepspeed *d, const struct model_maps *maps
     return hf_model_import(&import, err);
 }
 
-/* universal: by files of parameters. */
+/* universal: parameters have separate files. */
 static enum status read_checkpoint(struct deepspeed *d, const struct model_maps *maps,
                                    bool universal, struct error *err)
 {
@@ -242,10 +243,10 @@ static enum status read_checkpoint(struct deepspeed *d, const struct model_maps 
     TRY(check_kinds(d, err));
     if (universal && !ds_files_of(&d->files, DS_MODEL, &num_layers) &&
         !ds_files_of(&d->files, DS_RANK_MODEL, &num_layers))
-        return fail(err, ERR_CORRUPT,
-                    "%s: no *_model_states.pt, which says in which order the parameters are and "
-                    "what their weights' type is",
-                    c->folder);
+        return fail(
+            err, ERR_CORRUPT,
+            "%s: missing *_model_states.pt with the parameters' order and the weights' dtype",
+            c->folder);
     TRY(d->pipeline ? read_pipeline(d, maps, folders, universal, err)
                     : read_model(d, maps, folders, universal, err));
     return states_prove(c, err);

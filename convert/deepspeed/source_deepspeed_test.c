@@ -1,5 +1,5 @@
-/* Files of DeepSpeed as this test makes them, so that each can be wrong in one way. What DeepSpeed
- * itself wrote is read by tests/cli/deepspeed_test.sh. */
+/* Made DeepSpeed files, each wrong in one way. tests/cli/deepspeed_test.sh
+ * reads DeepSpeed's own files. */
 #include "ckpt/panel.h"
 #include "common/count.h"
 #include "convert/format.h"
@@ -63,7 +63,7 @@ static void save(struct making *m, const char *name, const struct value *root)
     strbuf_release(&bytes);
 }
 
-/* What a case changes. */
+/* Changes of a case. */
 struct change {
     int64_t stage;     /* 1 unless given */
     uint64_t held;     /* elements of the last rank's masters; 0: right */
@@ -228,7 +228,7 @@ static void states_of_other_lengths_are_unread_and_weights_are_read(void **state
     (void)state;
     assert_ok(open_changed(&c, &(struct change){.moment = 2}));
     assert_non_null(strstr(c.training.optimizer.unread,
-                           "exp_avg of group 0 is [2], which is not a number for each of its 3"));
+                           "exp_avg of group 0 has shape [2], expected a vector of at least 3"));
     is_counted_from(&c, "b", DT_BF16, 3, 6);
     checkpoint_release(&c);
 }
@@ -267,7 +267,7 @@ static void state_of_the_program_is_named(void **state)
     struct checkpoint c;
     (void)state;
     assert_ok(open_changed(&c, &(struct change){.extra_key = "random_rng_state"}));
-    assert_true(has_note(&c, "state of the program that is not read: random_rng_state"));
+    assert_true(has_note(&c, "client state that is not read: random_rng_state"));
     checkpoint_release(&c);
 }
 
@@ -283,18 +283,18 @@ static void files_that_contradict_are_refused_by_name(void **state)
         {{.held = 7}, ERR_CORRUPT, "group 0: 7 elements of rank 1, and 6 of the rank before it"},
         {{.count = 3},
          ERR_CORRUPT,
-         "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt is missing (2 of 3 files are there): it "
+         "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt is missing (2 of 3 files exist): it "
          "held elements of 1 parameter: b"},
-        {{.count = 1}, ERR_CORRUPT, "2 files of optimizer states, and partition_count says 1"},
-        {{.count = -1}, ERR_CORRUPT, "partition_count is no number"},
-        {{.stage = 4}, ERR_UNSUPPORTED, "zero_stage is 4; stages 1 to 3 are read"},
-        {{.stage = 3}, ERR_CORRUPT, "no fp32_flat_groups, which has the master weights"},
+        {{.count = 1}, ERR_CORRUPT, "2 files of optimizer states, but partition_count is 1"},
+        {{.count = -1}, ERR_CORRUPT, "partition_count is not a number"},
+        {{.stage = 4}, ERR_UNSUPPORTED, "zero_stage is 4; stages 1 to 3 are supported"},
+        {{.stage = 3}, ERR_CORRUPT, "missing fp32_flat_groups with the master weights"},
         {{.paddings = 3},
          ERR_CORRUPT,
-         "param_alignment_paddings has not a number for each of the 2 parameters of group 0"},
-        {{.group_flag = "moe"}, ERR_UNSUPPORTED, "group 0 is of experts (moe)"},
+         "param_alignment_paddings needs a number for each of the 2 parameters of group 0"},
+        {{.group_flag = "moe"}, ERR_UNSUPPORTED, "group 0: experts (moe)"},
         {{.twice = true}, ERR_CORRUPT, "param_shapes lists a twice"},
-        {{.no_shapes = true}, ERR_UNSUPPORTED, "has no param_shapes"},
+        {{.no_shapes = true}, ERR_UNSUPPORTED, "lacks param_shapes"},
     };
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {

@@ -12,10 +12,10 @@ struct universal {
     struct deepspeed *d;
     const char *folder;      /* zero */
     struct map names;        /* of parameters -> steps */
-    bool *listed;            /* [params] in a group; tensor parallel ranks list the same ones */
+    bool *listed;            /* [params] in a group; tensor parallel ranks repeat them */
     struct ds_number *steps; /* [params] */
-    const char **params;     /* names of folders */
-    const char **own_names;
+    const char **params;     /* folder names */
+    const char **native_names;
     size_t num_params, params_capacity;
 };
 
@@ -24,12 +24,12 @@ struct universal {
 struct state_file {
     struct universal *u;
     const char *folder;       /* the parameter's */
-    const char *name, *state; /* of the own tensor */
+    const char *name, *state; /* of the native tensor */
     const char *place;        /* NAME/STATE.pt */
     struct torch_file t;
 };
 
-/* The shape of a parameter by param_shapes; NULL: it is not there. */
+/* A parameter's entry in param_shapes; NULL: none. */
 static const struct ds_param *shape_of(const struct deepspeed *d, const char *name)
 {
     for (size_t k = 0; k < d->num_stages; k++) {
@@ -44,27 +44,26 @@ static enum status check_flat(const struct state_file *f, const struct value_ten
 {
     if (!p)
         return fail(err, ERR_UNSUPPORTED,
-                    "a flat tensor without a shape: the *model_states.pt file that has "
-                    "param_shapes is needed");
+                    "a flat tensor of unknown shape: missing *model_states.pt with param_shapes");
     if (v->num_dims == 1 && v->shape[0] == p->numel) return OK;
-    return fail(err, ERR_CORRUPT, "it is %s, and %s has %" PRIu64 " elements",
+    return fail(err, ERR_CORRUPT, "its shape is %s, but %s has %" PRIu64 " elements",
                 shape_text(&f->u->d->c->arena, v->num_dims, v->shape), f->name, p->numel);
 }
 
-static enum status add_own(struct state_file *f, const char *state, enum dtype dtype,
-                           const struct stored_tensor *stored, const struct ds_param *flat,
-                           struct error *err)
+static enum status add_state_native(struct state_file *f, const char *state, enum dtype dtype,
+                                    const struct stored_tensor *stored, const struct ds_param *flat,
+                                    struct error *err)
 {
     struct catalog *all = &f->u->d->c->catalog;
-    struct own_tensor *own;
-    TRY(catalog_add_own(all, f->name, state, dtype, flat ? flat->num_dims : stored->num_dims,
-                        flat ? flat->shape : stored->shape, &own, err));
-    const struct pair whole = pair_whole(0, 0, own->numel);
-    return catalog_add_own_part(all, own, stored, &whole, err);
+    struct native_tensor *native;
+    TRY(catalog_add_native(all, f->name, state, dtype, flat ? flat->num_dims : stored->num_dims,
+                           flat ? flat->shape : stored->shape, &native, err));
+    const struct pair whole = pair_whole(0, 0, native->numel);
+    return catalog_add_native_part(all, native, stored, &whole, err);
 }
 
-static enum status add_tensor(struct state_file *f, const struct value *v,
-                              const struct ds_param *flat, struct error *err)
+static enum status add_state_tensor(struct state_file *f, const struct value *v,
+                                    const struct ds_param *flat, struct error *err)
 {
     struct checkpoint *c = f->u->d->c;
     struct stored *s = &c->catalog.stored;
@@ -73,33 +72,34 @@ static enum status add_tensor(struct state_file *f, const struct value *v,
     c->training.optimizer.size_bytes += stored_tensor_bytes(stored);
     const enum dtype dtype = f->u->d->first ? f->u->d->dtype : stored->dtype;
     const bool is_master = strcmp(f->state, master_state) == 0,
-               makes_weight = is_master && !catalog_find_own(&c->catalog, f->name, NULL);
-    if (makes_weight) TRY(add_own(f, NULL, dtype, stored, flat, err));
+               makes_weight = is_master && !catalog_find_native(&c->catalog, f->name, NULL);
+    if (makes_weight) TRY(add_state_native(f, NULL, dtype, stored, flat, err));
     if (makes_weight && dtype == stored->dtype) return OK; /* its own master */
-    return add_own(f, f->state, stored->dtype, stored, flat, err);
+    return add_state_native(f, f->state, stored->dtype, stored, flat, err);
 }
 
 static enum status read_state(struct state_file *f, struct error *err)
 {
     const struct value *v = value_get(f->t.root, "param");
     const struct ds_param *p = NULL;
-    if (v && v->kind == VALUE_TENSOR) return add_tensor(f, v, NULL, err);
+    if (v && v->kind == VALUE_TENSOR) return add_state_tensor(f, v, NULL, err);
     v = f->t.root;
     if (v->kind != VALUE_TENSOR) {
-        states_unread(f->u->d->c, "zero/%s is no tensor", f->place);
+        states_unread(f->u->d->c, "zero/%s is not a tensor", f->place);
         return OK;
     }
     p = shape_of(f->u->d, f->folder);
     TRY(check_flat(f, v->tensor, p, err));
-    return add_tensor(f, v, p, err);
+    return add_state_tensor(f, v, p, err);
 }
 
-static enum status read_file(struct universal *u, size_t param, const char *file, struct error *err)
+static enum status read_state_file(struct universal *u, size_t param, const char *file,
+                                   struct error *err)
 {
     struct arena *a = &u->d->c->arena;
     struct state_file f = {.u = u,
                            .folder = u->params[param],
-                           .name = u->own_names[param],
+                           .name = u->native_names[param],
                            .place = arena_printf(a, "%s/%s", u->params[param], file)};
     const char *path = path_join(a, u->folder, f.place);
     f.state = arena_text(a, file, strlen(file) - strlen(".pt"));
@@ -112,7 +112,7 @@ static enum status read_file(struct universal *u, size_t param, const char *file
     else if (state_is_valid(f.state))
         st = read_state(&f, err);
     else
-        states_unread(u->d->c, "zero/%s is no state that can be named", f.place);
+        states_unread(u->d->c, "zero/%s: invalid state name", f.place);
     if (st && !text_starts_with(err->text, path)) st = fail_in(err, "%s", path);
     torch_close(&f.t);
     return st;
@@ -125,16 +125,16 @@ static void name_params(struct universal *u)
     struct deepspeed *d = u->d;
     uint64_t index;
     const char *local;
-    u->own_names = arena_array(&d->c->arena, u->num_params, sizeof *u->own_names);
+    u->native_names = arena_array(&d->c->arena, u->num_params, sizeof *u->native_names);
     for (size_t i = 0; i < u->num_params && d->pipeline; i++)
         if (pipeline_name_parse(u->params[i], &index, &local))
             pipeline_names_note(&d->names, &d->c->arena, index, local);
     pipeline_names_end(&d->names);
     for (size_t i = 0; i < u->num_params; i++)
-        u->own_names[i] = ds_own_name(d, u->params[i]);
+        u->native_names[i] = ds_native_name(d, u->params[i]);
 }
 
-static enum status list_params(struct universal *u, struct error *err)
+static enum status list_param_folders(struct universal *u, struct error *err)
 {
     struct arena *a = &u->d->c->arena;
     struct name_list names;
@@ -144,7 +144,7 @@ static enum status list_params(struct universal *u, struct error *err)
         (void)map_add(&u->names, names.names[i], u->num_params, NULL);
         *ARENA_PUSH(a, u->params, u->num_params, u->params_capacity) = names.names[i];
     }
-    if (!u->num_params) return fail(err, ERR_CORRUPT, "%s: no folder of a parameter", u->folder);
+    if (!u->num_params) return fail(err, ERR_CORRUPT, "%s: no parameter folders", u->folder);
     name_params(u);
     u->listed = arena_array(a, u->num_params, sizeof *u->listed);
     u->steps = arena_array(a, u->num_params, sizeof *u->steps);
@@ -153,7 +153,7 @@ static enum status list_params(struct universal *u, struct error *err)
     return OK;
 }
 
-/* Every parameter that the model's files list has a folder. */
+/* Checks that every parameter listed in the model's files has a folder. */
 static enum status check_params(const struct universal *u, struct error *err)
 {
     size_t missing = 0;
@@ -163,8 +163,8 @@ static enum status check_params(const struct universal *u, struct error *err)
             if (!map_get(&u->names, u->d->stages[k].items[i].name, &(size_t){0}))
                 if (!missing++) first = u->d->stages[k].items[i].name;
     if (!missing) return OK;
-    return fail(err, ERR_CORRUPT, "%s: no folder of %zu parameters that %s lists: %s%s", u->folder,
-                missing, u->d->first, first, missing > 1 ? ", ..." : "");
+    return fail(err, ERR_CORRUPT, "%s: missing folders of %zu parameters listed in %s: %s%s",
+                u->folder, missing, u->d->first, first, missing > 1 ? ", ..." : "");
 }
 
 static bool has_name(const struct name_list *list, const char *name)
@@ -174,14 +174,14 @@ static bool has_name(const struct name_list *list, const char *name)
     return false;
 }
 
-/* Parameters have the same files: one that a folder lacks was lost. */
+/* Checks that a folder has the first folder's files: a missing one was lost. */
 static enum status check_files_of(const struct universal *u, size_t param,
                                   const struct name_list *files, size_t first,
                                   const struct name_list *of_first, struct error *err)
 {
     for (size_t i = 0; i < of_first->count; i++)
         if (text_ends_with(of_first->names[i], ".pt") && !has_name(files, of_first->names[i]))
-            return fail(err, ERR_CORRUPT, "%s/%s/%s is missing; %s has such a file", u->folder,
+            return fail(err, ERR_CORRUPT, "%s/%s/%s is missing, but %s has this file", u->folder,
                         u->params[param], of_first->names[i], u->params[first]);
     return OK;
 }
@@ -198,9 +198,9 @@ static enum status read_params(struct universal *u, struct error *err)
         TRY(check_files_of(u, 0, &of_first, i, &files, err));
         for (size_t k = 0; k < files.count; k++)
             if (text_ends_with(files.names[k], ".pt") && strlen(files.names[k]) > strlen(".pt"))
-                TRY(read_file(u, i, files.names[k], err));
-        if (!catalog_find_own(&u->d->c->catalog, u->own_names[i], NULL))
-            return fail(err, ERR_CORRUPT, "%s/%s: no fp32.pt, which has the weight", u->folder,
+                TRY(read_state_file(u, i, files.names[k], err));
+        if (!catalog_find_native(&u->d->c->catalog, u->native_names[i], NULL))
+            return fail(err, ERR_CORRUPT, "%s/%s: missing fp32.pt with the weight", u->folder,
                         u->params[i]);
     }
     return OK;
@@ -208,7 +208,8 @@ static enum status read_params(struct universal *u, struct error *err)
 
 /* ---- groups ---- */
 
-/* The list of param_shapes, a group or (stage 3) a sub-group, that is in a group. */
+/* Whether group `number` has list `list` of param_shapes, which is a group, or
+ * (stage 3) a sub-group. */
 static bool group_has(const struct universal *u, const struct value *group, size_t number,
                       size_t list)
 {
@@ -220,7 +221,7 @@ static bool group_has(const struct universal *u, const struct value *group, size
     return false;
 }
 
-/* The step of a stage 3 universal folder is in the states of rank 0. */
+/* Reads the step of a stage 3 universal folder, in rank 0's states. */
 static enum status step_of_all(struct universal *u, struct torch_file *t, const struct value *torch,
                                struct error *err)
 {
@@ -243,12 +244,12 @@ static void add_params_of_group(struct universal *u, const struct ds_params *p,
                 u->listed[at])
                 continue;
             u->listed[at] = true;
-            torch_groups_add_param(u->d->c, u->own_names[at], u->steps[at].value);
+            torch_groups_add_param(u->d->c, u->native_names[at], u->steps[at].value);
         }
 }
 
-static enum status add_group(struct universal *u, const struct value *group, size_t number,
-                             struct error *err)
+static enum status add_universal_group(struct universal *u, const struct value *group,
+                                       size_t number, struct error *err)
 {
     struct value *copy;
     TRY(value_copy(&u->d->c->arena, group, &copy, err));
@@ -270,7 +271,7 @@ static enum status read_groups(struct universal *u, struct torch_file *t, struct
     const struct value *list = value_get(torch, "param_groups");
     const uint32_t n = ds_list(list ? list : value_get(t->root, "param_groups"), &groups);
     for (uint32_t g = 0; g < n; g++)
-        TRY(add_group(u, groups[g], g, err));
+        TRY(add_universal_group(u, groups[g], g, err));
     return OK;
 }
 
@@ -285,9 +286,9 @@ static enum status read_optimizer(struct universal *u, struct error *err)
     return st;
 }
 
-static enum status read_all(struct universal *u, struct error *err)
+static enum status read_universal(struct universal *u, struct error *err)
 {
-    TRY(list_params(u, err));
+    TRY(list_param_folders(u, err));
     TRY(check_params(u, err));
     TRY(read_params(u, err));
     return read_optimizer(u, err);
@@ -299,7 +300,7 @@ enum status universal_states_read(struct deepspeed *d, struct error *err)
     d->c->training.optimizer.present = true;
     d->c->training.optimizer.kind = "DeepSpeed, universal";
     d->c->training.optimizer.inferred = !d->partitioned;
-    enum status st = read_all(&u, err);
+    enum status st = read_universal(&u, err);
     map_release(&u.names);
     return st;
 }

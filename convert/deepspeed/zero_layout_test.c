@@ -27,8 +27,8 @@ static void trailing_ranks_may_be_padding_alone(void **state)
     assert_int_equal(zero_rank_padding(3, 4, 3), 2);
 }
 
-/* DeepSpeed 0.19.8 with parameter_alignment: numel 738, 324, 108 have paddings of 6, 4, 4; the
- * group ends at 3474 + 40, and is 3516 long for 2 ranks. */
+/* DeepSpeed 0.19.8 with parameter_alignment: numel 738, 324, 108 have paddings
+ * of 6, 4, 4; the group ends at 3474 + 40, and is 3516 long for 2 ranks. */
 static void parameters_are_aligned_by_the_copy_that_computes(void **state)
 {
     (void)state;
@@ -72,7 +72,8 @@ static void stage_3_pads_each_parameter(void **state)
     assert_int_equal(zero3_part(1, 4), 1);
 }
 
-/* It closes with the parameter that reaches the size; the sum is of a rank's parts. */
+/* It closes with the parameter that reaches the size; the sum is of a rank's
+ * parts. */
 static void a_sub_group_closes_when_it_reaches_its_size(void **state)
 {
     (void)state;

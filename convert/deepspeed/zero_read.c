@@ -14,20 +14,20 @@ enum { MAX_SEGMENTS = 1 << 16 };
 
 /* ---- param_shapes ---- */
 
-static enum status add_param(struct ds_params *p, struct arena *a, const char *name,
-                             const struct value *shape, const char *path, struct error *err)
+static enum status add_ds_param(struct ds_params *p, struct arena *a, const char *name,
+                                const struct value *shape, const char *path, struct error *err)
 {
     struct ds_param x = {.segment = p->num_lists};
     uint64_t *dims;
     size_t old;
-    if (!name) return fail(err, ERR_CORRUPT, "%s: param_shapes: a key is no text", path);
+    if (!name) return fail(err, ERR_CORRUPT, "%s: param_shapes: a key is not a string", path);
     if (!ds_as_shape(a, shape, &x.num_dims, &dims))
-        return fail(err, ERR_CORRUPT, "%s: param_shapes: %s has no shape", path, name);
+        return fail(err, ERR_CORRUPT, "%s: param_shapes: %s lacks a shape", path, name);
     x.shape = dims;
-    x.name = x.own_name = arena_copy_text(a, name);
+    x.name = x.native_name = arena_copy_text(a, name);
     if (!shape_numel(x.shape, x.num_dims, &x.numel) || x.numel > MAX_ELEMENTS || !x.numel)
-        return fail(err, ERR_CORRUPT, "%s: param_shapes: %s is %s", path, name,
-                    shape_text(a, x.num_dims, x.shape));
+        return fail(err, ERR_CORRUPT, "%s: param_shapes: %s has the impossible shape %s", path,
+                    name, shape_text(a, x.num_dims, x.shape));
     if (!map_add(&p->names, x.name, p->count, &old))
         return fail(err, ERR_CORRUPT, "%s: param_shapes lists %s twice", path, name);
     *ARENA_PUSH(a, p->items, p->count, p->capacity) = x;
@@ -38,9 +38,10 @@ static enum status add_list(struct ds_params *p, struct arena *a, const struct v
                             const char *path, struct error *err)
 {
     if (!dict || dict->kind != VALUE_DICT)
-        return fail(err, ERR_CORRUPT, "%s: an item of param_shapes is no dict", path);
+        return fail(err, ERR_CORRUPT, "%s: an item of param_shapes is not a dict", path);
     for (uint32_t i = 0; i < dict->count; i++)
-        TRY(add_param(p, a, value_as_text(dict->items[2 * i]), dict->items[2 * i + 1], path, err));
+        TRY(add_ds_param(p, a, value_as_text(dict->items[2 * i]), dict->items[2 * i + 1], path,
+                         err));
     *ARENA_PUSH(a, p->ends, p->num_lists, p->lists_capacity) = p->count;
     return OK;
 }
@@ -51,7 +52,8 @@ enum status ds_params_read(struct ds_params *p, struct arena *a, const struct va
     struct value *const *items;
     const uint32_t n = ds_list(shapes, &items);
     if (shapes && shapes->kind == VALUE_DICT) return add_list(p, a, shapes, path, err);
-    if (!n) return fail(err, ERR_CORRUPT, "%s: no param_shapes, which say what is where", path);
+    if (!n)
+        return fail(err, ERR_CORRUPT, "%s: missing param_shapes, the places of parameters", path);
     for (uint32_t i = 0; i < n; i++)
         TRY(add_list(p, a, items[i], path, err));
     return OK;
@@ -69,7 +71,8 @@ static const char *segment_noun(const struct zero_read *z)
     return z->stage == 3 ? "sub-group" : "group";
 }
 
-/* Stage 3: parameters follow one another through all sub-groups of a rank; none lies in two. */
+/* Stage 3: parameters follow one another through a rank's sub-groups; none
+ * spans two. */
 static enum status place_in_sub_groups(struct zero_read *z, struct error *err)
 {
     size_t segment = 0;
@@ -101,7 +104,7 @@ static enum status place_in_sub_groups(struct zero_read *z, struct error *err)
                 z->folder, segment, at, z->part[segment]);
 }
 
-/* The paddings of group g; NULL: it has none. */
+/* Reads the paddings of group g; *out NULL: none. */
 static enum status read_paddings(const struct zero_read *z, const struct value *all, size_t g,
                                  size_t count, uint64_t **out, struct error *err)
 {
@@ -110,13 +113,13 @@ static enum status read_paddings(const struct zero_read *z, const struct value *
     if (!all || all->kind == VALUE_NONE) return OK;
     if (g >= ds_list(all, &lists) || ds_list(lists[g], &numbers) != count)
         return fail(err, ERR_CORRUPT,
-                    "%s: param_alignment_paddings has not a number for each of the %zu parameters "
-                    "of group %zu",
+                    "%s: param_alignment_paddings needs a number for each of the %zu parameters of "
+                    "group %zu",
                     z->folder, count, g);
     *out = arena_array(&z->c->arena, count, sizeof **out);
     for (size_t i = 0; i < count; i++)
         if (!ds_as_count(numbers[i], &(*out)[i]))
-            return fail(err, ERR_CORRUPT, "%s: param_alignment_paddings of group %zu: no number",
+            return fail(err, ERR_CORRUPT, "%s: param_alignment_paddings of group %zu: not a number",
                         z->folder, g);
     return OK;
 }
@@ -161,7 +164,7 @@ struct rank_file {
     struct torch_file t;
     const struct ds_file *file;
     const struct value *optimizer; /* S */
-    const struct value *base;      /* the torch optimizer's state dict, or a list of states */
+    const struct value *base;      /* torch optimizer's state dict, or a list of states */
     const struct value *masters;   /* list of vectors */
 };
 
@@ -184,34 +187,33 @@ static enum status find_parts(struct rank_file *f, struct error *err)
     if (!s) s = f->t.root;
     const bool has_stage = ds_as_stage(value_get(s, "zero_stage"), &stage);
     if (value_get(s, "zero_stage") && !has_stage)
-        return fail(err, ERR_UNSUPPORTED, "zero_stage is no stage of ZeRO that is known");
+        return fail(err, ERR_UNSUPPORTED, "zero_stage is not a known stage of ZeRO");
     if (stage < 1 || stage > 3)
-        return fail(err, ERR_UNSUPPORTED, "zero_stage is %" PRId64 "; stages 1 to 3 are read",
+        return fail(err, ERR_UNSUPPORTED, "zero_stage is %" PRId64 "; stages 1 to 3 are supported",
                     stage);
     f->optimizer = s;
     f->base = value_get(s, stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
     f->masters = value_get(s, stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups");
     if (!f->masters && value_get(s, "fp32_groups"))
         return fail(err, ERR_UNSUPPORTED,
-                    "it has fp32_groups, as very old versions of DeepSpeed wrote them, which are "
-                    "not read");
+                    "fp32_groups of very old DeepSpeed versions are not supported");
     if (!f->masters || f->masters->kind != VALUE_LIST)
-        return fail(err, ERR_CORRUPT, "no %s, which has the master weights",
+        return fail(err, ERR_CORRUPT, "missing %s with the master weights",
                     stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups");
     if (!z->num_ranks) { /* the first file */
         z->stage = stage;
         z->has_stage = has_stage;
     } else if (stage != z->stage)
-        return fail(err, ERR_CORRUPT,
-                    "it is of stage %" PRId64 " of ZeRO, other files of stage %" PRId64, stage,
-                    z->stage);
+        return fail(err, ERR_CORRUPT, "ZeRO stage %" PRId64 ", but other files have stage %" PRId64,
+                    stage, z->stage);
     if (stage == 3 && value_get(s, "ds_zero_partition_groups"))
         return fail(err, ERR_UNSUPPORTED,
-                    "it has ds_zero_partition_groups: experts that fewer ranks share are not read");
+                    "ds_zero_partition_groups: experts shared by fewer ranks are not supported");
     return OK;
 }
 
-/* partition_count: an int, or one for each group, which are equal unless there are experts. */
+/* Reads partition_count: an int, or one per group, equal unless there are
+ * experts. */
 static enum status read_partition_count(struct rank_file *f, size_t num_files, uint64_t *out,
                                         struct error *err)
 {
@@ -220,14 +222,14 @@ static enum status read_partition_count(struct rank_file *f, size_t num_files, u
     const uint32_t n = ds_list(v, &items);
     uint64_t count = num_files, one;
     if (v && !n && !ds_as_count(v, &count))
-        return fail(err, ERR_CORRUPT, "partition_count is no number");
+        return fail(err, ERR_CORRUPT, "partition_count is not a number");
     for (uint32_t i = 0; i < n; i++) {
         if (!ds_as_count(items[i], &one))
-            return fail(err, ERR_CORRUPT, "partition_count is no number");
+            return fail(err, ERR_CORRUPT, "partition_count is not a number");
         if (i && one != count)
             return fail(err, ERR_UNSUPPORTED,
-                        "its groups are shared by %" PRIu64 " and by %" PRIu64
-                        " ranks, as experts are, which are not read",
+                        "groups shared by %" PRIu64 " and by %" PRIu64
+                        " ranks, as with experts, are not supported",
                         count, one);
         count = one;
     }
@@ -238,7 +240,7 @@ static enum status read_partition_count(struct rank_file *f, size_t num_files, u
 
 /* ---- files that are missing ---- */
 
-/* Whether rank has elements of a parameter. */
+/* Whether the rank has elements of a parameter. */
 static bool rank_has(const struct zero_read *z, uint64_t rank, const struct ds_param *p)
 {
     if (z->stage == 3) return rank * zero3_part(p->numel, z->num_ranks) < p->numel;
@@ -262,7 +264,7 @@ static const char *parameters_of_rank(const struct zero_read *z, uint64_t rank)
                         count == 1 ? "" : "s", names, count > MAX_NAMED ? ", ..." : "");
 }
 
-/* The name of rank's file, made of another one's. */
+/* The name of rank's file, by another rank's. */
 static const char *name_of_rank(struct arena *a, const char *other, uint64_t rank)
 {
     static const char before[] = "pp_rank_";
@@ -283,14 +285,13 @@ static enum status check_files(struct zero_read *z, const struct ds_file *files,
             return fail(err, ERR_CORRUPT, "%s: two files of rank %" PRIu64 ", such as %s",
                         z->folder, files[missing].dp, files[missing].name);
         return fail(err, ERR_CORRUPT,
-                    "%s: %s is missing (%zu of %" PRIu64 " files are there): it "
-                    "held %s",
-                    z->folder, name, count, z->num_ranks, parameters_of_rank(z, missing));
+                    "%s: %s is missing (%zu of %" PRIu64 " files exist): it held %s", z->folder,
+                    name, count, z->num_ranks, parameters_of_rank(z, missing));
     }
     if (count == z->num_ranks) return OK;
     return fail(err, ERR_CORRUPT,
-                "%s: %zu files of optimizer states, and partition_count says %" PRIu64
-                ": files of several runs, or a save that was not complete",
+                "%s: %zu files of optimizer states, but partition_count is %" PRIu64
+                ": files of several runs, or an incomplete save",
                 z->folder, count, z->num_ranks);
 }
 
@@ -312,13 +313,13 @@ static enum status add_masters(struct rank_file *f, struct error *err)
 {
     struct zero_read *z = f->z;
     if (f->masters->count != z->num_segments)
-        return fail(err, ERR_CORRUPT, "%u %ss of master weights; other files have %zu",
+        return fail(err, ERR_CORRUPT, "%u %ss of master weights, but other files have %zu",
                     f->masters->count, segment_noun(z), z->num_segments);
     for (size_t g = 0; g < z->num_segments; g++) {
         const struct value *v = f->masters->items[g];
         if (v->kind != VALUE_TENSOR || v->tensor->num_dims != 1)
-            return fail(err, ERR_CORRUPT, "master weights of %s %zu are no vector", segment_noun(z),
-                        g);
+            return fail(err, ERR_CORRUPT, "master weights of %s %zu are not a vector",
+                        segment_noun(z), g);
         TRY(add_vector(
             f, v,
             arena_printf(&z->c->arena, "%s.%zu",
@@ -328,7 +329,7 @@ static enum status add_masters(struct rank_file *f, struct error *err)
     return OK;
 }
 
-/* The number of a state of the optimizer, or SIZE_MAX. */
+/* The number of an optimizer state, or SIZE_MAX. */
 static size_t find_state(struct zero_read *z, const char *state)
 {
     for (size_t i = 1; i < z->num_states; i++)
@@ -339,8 +340,8 @@ static size_t find_state(struct zero_read *z, const char *state)
     return z->num_states++;
 }
 
-static enum status add_state(struct rank_file *f, size_t segment, const char *key,
-                             const struct value *v, struct error *err)
+static enum status add_zero_state(struct rank_file *f, size_t segment, const char *key,
+                                  const struct value *v, struct error *err)
 {
     struct zero_read *z = f->z;
     const uint64_t masters = length_of(z, f->file->dp, segment, 0);
@@ -348,11 +349,11 @@ static enum status add_state(struct rank_file *f, size_t segment, const char *ke
     if (v->kind != VALUE_TENSOR || !v->tensor->num_dims) return OK; /* of the whole group */
     const size_t state = find_state(z, key);
     if (state == SIZE_MAX)
-        states_unread(z->c, "%s: %s of %s %zu is no state that can be named", f->file->name, key,
-                      noun, segment);
+        states_unread(z->c, "%s: %s of %s %zu: invalid state name, or too many states",
+                      f->file->name, key, noun, segment);
     else if (v->tensor->num_dims != 1 || v->tensor->shape[0] < masters)
         states_unread(z->c,
-                      "%s: %s of %s %zu is %s, which is not a number for each of its %" PRIu64
+                      "%s: %s of %s %zu has shape %s, expected a vector of at least %" PRIu64
                       " elements",
                       f->file->name, key, noun, segment,
                       shape_text(&z->c->arena, v->tensor->num_dims, v->tensor->shape), masters);
@@ -362,7 +363,7 @@ static enum status add_state(struct rank_file *f, size_t segment, const char *ke
     return OK;
 }
 
-/* The dict of the states of a segment; NULL: there is none. */
+/* The dict of a segment's states; NULL: none. */
 static const struct value *states_of(const struct rank_file *f, size_t segment)
 {
     struct value *const *items;
@@ -370,7 +371,7 @@ static const struct value *states_of(const struct rank_file *f, size_t segment)
     return ds_get_int(value_get(f->base, "state"), (int64_t)segment);
 }
 
-static enum status add_states(struct rank_file *f, size_t segment, struct error *err)
+static enum status add_segment_states(struct rank_file *f, size_t segment, struct error *err)
 {
     struct zero_read *z = f->z;
     const struct value *dict = states_of(f, segment), *step = value_get(dict, "step");
@@ -383,14 +384,15 @@ static enum status add_states(struct rank_file *f, size_t segment, struct error 
     for (uint32_t i = 0; i < dict->count; i++) {
         const char *key = value_as_text(dict->items[2 * i]);
         if (!key || strcmp(key, "step") == 0) continue;
-        TRY(add_state(f, segment, key, dict->items[2 * i + 1], err));
+        TRY(add_zero_state(f, segment, key, dict->items[2 * i + 1], err));
     }
     return OK;
 }
 
 /* ---- what files must agree in ---- */
 
-/* The rank's run of a parameter, as the mappings should have it; false: it has none. */
+/* The rank's run of a parameter, as the mappings should have it; false:
+ * none. */
 static bool run_of_rank(const struct zero_read *z, uint64_t rank, const struct ds_param *p,
                         uint64_t *start, uint64_t *numel)
 {
@@ -415,7 +417,7 @@ static bool mapping_is(const struct zero_read *z, uint64_t rank, size_t segment,
            ds_as_count(value_get(address, "numel"), &numel_here) && numel_here == numel;
 }
 
-/* Whether param_slice_mappings says what param_shapes says. */
+/* Whether param_slice_mappings agrees with param_shapes. */
 static bool mappings_agree(const struct rank_file *f)
 {
     const struct zero_read *z = f->z;
@@ -439,7 +441,7 @@ static void compare_version(struct rank_file *f)
         z->first_other_version = arena_printf(&z->c->arena, "%s by %s", f->file->name, version);
 }
 
-/* Every rank has equal parts of a group, but for the end of it. */
+/* Checks that ranks have equal parts of a group, except at its end. */
 static enum status check_length(const struct zero_read *z, uint64_t rank, size_t segment,
                                 struct error *err)
 {
@@ -461,7 +463,7 @@ static bool is_of_experts(const struct value *group)
     return value_as_bool(value_get(group, "moe"), &moe) && moe;
 }
 
-/* Copies the dicts of the groups, and finds the group of each segment. */
+/* Copies the groups' dicts, and finds each segment's group. */
 static enum status keep_groups(struct rank_file *f, struct error *err)
 {
     struct zero_read *z = f->z;
@@ -472,12 +474,11 @@ static enum status keep_groups(struct rank_file *f, struct error *err)
     for (size_t s = 0; s < z->num_segments; s++)
         z->group_of[s] = !n ? 0 : z->stage != 3 && s < n ? s : SIZE_MAX;
     if (n > MAX_PARAM_GROUPS)
-        return fail(err, ERR_CORRUPT, "more than %d groups of parameters", MAX_PARAM_GROUPS);
+        return fail(err, ERR_CORRUPT, "more than %d parameter groups", MAX_PARAM_GROUPS);
     for (uint32_t g = 0; g < n; g++) {
         struct value *copy;
         if (is_of_experts(groups[g]))
-            return fail(err, ERR_UNSUPPORTED, "group %u is of experts (moe), which are not read",
-                        g);
+            return fail(err, ERR_UNSUPPORTED, "group %u: experts (moe) are not supported", g);
         TRY(value_copy(&z->c->arena, groups[g], &copy, err));
         z->groups[g] = copy;
         for (uint32_t i = 0, m = ds_list(value_get(groups[g], "params"), &members); i < m; i++) {
@@ -499,7 +500,7 @@ void ds_read_loss_scale(struct checkpoint *c, const struct value *scaler, bool d
     int64_t last;
     double scale;
     if (!value_as_float(value_get(scaler, "cur_scale"), &scale)) return;
-    if (!dynamic && !(scale > 1)) return; /* no scaling at all */
+    if (!dynamic && !(scale > 1)) return; /* no scaling */
     run->loss_scale = scale;
     if (!dynamic) return;
     if (ds_as_count(value_get(scaler, "cur_iter"), &at) &&
@@ -510,7 +511,7 @@ void ds_read_loss_scale(struct checkpoint *c, const struct value *scaler, bool d
         run->hysteresis_tracker = hysteresis;
 }
 
-/* The first file says how many there are, and what all have. */
+/* Sets from the first file the number of ranks and all that files share. */
 static enum status read_first(struct rank_file *f, const struct ds_file *files, size_t count,
                               struct error *err)
 {
@@ -551,14 +552,14 @@ static enum status read_parts(struct rank_file *f, const struct ds_file *files, 
     TRY(add_masters(f, err));
     for (size_t g = 0; g < z->num_segments; g++) {
         TRY(check_length(z, f->file->dp, g, err));
-        TRY(add_states(f, g, err));
+        TRY(add_segment_states(f, g, err));
     }
     if (z->stage != 3 && !mappings_agree(f)) z->other_mappings++;
     return OK;
 }
 
-static enum status read_file(struct zero_read *z, const struct ds_file *file,
-                             const struct ds_file *files, size_t count, struct error *err)
+static enum status read_rank_file(struct zero_read *z, const struct ds_file *file,
+                                  const struct ds_file *files, size_t count, struct error *err)
 {
     struct rank_file f = {.z = z, .file = file};
     const char *path = path_join(&z->c->arena, z->folder, file->name);
@@ -570,7 +571,7 @@ static enum status read_file(struct zero_read *z, const struct ds_file *file,
     return st;
 }
 
-/* The sum of the parts of a group must be what its parameters need. */
+/* Checks that a group's parts sum to what its parameters need. */
 static enum status check_sum(const struct zero_read *z, size_t g, struct error *err)
 {
     uint64_t sum = 0;
@@ -587,24 +588,24 @@ enum status zero_read_files(struct zero_read *z, const struct ds_file *files, si
                             struct error *err)
 {
     for (size_t i = 0; i < count; i++)
-        TRY(read_file(z, &files[i], files, count, err));
+        TRY(read_rank_file(z, &files[i], files, count, err));
     for (size_t g = 0; g < z->num_segments && z->stage != 3; g++)
         TRY(check_sum(z, g, err));
     if (z->other_versions)
-        checkpoint_note(z->c, "%s: files of different versions of DeepSpeed: %s, the first by %s",
+        checkpoint_note(z->c, "%s: files of different DeepSpeed versions: %s, the first by %s",
                         z->folder, z->first_other_version, z->version);
     if (z->other_mappings)
-        checkpoint_note(z->c,
-                        "%s: param_slice_mappings disagree with param_shapes, as "
-                        "round_robin_gradients makes them: param_shapes are used, and weights are "
-                        "compared with their masters",
-                        z->folder);
+        checkpoint_note(
+            z->c,
+            "%s: param_slice_mappings disagree with param_shapes, as after round_robin_gradients: "
+            "param_shapes are used, and weights are compared with their masters",
+            z->folder);
     return OK;
 }
 
-/* ---- own tensors ---- */
+/* ---- native tensors ---- */
 
-/* Whether every rank has the state wherever it has elements; notes why not. */
+/* Whether every rank with elements has the state; records why not. */
 static bool state_is_whole(struct zero_read *z, size_t state)
 {
     for (uint64_t r = 0; r < z->num_ranks; r++)
@@ -617,26 +618,26 @@ static bool state_is_whole(struct zero_read *z, size_t state)
     return true;
 }
 
-/* The own tensor of a state of a parameter (NULL: of the weight itself), from vectors of the state
- * of this number. */
+/* The native tensor of a parameter's state (NULL: its weight), from vectors of
+ * state `number`. */
 struct adding {
     struct zero_read *z;
     const struct ds_param *p;
     const char *state;
     size_t number;
     enum dtype dtype;
-    struct own_tensor *own; /* NULL: z->add_run has it */
+    struct native_tensor *native; /* NULL: left to z->add_run */
 };
 
-static enum status add_run(const struct adding *x, uint64_t rank, uint64_t a, uint64_t b,
-                           uint64_t count, struct error *err)
+static enum status add_vector_run(const struct adding *x, uint64_t rank, uint64_t a, uint64_t b,
+                                  uint64_t count, struct error *err)
 {
     struct zero_read *z = x->z;
     const size_t at = *stored_of(z, rank, x->p->segment, x->number) - 1;
     const struct pair run = pair_whole(a, b, count);
-    if (!x->own) return z->add_run(z->context, x->p, x->state, x->dtype, at, &run, err);
-    return catalog_add_own_part(&z->c->catalog, x->own, &z->c->catalog.stored.tensors[at], &run,
-                                err);
+    if (!x->native) return z->add_run(z->context, x->p, x->state, x->dtype, at, &run, err);
+    return catalog_add_native_part(&z->c->catalog, x->native, &z->c->catalog.stored.tensors[at],
+                                   &run, err);
 }
 
 static enum status add_runs(const struct adding *x, struct error *err)
@@ -646,25 +647,25 @@ static enum status add_runs(const struct adding *x, struct error *err)
     if (z->stage == 3) {
         const uint64_t part = zero3_part(p->numel, z->num_ranks);
         for (uint64_t r = 0; r < z->num_ranks && r * part < p->numel; r++)
-            TRY(add_run(x, r, r * part, p->begin, min_u64(part, p->numel - r * part), err));
+            TRY(add_vector_run(x, r, r * part, p->begin, min_u64(part, p->numel - r * part), err));
         return OK;
     }
     const uint64_t part = z->part[p->segment];
     for (uint64_t r = part ? p->begin / part : z->num_ranks; r < z->num_ranks; r++) {
         uint64_t start, numel;
         if (!run_of_rank(z, r, p, &start, &numel)) break;
-        TRY(add_run(x, r, r * part + start - p->begin, start, numel, err));
+        TRY(add_vector_run(x, r, r * part + start - p->begin, start, numel, err));
     }
     return OK;
 }
 
-static enum status add_own(struct zero_read *z, const struct ds_param *p, const char *state,
-                           size_t number, enum dtype dtype, struct error *err)
+static enum status add_zero_native(struct zero_read *z, const struct ds_param *p, const char *state,
+                                   size_t number, enum dtype dtype, struct error *err)
 {
     struct adding x = {z, p, state, number, dtype, NULL};
     if (!z->add_run)
-        TRY(catalog_add_own(&z->c->catalog, p->own_name, state, dtype, p->num_dims, p->shape,
-                            &x.own, err));
+        TRY(catalog_add_native(&z->c->catalog, p->native_name, state, dtype, p->num_dims, p->shape,
+                               &x.native, err));
     return add_runs(&x, err);
 }
 
@@ -681,16 +682,16 @@ static enum status add_param_tensors(struct zero_read *z, const struct ds_param 
                                      const bool *whole, struct error *err)
 {
     const bool of_master = !z->only_states;
-    if (of_master) TRY(add_own(z, p, NULL, 0, p->dtype, err));
+    if (of_master) TRY(add_zero_native(z, p, NULL, 0, p->dtype, err));
     for (size_t s = 0; s < z->num_states; s++) {
         const enum dtype dtype = dtype_of_state(z, p, s);
         if (!whole[s] || (s == 0 && of_master && dtype == p->dtype)) continue;
-        TRY(add_own(z, p, z->states[s], s, dtype, err));
+        TRY(add_zero_native(z, p, z->states[s], s, dtype, err));
     }
     return OK;
 }
 
-static const double *step_of(const struct zero_read *z, uint64_t rank, size_t segment)
+static const double *segment_step(const struct zero_read *z, uint64_t rank, size_t segment)
 {
     return &z->steps[rank * z->num_segments + segment].value;
 }
@@ -699,7 +700,7 @@ static enum status check_steps(const struct zero_read *z, struct error *err)
 {
     for (size_t g = 0; g < z->num_segments; g++)
         for (uint64_t r = 1; r < z->num_ranks; r++) {
-            const double here = *step_of(z, r, g), first = *step_of(z, 0, g);
+            const double here = *segment_step(z, r, g), first = *segment_step(z, 0, g);
             if ((isnan(here) && isnan(first)) || !(here < first || here > first)) continue;
             return fail(err, ERR_CORRUPT,
                         "%s: rank %" PRIu64 " has made %.0f steps in %s %zu, rank 0 %.0f: files of "
@@ -726,7 +727,7 @@ static void add_params_of_group(const struct zero_read *z, size_t g)
     for (size_t i = 0; i < z->params->count; i++) {
         const struct ds_param *p = &z->params->items[i];
         if (z->group_of[p->segment] == g)
-            torch_groups_add_param(z->c, p->own_name, *step_of(z, 0, p->segment));
+            torch_groups_add_param(z->c, p->native_name, *segment_step(z, 0, p->segment));
     }
 }
 

@@ -1,4 +1,4 @@
-/* format_fsdp.c - the row of FSDP's torch.save files. */
+/* format_fsdp.c - row of FSDP's torch.save files. */
 #include "common/count.h"
 #include "convert/format.h"
 
@@ -19,7 +19,7 @@ static const struct format_contents fsdp_contents = {
 const struct format format_fsdp = {
     .name = "fsdp",
     .title = "FSDP",
-    .has = FORMAT_TORCH_GROUPS, /* a full state is not cut for ranks */
+    .has = FORMAT_TORCH_GROUPS, /* a full state is not sharded */
     .becomes = &format_torch_dist,
     .naming = &naming_hf,
     .source = &source_fsdp,

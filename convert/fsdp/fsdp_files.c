@@ -11,7 +11,7 @@
 #include "common/text.h"
 #include "formats/hf_folder.h"
 
-/* A hostile name may have any number. */
+/* Bound, since a hostile name may have any number. */
 enum { MAX_RANKS = 1 << 20 };
 
 static const struct full_names {
@@ -23,7 +23,7 @@ static const struct full_names {
 
 static const char *const suffixes[] = {".pt", ".pth", ".bin"};
 
-/* Words in the names of files that are no weights. */
+/* Words in names of files without weights. */
 static const char *const other_words[] = {"extra", "random", "rng", "sched", "data", "lr_"};
 
 static const char *const other_files[] = {"scheduler.bin",       "scheduler.pt",
@@ -36,10 +36,10 @@ struct rank_name {
     const char *name; /* of the file */
     size_t prefix;    /* bytes before the number */
     const char *suffix;
-    uint64_t rank, world; /* world 0: the name does not say it */
+    uint64_t rank, world; /* world 0: not in the name */
 };
 
-/* The number behind the last WORD, or WORD and a "_", in the first `length` bytes. */
+/* The number after the last WORD or WORD_ in the name. */
 static bool number_behind(const char *name, const char *word, const char **at, uint64_t *out)
 {
     const char *found = NULL;
@@ -98,21 +98,22 @@ static int by_set(const void *x, const void *y)
     return order ? order : (a->rank > b->rank) - (a->rank < b->rank);
 }
 
-/* Makes the set of names[0..n), which differ in their ranks only and are sorted by them. */
+/* Makes the set of names[0..n), which differ only in rank and are sorted by
+ * it. */
 static enum status make_set(struct fsdp_set *set, struct arena *a, const char *folder,
                             const struct rank_name *names, size_t n, struct error *err)
 {
     const size_t count = names->world ? names->world : names[n - 1].rank + 1;
-    /* A name with a high number is no reason to make room for as many ranks. */
+    /* Allocates no room for many ranks because of one name. */
     if (count > 64 && count / 64 > n)
-        return fail(err, ERR_UNSUPPORTED, "%s: %zu files of %zu ranks, such as %s", folder, n,
+        return fail(err, ERR_UNSUPPORTED, "%s: only %zu files for %zu ranks, such as %s", folder, n,
                     count, names->name);
     *set = (struct fsdp_set){.count = count, .num_missing = count - n};
     set->paths = arena_array(a, count, sizeof *set->paths);
     set->names = arena_array(a, count, sizeof *set->names);
     for (size_t i = 0; i < n; i++) {
         if (set->paths[names[i].rank])
-            return fail(err, ERR_UNSUPPORTED, "%s: %s and %s are both of rank %" PRIu64, folder,
+            return fail(err, ERR_UNSUPPORTED, "%s: %s and %s both belong to rank %" PRIu64, folder,
                         names[i - 1].name, names[i].name, names[i].rank);
         set->names[names[i].rank] = names[i].name;
         set->paths[names[i].rank] = path_join(a, folder, names[i].name);
@@ -136,8 +137,7 @@ static enum status take_set(struct fsdp_files *f, struct arena *a, const struct 
     }
     if (set->count)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: %s and %s are of two sets of files, one a rank; a folder with one of them "
-                    "can be read",
+                    "%s: %s and %s belong to two sets of rank files; give a folder with one set",
                     f->folder, set->names[0], names->name);
     return make_set(set, a, f->folder, names, n, err);
 }
@@ -185,7 +185,7 @@ static void find_full(struct fsdp_files *f, struct arena *a)
     }
 }
 
-/* A file that was given itself: the optimizer's may lie beside it. */
+/* Takes a file given by path; the optimizer's may lie beside it. */
 static void take_file(struct fsdp_files *f, struct arena *a, const char *name)
 {
     add_one(&f->weights, a, f->folder, name);
@@ -219,8 +219,7 @@ enum status fsdp_files_find(struct fsdp_files *out, struct arena *a, const char 
     if (!out->by_rank) find_full(out, a);
     list_others(out, a, &all);
     if (out->weights.count) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s: no model.pt, and no file a rank, as FSDP's states have",
-                path);
+    return fail(err, ERR_UNSUPPORTED, "%s: neither model.pt nor rank files of FSDP", path);
 }
 
 const char *fsdp_names_text(struct arena *a, const char *const *names, size_t count)
@@ -235,8 +234,8 @@ const char *fsdp_names_text(struct arena *a, const char *const *names, size_t co
     return copy;
 }
 
-/* Beside the weights of a Hugging Face folder, which many programs leave files with, only names
- * that no other program uses count. */
+/* Whether only FSDP uses this name, as required beside a Hugging Face folder's
+ * weights, where many programs leave files. */
 static bool is_plainly_fsdp(const char *name)
 {
     return text_starts_with(name, "model_world_size_") ||

@@ -19,12 +19,12 @@ void fsdp_join_release(struct fsdp_join *j)
     map_release(&j->boxes);
 }
 
-static const char *key_of(struct arena *a, const char *name, const char *state)
+static const char *join_key(struct arena *a, const char *name, const char *state)
 {
     return state ? arena_printf(a, "%s\x1f%s", name, state) : name;
 }
 
-static const char *label(struct arena *a, const char *name, const char *state)
+static const char *tensor_label(struct arena *a, const char *name, const char *state)
 {
     return state ? arena_printf(a, "%s of %s", state, name) : arena_printf(a, "tensor %s", name);
 }
@@ -32,25 +32,26 @@ static const char *label(struct arena *a, const char *name, const char *state)
 const struct joined *fsdp_join_find(const struct fsdp_join *j, const char *name, const char *state)
 {
     size_t at;
-    return map_get(&j->names, key_of(&j->c->arena, name, state), &at) ? &j->items[at] : NULL;
+    return map_get(&j->names, join_key(&j->c->arena, name, state), &at) ? &j->items[at] : NULL;
 }
 
 /* ---- adding ---- */
 
-/* A state of one dimension may be a piece, or whole where its parameter has one dimension too: its
- * shape will tell. */
+/* Whether a tensor is a piece. A 1-D state may be one, or be whole if its
+ * parameter is 1-D too: its shape will show it. */
 static bool is_piece(const struct fsdp_join *j, const struct dtensor *d, const char *state)
 {
     return !d->sharded && d->num_dims == 1 && (j->flat || (state && j->by_rank));
 }
 
-/* The item of a name: a new one, or that of another rank, which must agree. */
-static enum status meet(struct fsdp_join *j, size_t rank, const char *name, const char *state,
-                        const struct dtensor *d, struct joined **out, struct error *err)
+/* Finds or adds the item of a name; one of another rank must agree. */
+static enum status find_or_add_joined(struct fsdp_join *j, size_t rank, const char *name,
+                                      const char *state, const struct dtensor *d,
+                                      struct joined **out, struct error *err)
 {
     struct arena *a = &j->c->arena;
     size_t at;
-    if (map_add(&j->names, key_of(a, name, state), j->count, &at)) {
+    if (map_add(&j->names, join_key(a, name, state), j->count, &at)) {
         *out = ARENA_PUSH(a, j->items, j->count, j->capacity);
         **out = (struct joined){
             .name = name,
@@ -65,15 +66,15 @@ static enum status meet(struct fsdp_join *j, size_t rank, const char *name, cons
         return OK;
     }
     struct joined *x = *out = &j->items[at];
-    if (x->last_rank == rank) return fail(err, ERR_CORRUPT, "it is there twice");
+    if (x->last_rank == rank) return fail(err, ERR_CORRUPT, "it is stored twice");
     x->last_rank = rank;
     if (!x->num_parts) x->dtype = d->dtype;
     if (d->num_parts && x->dtype != d->dtype)
-        return fail(err, ERR_CORRUPT, "it is %s, and %s in the files of other ranks",
+        return fail(err, ERR_CORRUPT, "its dtype is %s, but %s in other ranks' files",
                     dtype_infos[d->dtype].name, dtype_infos[x->dtype].name);
     if (x->in_pieces != is_piece(j, d, state) || x->num_dims != d->num_dims ||
         (!x->in_pieces && memcmp(x->shape, d->shape, d->num_dims * sizeof *d->shape) != 0))
-        return fail(err, ERR_CORRUPT, "it is %s, and %s in the files of other ranks",
+        return fail(err, ERR_CORRUPT, "its shape is %s, but %s in other ranks' files",
                     shape_text(a, d->num_dims, d->shape),
                     x->in_pieces ? "pieces" : shape_text(a, x->num_dims, x->shape));
     return OK;
@@ -97,8 +98,8 @@ static bool has_elements(const struct joined *x, const struct dtensor_part *p)
     return true;
 }
 
-static enum status add_part(struct fsdp_join *j, struct torch_file *t, size_t item,
-                            const struct dtensor_part *p, struct error *err)
+static enum status add_joined_part(struct fsdp_join *j, struct torch_file *t, size_t item,
+                                   const struct dtensor_part *p, struct error *err)
 {
     struct arena *a = &j->c->arena;
     struct stored *s = &j->c->catalog.stored;
@@ -124,11 +125,11 @@ enum status fsdp_join_add(struct fsdp_join *j, struct torch_file *t, size_t rank
     struct dtensor d;
     struct joined *x;
     enum status st = dtensor_read(&d, &t->arena, v, err);
-    if (!st) st = meet(j, rank, name, state, &d, &x, err);
-    if (st) return fail_in(err, "%s: %s", t->path, label(&j->c->arena, name, state));
+    if (!st) st = find_or_add_joined(j, rank, name, state, &d, &x, err);
+    if (st) return fail_in(err, "%s: %s", t->path, tensor_label(&j->c->arena, name, state));
     const size_t item = (size_t)(x - j->items);
     for (size_t i = 0; i < d.num_parts; i++)
-        TRY(add_part(j, t, item, &d.parts[i], err));
+        TRY(add_joined_part(j, t, item, &d.parts[i], err));
     return OK;
 }
 
@@ -139,8 +140,8 @@ static uint64_t piece_numel(const struct joined_part *p)
     return p->extent[0];
 }
 
-/* The number of pieces that are the tensor, where groups of ranks repeat them; 0: there is none.
- * Where each rank has the whole tensor it is 1. */
+/* Number of pieces that form the tensor once, 1 if each rank has it whole; 0:
+ * they do not fit. Groups of ranks may repeat them. */
 static size_t pieces_of(const struct joined *x, uint64_t numel)
 {
     size_t n = 0;
@@ -159,7 +160,7 @@ enum status fsdp_join_shape(struct fsdp_join *j, struct joined *x, unsigned num_
     struct arena *a = &j->c->arena;
     uint64_t numel, sum = 0;
     for (size_t i = 0; i < x->num_parts; i++)
-        sum += piece_numel(&x->parts[i]); /* of bytes in files: no overflow */
+        sum += piece_numel(&x->parts[i]); /* bounded by file bytes: no overflow */
     if (!shape) {
         num_dims = 1;
         shape = &sum;
@@ -168,16 +169,17 @@ enum status fsdp_join_shape(struct fsdp_join *j, struct joined *x, unsigned num_
     const size_t n = pieces_of(x, numel);
     if (numel != sum && !n)
         return fail(err, ERR_CORRUPT,
-                    "%s: %s: its pieces in the files of ranks have %" PRIu64
-                    " elements, and the parameter is %s",
-                    j->c->path, label(a, x->name, x->state), sum, shape_text(a, num_dims, shape));
+                    "%s: %s: its pieces in rank files have %" PRIu64
+                    " elements, but the parameter has shape %s",
+                    j->c->path, tensor_label(a, x->name, x->state), sum,
+                    shape_text(a, num_dims, shape));
     if (numel != sum) x->num_parts = n;
     x->num_dims = num_dims;
     x->shape = arena_copy(a, shape, num_dims * sizeof *shape);
     return OK;
 }
 
-/* The pieces of a state have its parameter's shape, others are of one dimension. */
+/* Gives pieces of a state their parameter's shape, others one dimension. */
 static enum status shape_of_parameter(struct fsdp_join *j, struct joined *x, struct error *err)
 {
     const struct joined *of = x->state ? fsdp_join_find(j, x->name, NULL) : NULL;
@@ -185,9 +187,9 @@ static enum status shape_of_parameter(struct fsdp_join *j, struct joined *x, str
     return fsdp_join_shape(j, x, of->num_dims, of->shape, err);
 }
 
-/* ---- own tensors ---- */
+/* ---- native tensors ---- */
 
-/* The pair of a part with its stored tensor. *at: where the next piece starts. */
+/* The pair of a part and its stored tensor. *at: start of the next piece. */
 static bool pair_of_part(struct pair *out, const struct joined *x, const struct joined_part *p,
                          uint64_t *at)
 {
@@ -197,7 +199,7 @@ static bool pair_of_part(struct pair *out, const struct joined *x, const struct 
     return true;
 }
 
-/* The elements of x that files have; less than all if *whole is false. */
+/* Counts x's elements in files; *whole: all are there. */
 static enum status check_tiles(struct fsdp_join *j, struct joined *x, uint64_t *covered,
                                bool *whole, struct error *err)
 {
@@ -205,7 +207,7 @@ static enum status check_tiles(struct fsdp_join *j, struct joined *x, uint64_t *
     size_t bad;
     if (!shape_numel(x->shape, x->num_dims, &numel) || numel > MAX_ELEMENTS)
         return fail(err, ERR_CORRUPT, "%s: %s: shape %s is too large", j->c->path,
-                    label(&j->c->arena, x->name, x->state),
+                    tensor_label(&j->c->arena, x->name, x->state),
                     shape_text(&j->c->arena, x->num_dims, x->shape));
     struct pair *pairs = calloc(x->num_parts + 1, sizeof *pairs);
     bool fits = pairs;
@@ -216,23 +218,24 @@ static enum status check_tiles(struct fsdp_join *j, struct joined *x, uint64_t *
     free(pairs);
     if (!fits)
         return fail(err, ERR_UNSUPPORTED, "%s: %s: shape %s has too many dimensions", j->c->path,
-                    label(&j->c->arena, x->name, x->state),
+                    tensor_label(&j->c->arena, x->name, x->state),
                     shape_text(&j->c->arena, x->num_dims, x->shape));
     if (!overlaps) return OK;
-    return fail(err, ERR_CORRUPT, "%s: %s: the parts of ranks overlap", j->c->path,
-                label(&j->c->arena, x->name, x->state));
+    return fail(err, ERR_CORRUPT, "%s: %s: the ranks' parts overlap", j->c->path,
+                tensor_label(&j->c->arena, x->name, x->state));
 }
 
-static enum status add_own(struct fsdp_join *j, struct joined *x, struct error *err)
+static enum status add_joined_native(struct fsdp_join *j, struct joined *x, struct error *err)
 {
     struct catalog *all = &j->c->catalog;
-    struct own_tensor *own;
+    struct native_tensor *native;
     uint64_t at = 0;
-    TRY(catalog_add_own(all, x->name, x->state, x->dtype, x->num_dims, x->shape, &own, err));
+    TRY(catalog_add_native(all, x->name, x->state, x->dtype, x->num_dims, x->shape, &native, err));
     for (size_t i = 0; i < x->num_parts; i++) {
         struct pair pair;
         (void)pair_of_part(&pair, x, &x->parts[i], &at);
-        TRY(catalog_add_own_part(all, own, &all->stored.tensors[x->parts[i].stored], &pair, err));
+        TRY(catalog_add_native_part(all, native, &all->stored.tensors[x->parts[i].stored], &pair,
+                                    err));
     }
     return OK;
 }
@@ -246,7 +249,7 @@ static const char *missing_text(struct arena *a, const struct fsdp_set *set)
     return fsdp_names_text(a, names, n);
 }
 
-/* Fails for tensors of which files lack elements: names[0..n). */
+/* Fails for tensors names[0..n) with missing elements. */
 static enum status fail_gaps(const struct fsdp_join *j, const struct fsdp_set *set,
                              const char *const *names, size_t n, const char *first,
                              struct error *err)
@@ -259,8 +262,8 @@ static enum status fail_gaps(const struct fsdp_join *j, const struct fsdp_set *s
                                  names, n));
 }
 
-enum status fsdp_join_own(struct fsdp_join *j, const struct fsdp_set *set, bool states,
-                          struct error *err)
+enum status fsdp_join_native(struct fsdp_join *j, const struct fsdp_set *set, bool states,
+                             struct error *err)
 {
     struct arena *a = &j->c->arena;
     const char **gaps = arena_array(a, j->count + 1, sizeof *gaps), *first = NULL;
@@ -274,12 +277,12 @@ enum status fsdp_join_own(struct fsdp_join *j, const struct fsdp_set *set, bool 
         TRY(check_tiles(j, x, &covered, &whole, err));
         if (!whole && !first)
             first = arena_printf(a, "%s: the files have %" PRIu64 " elements of %s",
-                                 label(a, x->name, x->state), covered,
+                                 tensor_label(a, x->name, x->state), covered,
                                  shape_text(a, x->num_dims, x->shape));
         if (!whole) gaps[num_gaps++] = x->name;
     }
     if (num_gaps) return fail_gaps(j, set, gaps, num_gaps, first, err);
     for (size_t i = 0; i < j->count; i++)
-        if (!j->items[i].state != states) TRY(add_own(j, &j->items[i], err));
+        if (!j->items[i].state != states) TRY(add_joined_native(j, &j->items[i], err));
     return OK;
 }

@@ -1,11 +1,12 @@
-/* fsdp_join.h - makes own tensors of what the files of ranks hold: boxes of a tensor
- * (formats/dtensor.h), whole ones, and pieces of flattened ones.
+/* fsdp_join.h - joins rank files into native tensors: boxes of a tensor
+ * (formats/dtensor.h), whole tensors, and pieces of flattened ones.
  *
- * FSDP1 flattens the parameters of a module into one tensor, of which each rank has an equal part.
- * With use_orig_params=True, LOCAL_STATE_DICT also has each parameter as the 1-D piece of it that
- * the rank holds, of no elements where it holds none: the pieces in order of ranks are the
- * parameter, whose shape no file says (torch/distributed/fsdp/_flat_param.py).
- * optimizer.state_dict() of such a run has pieces too, whatever the weights are saved as. */
+ * FSDP1 flattens a module's parameters into one tensor, of which each rank has
+ * an equal part. With use_orig_params=True, LOCAL_STATE_DICT also has each
+ * parameter as the rank's 1-D piece of it, empty where the rank has none: the
+ * pieces in rank order are the parameter, whose shape no file has
+ * (torch/distributed/fsdp/_flat_param.py). optimizer.state_dict() of such a run
+ * has pieces too, however the weights are saved. */
 #ifndef FERRY_CONVERT_FSDP_FSDP_JOIN_H
 #define FERRY_CONVERT_FSDP_FSDP_JOIN_H
 
@@ -21,9 +22,9 @@ struct joined {
     const char *name, *state;
     enum dtype dtype;
     unsigned num_dims;
-    const uint64_t *shape; /* of pieces: NULL, until it is known */
+    const uint64_t *shape; /* of pieces: NULL until known */
     bool in_pieces;
-    size_t last_rank; /* that has it */
+    size_t last_rank; /* with the tensor */
     struct joined_part *parts;
     size_t num_parts, parts_capacity;
 };
@@ -32,31 +33,32 @@ struct fsdp_join {
     struct checkpoint *c;
     struct joined *items;
     size_t count, capacity;
-    struct map names, boxes; /* name and state -> items; these and a box */
-    bool flat;               /* plain tensors of one dimension are pieces */
-    bool by_rank;            /* a file a rank: so states of one dimension may be */
+    struct map names, boxes; /* name and state -> items; these with a box */
+    bool flat;               /* plain 1-D tensors are pieces */
+    bool by_rank;            /* rank files: 1-D states may be pieces */
     uint64_t state_bytes;
 };
 
 void fsdp_join_init(struct fsdp_join *j, struct checkpoint *c);
 void fsdp_join_release(struct fsdp_join *j);
 
-/* Adds what file t of a rank has of a tensor, under its name (kept) without wrappers. Equal boxes
- * of several ranks are one. */
+/* Adds a tensor of a rank's file t under its name (kept) without wrappers.
+ * Equal boxes of several ranks are one. */
 MUST_CHECK enum status fsdp_join_add(struct fsdp_join *j, struct torch_file *t, size_t rank,
                                      const char *name, const char *state, const struct value *v,
                                      struct error *err);
-/* The tensor; NULL: there is none. Valid until the next is added. */
+/* The tensor, valid until the next is added; NULL: none. */
 const struct joined *fsdp_join_find(const struct fsdp_join *j, const char *name, const char *state);
 
-/* Sets the shape of a tensor in pieces. Groups of ranks may repeat them: so each rank may have all.
- * ERR_CORRUPT where they are not of this shape. Without a shape (NULL) they are joined as one
- * dimension. */
+/* Sets the shape of a tensor in pieces, which groups of ranks may repeat, even
+ * whole on each rank. shape NULL: joins them as one dimension. ERR_CORRUPT if
+ * they do not fit the shape. */
 MUST_CHECK enum status fsdp_join_shape(struct fsdp_join *j, struct joined *x, unsigned num_dims,
                                        const uint64_t *shape, struct error *err);
-/* Adds the own tensors of the parameters, or of their states. ERR_CORRUPT where boxes do not tile a
- * tensor, ERR_IO naming missing files of the set where these have the rest. */
-MUST_CHECK enum status fsdp_join_own(struct fsdp_join *j, const struct fsdp_set *set, bool states,
-                                     struct error *err);
+/* Adds native tensors of the parameters, or of their states. ERR_CORRUPT if
+ * boxes do not tile a tensor, ERR_IO naming missing files if these hold the
+ * rest. */
+MUST_CHECK enum status fsdp_join_native(struct fsdp_join *j, const struct fsdp_set *set,
+                                        bool states, struct error *err);
 
 #endif

@@ -1,6 +1,5 @@
-/* fsdp_source.h - what the modules of the reader of FSDP's torch.save files share.
- *
- * source_fsdp.c reads the weights; fsdp_states.c the optimizer's states and groups. */
+/* fsdp_source.h - shared by the modules that read FSDP's torch.save files:
+ * source_fsdp.c the weights, fsdp_states.c optimizer states and groups. */
 #ifndef FERRY_CONVERT_FSDP_FSDP_SOURCE_H
 #define FERRY_CONVERT_FSDP_FSDP_SOURCE_H
 
@@ -12,20 +11,20 @@ struct fsdp_source {
     struct fsdp_files files;
     struct fsdp_join join;
     struct wrapper_names names;
-    const char **params; /* in the order of the first file, each storage once; then the optimizer's
-                            numbers count them */
+    const char **params; /* in the first file's order, each storage once; the optimizer's numbers
+                            count them */
     size_t num_params, params_capacity;
     struct map storages; /* of the first file */
-    bool combined;       /* the files of the weights have the optimizer's dict too */
+    bool combined;       /* the weights' files have the optimizer's dict too */
     size_t num_unread;   /* values of the first file that are no tensors */
     const char *first_unread;
 };
 
-/* The dict {state, param_groups} of an optimizer, which may be below a key of a file's root; NULL:
- * there is none. */
+/* An optimizer's dict {state, param_groups}, at a file's root or below a key;
+ * NULL: none. */
 const struct value *fsdp_find_optimizer(const struct value *root);
-/* Reads the states of the optimizer's files into x->join, and groups into c->training. What cannot
- * be read makes the states unread (convert/states.h). */
+/* Reads the optimizer's states into x->join, and groups into c->training. What
+ * cannot be read makes the states unread (convert/states.h). */
 void fsdp_states_read(struct fsdp_source *x);
 
 #endif

@@ -1,10 +1,10 @@
-/* fsdp_states.c - the optimizer's states in FSDP's files, full or a file a rank:
+/* fsdp_states.c - reads optimizer states of FSDP's files, full or per rank:
  *
  *   {"state": {NAME or NUMBER: {"step", "exp_avg", "exp_avg_sq", ...}},
  *    "param_groups": [{"lr", ..., "params": [NAME or NUMBER, ...]}]}
  *
- * FSDP's own functions name the parameters; a plain optimizer.state_dict() numbers them. step is a
- * number, or a tensor of one. */
+ * FSDP's functions name parameters; a plain optimizer.state_dict() numbers
+ * them. step is a number, or a one-element tensor. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -16,8 +16,8 @@
 #include "formats/dtensor.h"
 #include "formats/pickle.h"
 
-/* Values of a pickle are shared, so that many parameters may have the same large dict at no cost:
- * each has so many states at most. */
+/* Bound on a parameter's states: values of a pickle are shared, so many
+ * parameters may have the same large dict at no cost. */
 enum { MOST_STATES = 2 * MAX_STATES };
 
 /* The steps of parameters. */
@@ -31,11 +31,11 @@ struct reader {
     struct fsdp_source *x;
     struct torch_file *t;
     size_t rank;
-    const char **numbered; /* names of parameters by their numbers; NULL: they have none */
+    const char **numbered; /* names by parameter number; NULL: not numbered */
     struct steps steps;
-    struct map grouped; /* names that groups have listed */
-    bool compared;      /* a step of this file with that of an earlier one */
-    /* tensors of this file that hold steps to be read */
+    struct map grouped; /* names listed by groups */
+    bool compared;      /* compared a step with an earlier file's */
+    /* tensors of this file with steps to read */
     const struct value **tensors;
     const char **of;
     size_t num_tensors, tensors_capacity, of_capacity, num_of;
@@ -62,9 +62,10 @@ static bool is_list(const struct value *v)
 
 /* ---- names ---- */
 
-/* A parameter's number: torch counts the parameters of the groups, one group after the other. Each
- * group lists its parameters in the order of the model. So one group is all of them; of two, one
- * may have those of one dimension and the other all else, which the shapes of states show. */
+/* Names of numbered parameters. torch counts the parameters of the groups, one
+ * group after the other; each group has the model's order. So one group is all
+ * of them; of two, one may have those of one dimension and the other the rest,
+ * as their states' shapes show. */
 enum dims { UNKNOWN, VECTOR, MATRIX };
 struct numbering {
     struct reader *r;
@@ -88,7 +89,7 @@ static enum dims dims_of_states(struct arena *a, const struct value *states)
     return UNKNOWN;
 }
 
-/* Those that all parameters of a group have. */
+/* The dims common to a group's parameters. */
 static enum dims dims_of_group(const struct numbering *n, const struct value *params)
 {
     enum dims all = UNKNOWN;
@@ -102,7 +103,7 @@ static enum dims dims_of_group(const struct numbering *n, const struct value *pa
     return all;
 }
 
-/* Names the parameters of a group; dims UNKNOWN: any parameters are its own. */
+/* Names a group's parameters; dims UNKNOWN: it takes any. */
 static bool name_group(struct numbering *n, const struct value *params, enum dims dims)
 {
     struct fsdp_source *x = n->r->x;
@@ -162,8 +163,8 @@ static enum status number_params(struct reader *r, const struct value *state,
     int64_t number;
     if (!is_list(groups) || !lists_all(&n, groups))
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: parameters have numbers instead of names, and the groups do not list as "
-                    "many as the model has, %zu",
+                    "%s: parameters are numbered, not named, and the groups do not list all %zu of "
+                    "the model",
                     r->t->path, n.count);
     n.dims = arena_array(&r->t->arena, n.count + 1, sizeof *n.dims);
     for (uint32_t i = 0; i < state->count; i++)
@@ -171,31 +172,32 @@ static enum status number_params(struct reader *r, const struct value *state,
             n.dims[number] = dims_of_states(&r->t->arena, state->items[2 * i + 1]);
     r->numbered = arena_array(&r->x->c->arena, n.count + 1, sizeof *r->numbered);
     if (groups->count <= 2 && name_groups(&n, groups)) return OK;
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: parameters of %u groups have numbers instead of names, and nothing says which "
-                "parameter is in which group",
-                r->t->path, groups->count);
+    return fail(
+        err, ERR_UNSUPPORTED,
+        "%s: parameters of %u groups are numbered, not named, so they cannot be assigned to groups",
+        r->t->path, groups->count);
 }
 
-static enum status name_of(struct reader *r, const struct value *key, const char **out,
-                           struct error *err)
+static enum status param_name(struct reader *r, const struct value *key, const char **out,
+                              struct error *err)
 {
     const char *text = value_as_text(key);
     int64_t number;
     if (text) return wrapper_names_strip(&r->x->names, text, out, err);
     if (!value_as_int(key, &number))
-        return fail(err, ERR_CORRUPT, "%s: a key of the optimizer's state is no name and no number",
+        return fail(err, ERR_CORRUPT,
+                    "%s: a key of the optimizer's state is neither a name nor a number",
                     r->t->path);
     if (number < 0 || (uint64_t)number >= r->x->num_params || !r->numbered)
-        return fail(err, ERR_CORRUPT, "%s: parameter number %" PRId64 " of %zu", r->t->path, number,
-                    r->x->num_params);
+        return fail(err, ERR_CORRUPT, "%s: unknown parameter number %" PRId64 " of %zu", r->t->path,
+                    number, r->x->num_params);
     *out = r->numbered[number];
     return OK;
 }
 
 /* ---- steps ---- */
 
-/* A parameter has seen as many updates on each rank. */
+/* Sets a parameter's step, which must be equal on all ranks. */
 static enum status set_step(struct reader *r, const char *name, double step, struct error *err)
 {
     struct steps *s = &r->steps;
@@ -205,13 +207,13 @@ static enum status set_step(struct reader *r, const char *name, double step, str
         return OK;
     }
     if (s->values[old] >= step && s->values[old] <= step) return OK;
-    return fail(err, ERR_CORRUPT,
-                "%s: %s has seen %g updates, and by another rank's file %g: files of "
-                "different saves",
-                r->t->path, name, step, s->values[old]);
+    return fail(
+        err, ERR_CORRUPT,
+        "%s: %s has seen %g updates, but %g in another rank's file: files of different saves",
+        r->t->path, name, step, s->values[old]);
 }
 
-/* Of the steps that are known, one of each file is compared. */
+/* Takes a step; compares one known step per file. */
 static enum status take_step(struct reader *r, const char *name, const struct value *v,
                              struct error *err)
 {
@@ -254,9 +256,10 @@ static enum status read_param(struct reader *r, const char *name, const struct v
 {
     struct fsdp_source *x = r->x;
     if (states->kind != VALUE_DICT)
-        return fail(err, ERR_CORRUPT, "%s: the state of %s is no dict", r->t->path, name);
+        return fail(err, ERR_CORRUPT, "%s: the state of %s is not a dict", r->t->path, name);
     if (states->count > MOST_STATES)
-        return fail(err, ERR_UNSUPPORTED, "%s: %s has %u states", r->t->path, name, states->count);
+        return fail(err, ERR_UNSUPPORTED, "%s: %s has %u states, too many", r->t->path, name,
+                    states->count);
     for (uint32_t i = 0; i < states->count; i++) {
         const char *state = value_as_text(states->items[2 * i]);
         const struct value *v = states->items[2 * i + 1];
@@ -266,8 +269,8 @@ static enum status read_param(struct reader *r, const char *name, const struct v
         }
         if (!state || !dtensor_matches(v) || is_scalar(v)) continue;
         if (!state_is_valid(state))
-            return fail(err, ERR_UNSUPPORTED, "%s: %s has a state of a name that cannot be read",
-                        r->t->path, name);
+            return fail(err, ERR_UNSUPPORTED, "%s: %s has a state with an invalid name", r->t->path,
+                        name);
         TRY(fsdp_join_add(&x->join, r->t, r->rank, name, arena_copy_text(&x->c->arena, state), v,
                           err));
     }
@@ -283,8 +286,8 @@ static bool read_scalar(void *context, const struct value *tensor, double *out)
     return !torch_numbers(r->t->path, 0, UINT64_MAX, &tensor, 1, out, &why);
 }
 
-/* The group without its parameters, tensors as the numbers that they hold; in the checkpoint's
- * arena. */
+/* Copies a group without its parameters, tensors as their numbers, into the
+ * checkpoint's arena. */
 static enum status plain_group(struct reader *r, const struct value *group, struct value **out,
                                struct error *err)
 {
@@ -305,15 +308,15 @@ static enum status read_group(struct reader *r, const struct value *group, struc
 {
     struct checkpoint *c = r->x->c;
     const struct value *params = value_get(group, "params");
-    struct value *own;
+    struct value *native;
     if (group->kind != VALUE_DICT || !is_list(params))
-        return fail(err, ERR_CORRUPT, "%s: a group of param_groups has no params", r->t->path);
-    TRY(plain_group(r, group, &own, err));
-    TRY(torch_groups_add(c, own, NULL, NULL, err));
+        return fail(err, ERR_CORRUPT, "%s: a group of param_groups lacks params", r->t->path);
+    TRY(plain_group(r, group, &native, err));
+    TRY(torch_groups_add(c, native, NULL, NULL, err));
     for (uint32_t i = 0; i < params->count; i++) {
         const char *name;
         size_t at;
-        TRY(name_of(r, params->items[i], &name, err));
+        TRY(param_name(r, params->items[i], &name, err));
         if (!map_add(&r->grouped, name, 0, NULL))
             return fail(err, ERR_CORRUPT, "%s: the groups list %s twice", r->t->path, name);
         torch_groups_add_param(c, name,
@@ -325,7 +328,8 @@ static enum status read_group(struct reader *r, const struct value *group, struc
 static enum status read_groups(struct reader *r, const struct value *groups, struct error *err)
 {
     if (!groups) return OK;
-    if (!is_list(groups)) return fail(err, ERR_CORRUPT, "%s: param_groups is no list", r->t->path);
+    if (!is_list(groups))
+        return fail(err, ERR_CORRUPT, "%s: param_groups is not a list", r->t->path);
     for (uint32_t i = 0; i < groups->count; i++)
         TRY(read_group(r, groups->items[i], err));
     return OK;
@@ -333,27 +337,27 @@ static enum status read_groups(struct reader *r, const struct value *groups, str
 
 /* ---- files ---- */
 
-static enum status read_file(struct reader *r, bool is_last, struct error *err)
+static enum status read_optimizer_file(struct reader *r, bool is_last, struct error *err)
 {
     int64_t number;
     const struct value *optimizer = fsdp_find_optimizer(r->t->root);
     r->compared = false;
     if (!optimizer)
-        return fail(err, ERR_UNSUPPORTED, "%s: no dict of an optimizer's state in it", r->t->path);
+        return fail(err, ERR_UNSUPPORTED, "%s: it has no optimizer state dict", r->t->path);
     const struct value *state = value_get(optimizer, "state"),
                        *groups = value_get(optimizer, "param_groups");
     if (!r->numbered && state->count && value_as_int(state->items[0], &number))
         TRY(number_params(r, state, groups, err));
     for (uint32_t i = 0; i < state->count; i++) {
         const char *name;
-        TRY(name_of(r, state->items[2 * i], &name, err));
+        TRY(param_name(r, state->items[2 * i], &name, err));
         TRY(read_param(r, name, state->items[2 * i + 1], err));
     }
     TRY(read_steps(r, err));
     return is_last ? read_groups(r, groups, err) : OK;
 }
 
-/* Groups are those of the last file: then all steps are known. */
+/* Reads all files; groups from the last, when all steps are known. */
 static enum status read_files(struct reader *r, const struct fsdp_set *set, struct error *err)
 {
     size_t last = set->count;
@@ -365,7 +369,7 @@ static enum status read_files(struct reader *r, const struct fsdp_set *set, stru
         TRY(torch_open(&t, &r->x->c->catalog.stored, set->paths[r->rank], 0, UINT64_MAX, err));
         r->t = &t;
         enum status st = torch_check_name(&t, err);
-        if (!st) st = read_file(r, r->rank + 1 == last, err);
+        if (!st) st = read_optimizer_file(r, r->rank + 1 == last, err);
         torch_close(&t);
         if (st) return st;
     }
@@ -380,7 +384,7 @@ void fsdp_states_read(struct fsdp_source *x)
     if (!x->files.optimizer.count && x->combined) x->files.optimizer = x->files.weights;
     if (!x->files.optimizer.count) return;
     o->present = true;
-    o->kind = x->files.by_rank ? "of FSDP, a file a rank" : "of FSDP, full";
+    o->kind = x->files.by_rank ? "FSDP, one file per rank" : "FSDP, full";
     if (read_files(&r, &x->files.optimizer, &why)) states_unread(x->c, "%s", why.text);
     o->size_bytes = x->join.state_bytes;
     map_release(&r.steps.names);

@@ -1,5 +1,5 @@
-/* source_fsdp.c - opens the torch.save files of FSDP: full state dicts, and a file a rank with the
- * rank's parts as DTensors, ShardedTensors, or pieces of flattened parameters. */
+/* source_fsdp.c - opens FSDP's torch.save files: full state dicts, and rank
+ * files with DTensors, ShardedTensors, or pieces of flattened parameters. */
 #include <string.h>
 
 #include "common/count.h"
@@ -26,7 +26,7 @@ static bool has_tensors(const struct value *v)
     return false;
 }
 
-/* The dict of the parameters, which may be below a key of the file's. */
+/* The dict of parameters, at the file's root or below a key. */
 static const struct value *find_weights(const struct value *root)
 {
     static const char *const keys[] = {"model", "state_dict", "model_state_dict", "module"};
@@ -58,8 +58,8 @@ static const struct value_tensor *local_tensor(const struct value *v)
     return v && v->kind == VALUE_TENSOR ? v->tensor : NULL;
 }
 
-/* Lists a parameter of the first file, unless an earlier one has its storage: a tied one is one
- * parameter of the optimizer. */
+/* Lists a parameter of the first file, unless an earlier one has its storage:
+ * tied parameters are one for the optimizer. */
 static void list_param(struct fsdp_source *x, const char *name, const struct value *v)
 {
     struct arena *a = &x->c->arena;
@@ -82,7 +82,8 @@ static enum status read_weight(struct fsdp_source *x, struct torch_file *t, size
     const char *name = value_as_text(key), *stripped;
     if (!name || !dtensor_matches(v)) {
         if (is_first && !x->num_unread++)
-            x->first_unread = name ? arena_copy_text(&x->c->arena, name) : "a key that is no text";
+            x->first_unread =
+                name ? arena_copy_text(&x->c->arena, name) : "a key that is not a string";
         return OK;
     }
     if (is_flat_param(name)) return OK;
@@ -96,9 +97,7 @@ static enum status read_dict(struct fsdp_source *x, struct torch_file *t, size_t
                              bool is_first, struct error *err)
 {
     const struct value *dict = find_weights(t->root);
-    if (!dict)
-        return fail(err, ERR_UNSUPPORTED, "%s: no dict of parameters in it, as a state_dict has",
-                    t->path);
+    if (!dict) return fail(err, ERR_UNSUPPORTED, "%s: it has no state dict of parameters", t->path);
     x->join.flat |= has_flat_params(dict);
     x->combined |= fsdp_find_optimizer(t->root) != NULL;
     for (uint32_t i = 0; i < dict->count; i++)
@@ -121,17 +120,16 @@ static enum status read_weights(struct fsdp_source *x, struct error *err)
     }
     if (x->join.count) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                x->join.flat
-                    ? "%s: flat parameters of FSDP1 without names (use_orig_params=False): "
-                      "no file says which parameters they are made of, nor their shapes; "
-                      "save FULL_STATE_DICT or SHARDED_STATE_DICT where the model is"
-                    : "%s: no tensors in it",
+                x->join.flat ? "%s: flat parameters of FSDP1 without names "
+                               "(use_orig_params=False): no file has their parameters and shapes; "
+                               "save FULL_STATE_DICT or SHARDED_STATE_DICT with the model's program"
+                             : "%s: it has no tensors",
                 x->c->path);
 }
 
 /* ---- shapes of flattened parameters ---- */
 
-/* The shapes that the model's config gives the tensors of these names. */
+/* Shapes of tensors by the model's config. */
 struct shapes {
     struct arena *a;
     struct map names; /* -> items */
@@ -180,8 +178,8 @@ static enum status find_shapes(struct fsdp_source *x, const struct naming_import
     if (!x->join.flat) return OK;
     if (!import->map)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: flattened parameters of FSDP1 (LOCAL_STATE_DICT): no file says their "
-                    "shapes; --hf-config DIR gives the config.json of the model, which does",
+                    "%s: flattened parameters of FSDP1 (LOCAL_STATE_DICT) without their shapes: "
+                    "give the model's config.json, --hf-config DIR",
                     x->c->path);
     enum status st = model_map_expand(import->map, &x->c->config, &names, add_shapes, &s, err);
     if (!st) st = set_shapes(&x->join, &s, err);
@@ -197,14 +195,15 @@ static void note_rest(struct fsdp_source *x)
     wrapper_names_note(&x->names);
     x->c->num_ignored += x->num_unread;
     if (x->num_unread)
-        checkpoint_note(x->c, "%zu value%s beside the parameters and not read: %s%s", x->num_unread,
-                        x->num_unread > 1 ? "s that are no tensors are" : " that is no tensor is",
+        checkpoint_note(x->c, "%zu value%s not read: %s%s", x->num_unread,
+                        x->num_unread > 1 ? "s that are not tensors are"
+                                          : " that is not a tensor is",
                         x->first_unread, x->num_unread > 1 ? ", ..." : "");
     if (x->files.num_others)
         checkpoint_note(x->c, "states of random numbers, schedule and data are not read: %s",
                         fsdp_names_text(a, x->files.others, x->files.num_others));
     if (x->files.weights.num_missing)
-        checkpoint_note(x->c, "%zu of %zu files of ranks are missing; others have all their parts",
+        checkpoint_note(x->c, "%zu of %zu rank files are missing; the others have all parts",
                         x->files.weights.num_missing, x->files.weights.count);
 }
 
@@ -219,12 +218,13 @@ static enum status open_with(struct fsdp_source *x, const struct source_options 
     x->join.by_rank = x->files.by_rank;
     TRY(read_weights(x, err));
     fsdp_states_read(x);
-    if (!x->join.flat) TRY(fsdp_join_own(&x->join, &x->files.weights, false, err));
+    if (!x->join.flat) TRY(fsdp_join_native(&x->join, &x->files.weights, false, err));
     TRY(hf_model_describe(c, o, maps, folders, false, &import, err));
     TRY(find_shapes(x, &import, err));
-    if (x->join.flat) TRY(fsdp_join_own(&x->join, &x->files.weights, false, err));
+    if (x->join.flat) TRY(fsdp_join_native(&x->join, &x->files.weights, false, err));
     struct error why;
-    if (!c->training.optimizer.unread && fsdp_join_own(&x->join, &x->files.optimizer, true, &why))
+    if (!c->training.optimizer.unread &&
+        fsdp_join_native(&x->join, &x->files.optimizer, true, &why))
         states_unread(c, "%s", why.text);
     note_rest(x);
     return hf_model_import(&import, err);
@@ -235,8 +235,7 @@ static enum status open_fsdp(struct checkpoint *c, const struct source_options *
 {
     struct fsdp_source x = {.c = c};
     if (o->has_ckpt_step)
-        return fail(err, ERR_USAGE, "%s: --ckpt-step: a folder of FSDP's files has no iterations",
-                    c->path);
+        return fail(err, ERR_USAGE, "%s: --ckpt-step: an FSDP folder has no iterations", c->path);
     fsdp_join_init(&x.join, c);
     wrapper_names_init(&x.names, c);
     enum status st = open_with(&x, o, maps, err);

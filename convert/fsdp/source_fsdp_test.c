@@ -1,4 +1,4 @@
-/* What the files of ranks may hold, and what of it is refused. */
+/* Contents of rank files that are read, and contents that are refused. */
 #include "convert/testing_convert.h"
 
 #include "convert/format.h"
@@ -73,11 +73,11 @@ static void assert_refused(enum status code, const char *says)
     if (!strstr(err.text, says)) fail_msg("\"%s\" is not in \"%s\"", says, err.text);
 }
 
-static const struct own_tensor *own_of(const char *name, const char *state)
+static const struct native_tensor *native_of(const char *name, const char *state)
 {
-    const struct own_tensor *own = catalog_find_own(&c.catalog, name, state);
-    if (!own) fail_msg("there is no %s of %s", state ? state : "tensor", name);
-    return own;
+    const struct native_tensor *native = catalog_find_native(&c.catalog, name, state);
+    if (!native) fail_msg("there is no %s of %s", state ? state : "tensor", name);
+    return native;
 }
 
 /* Whether a note has this part. */
@@ -98,9 +98,9 @@ static void boxes_of_ranks_are_one_tensor(void **state)
     write_rank(2, 4, 1);
     write_rank(3, 4, 0); /* nothing is left for it */
     assert_ok(open_scratch());
-    const struct own_tensor *own = own_of("w", NULL);
-    assert_int_equal(own->num_parts, 3);
-    assert_true(own->num_dims == 2 && own->shape[0] == 5 && own->shape[1] == 3);
+    const struct native_tensor *native = native_of("w", NULL);
+    assert_int_equal(native->num_parts, 3);
+    assert_true(native->num_dims == 2 && native->shape[0] == 5 && native->shape[1] == 3);
     assert_string_equal(c.format->name, "fsdp");
 }
 
@@ -122,7 +122,7 @@ static void a_missing_rank_without_elements_is_noted(void **state)
     write_rank(1, 4, 2);
     write_rank(2, 4, 1);
     assert_ok(open_scratch());
-    assert_true(is_noted("1 of 4 files of ranks are missing; others have all their parts"));
+    assert_true(is_noted("1 of 4 rank files are missing; the others have all parts"));
 }
 
 static void ranks_that_disagree_are_refused(void **state)
@@ -132,9 +132,10 @@ static void ranks_that_disagree_are_refused(void **state)
     const uint64_t shape[] = {4, 3};
     write_file("model_world_size_2_rank_1.pt",
                dict_of("w", value_tensor(&values, "0", DT_F32, 2, shape)));
-    assert_refused(ERR_CORRUPT, "model_world_size_2_rank_1.pt: tensor w: it is [4, 3], and [5, 3]");
+    assert_refused(ERR_CORRUPT,
+                   "model_world_size_2_rank_1.pt: tensor w: its shape is [4, 3], but [5, 3]");
     write_file("model_world_size_2_rank_1.pt", dict_of("w", sharded_of("0", 2, 2)));
-    assert_refused(ERR_CORRUPT, "tensor w: the parts of ranks overlap");
+    assert_refused(ERR_CORRUPT, "tensor w: the ranks' parts overlap");
 }
 
 static void shards_of_old_torch_are_read(void **state)
@@ -143,7 +144,7 @@ static void shards_of_old_torch_are_read(void **state)
     write_file("pytorch_model_fsdp_0_rank0.bin", dict_of("w", sharded_of("0", 0, 3)));
     write_file("pytorch_model_fsdp_0_rank1.bin", dict_of("w", sharded_of("0", 3, 2)));
     assert_ok(open_scratch());
-    assert_int_equal(own_of("w", NULL)->num_parts, 2);
+    assert_int_equal(native_of("w", NULL)->num_parts, 2);
     assert_ok(path_remove(in_scratch("pytorch_model_fsdp_0_rank1.bin"), &err));
     assert_refused(ERR_CORRUPT, "tensor w: the files have 9 elements of [5, 3]");
 }
@@ -153,14 +154,14 @@ static void two_sets_of_files_are_refused(void **state)
     (void)state;
     write_rank(0, 1, 5);
     write_rank(0, 2, 3);
-    assert_refused(ERR_UNSUPPORTED, "are of two sets of files, one a rank");
+    assert_refused(ERR_UNSUPPORTED, "belong to two sets of rank files");
 }
 
 static void a_hostile_number_of_ranks_is_refused(void **state)
 {
     (void)state;
     write_file("model_rank_999999.pt", dict_of("w", sharded_of("0", 0, 5)));
-    assert_refused(ERR_UNSUPPORTED, "1 files of 1000000 ranks");
+    assert_refused(ERR_UNSUPPORTED, "only 1 files for 1000000 ranks");
 }
 
 /* ---- flattened parameters ---- */
@@ -183,7 +184,8 @@ static void flattened_parameters_without_names_or_config_are_refused(void **stat
     assert_refused(ERR_UNSUPPORTED, "flat parameters of FSDP1 without names");
     write_flat("model_world_size_2_rank_0.pt", 4, true);
     write_flat("model_world_size_2_rank_1.pt", 5, true);
-    assert_refused(ERR_UNSUPPORTED, "no file says their shapes; --hf-config DIR");
+    assert_refused(ERR_UNSUPPORTED,
+                   "without their shapes: give the model's config.json, --hf-config DIR");
 }
 
 /* ---- names ---- */
@@ -197,13 +199,13 @@ static void wrappers_are_no_part_of_a_name(void **state)
                    value_tensor(&values, "1", DT_F32, 1, &(uint64_t){3}));
     write_file("model.pt", dict);
     assert_ok(open_scratch());
-    (void)own_of("layers.0.w", NULL);
-    (void)own_of("layers.0.module.w", NULL);
+    (void)native_of("layers.0.w", NULL);
+    (void)native_of("layers.0.module.w", NULL);
     assert_true(is_noted("1 name has modules that wrap the model"));
     value_dict_add(&values, dict, "layers.0.w",
                    value_tensor(&values, "2", DT_F32, 1, &(uint64_t){3}));
     write_file("model.pt", dict);
-    assert_refused(ERR_UNSUPPORTED, "and layers.0.w are one name");
+    assert_refused(ERR_UNSUPPORTED, "and layers.0.w become the same name");
 }
 
 /* ---- full states ---- */
@@ -223,7 +225,8 @@ static struct value *key_of(const char *name, int64_t number)
     return name ? value_text(&values, name) : value_int(&values, number);
 }
 
-/* The states of w and b, by names or by the numbers 0 and 1; groups: one, or one each. */
+/* The states of w and b, by names or by the numbers 0 and 1; groups: one, or
+ * one each. */
 static struct value *optimizer(const char *w, const char *b, bool apart, bool swapped)
 {
     const uint64_t shape[] = {2, 3};
@@ -253,8 +256,8 @@ static struct value *optimizer(const char *w, const char *b, bool apart, bool sw
 static void check_states(void)
 {
     if (c.training.optimizer.unread) fail_msg("%s", c.training.optimizer.unread);
-    assert_int_equal(own_of("w", "exp_avg")->num_dims, 2);
-    assert_int_equal(own_of("b", "exp_avg")->num_dims, 1);
+    assert_int_equal(native_of("w", "exp_avg")->num_dims, 2);
+    assert_int_equal(native_of("b", "exp_avg")->num_dims, 1);
     assert_int_equal(c.training.run.step, 1);
     assert_true(c.training.run.groups[0].lr > 0.4 && c.training.run.groups[0].lr < 0.6);
 }
@@ -269,13 +272,12 @@ static void a_full_state_is_read_by_names_and_by_numbers(void **state)
                    i % 2 ? optimizer(NULL, NULL, false, false) : optimizer("w", "b", false, false));
         assert_ok(open_scratch());
         check_states();
-        assert_true(is_noted(
-            "1 value that is no tensor is beside the parameters and not read: _extra_state"));
+        assert_true(is_noted("1 value that is not a tensor is not read: _extra_state"));
     }
 }
 
-/* Groups of vectors and of all else: which number is which is seen by the shapes of states, in
- * either order of the groups. */
+/* Groups of vectors and of all else: which number is which is seen by the
+ * shapes of states, in either order of the groups. */
 static void numbers_of_two_groups_are_found_by_dimensions(void **state)
 {
     (void)state;
@@ -307,9 +309,9 @@ static void an_optimizer_of_another_model_is_unread(void **state)
     write_file("model.pt", more);
     write_file("optim.pt", optimizer(NULL, NULL, false, false));
     assert_ok(open_scratch());
-    (void)own_of("c", NULL);
+    (void)native_of("c", NULL);
     assert_non_null(c.training.optimizer.unread);
-    assert_non_null(strstr(c.training.optimizer.unread, "do not list as many as the model has, 3"));
+    assert_non_null(strstr(c.training.optimizer.unread, "do not list all 3 of the model"));
     struct value *twice = optimizer("w", "b", true, false);
     struct value *first = value_get(twice, "param_groups")->items[0];
     value_append(&values, value_get(first, "params"), value_text(&values, "b"));
@@ -318,14 +320,14 @@ static void an_optimizer_of_another_model_is_unread(void **state)
     assert_non_null(strstr(c.training.optimizer.unread, "the groups list b twice"));
     write_file("optim.pt", value_int(&values, 1));
     assert_ok(open_scratch());
-    assert_non_null(strstr(c.training.optimizer.unread, "no dict of an optimizer's state"));
+    assert_non_null(strstr(c.training.optimizer.unread, "it has no optimizer state dict"));
 }
 
 static void a_file_without_parameters_is_refused(void **state)
 {
     (void)state;
     write_file("model.pt", dict_of("epoch", value_int(&values, 3)));
-    assert_refused(ERR_UNSUPPORTED, "model.pt: no dict of parameters in it");
+    assert_refused(ERR_UNSUPPORTED, "model.pt: it has no state dict of parameters");
 }
 
 int main(void)

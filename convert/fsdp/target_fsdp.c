@@ -1,14 +1,15 @@
-/* target_fsdp.c - writes FSDP's full state dicts, which any number of ranks can load, wrapped by
- * FSDP1, FSDP2 or not at all:
+/* target_fsdp.c - writes FSDP's full state dicts, loadable by any number of
+ * ranks, with FSDP1, FSDP2 or neither:
  *
  *   model.pt   {NAME: tensor}
  *   optim.pt   {"state": {NAME: {"step": 0-dim F32, "exp_avg": tensor, ...}},
  *               "param_groups": [{"lr": ..., "params": [NAME, ...]}]}
- *              (torch/distributed/fsdp: FullyShardedDataParallel.full_optim_state_dict)
+ *              (torch/distributed/fsdp:
+ *              FullyShardedDataParallel.full_optim_state_dict)
  *   config.json and its companions, where the model is known
  *
- * FSDP has no master weights beside the weights: mixed precision casts a copy of them for each use.
- * So the master of a narrower weight is written as the weight. */
+ * FSDP has no masters beside the weights: mixed precision casts a copy of them
+ * for each use. So the master of a narrower weight is written as the weight. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -21,52 +22,55 @@
 
 struct fsdp_target {
     struct target *t;
-    struct own_outputs own;            /* weights, and states */
-    struct value **values;             /* [own.out.count] */
+    struct native_outputs native;      /* weights and states */
+    struct value **values;             /* [native.out.count] */
     struct torch_archive model, optim; /* optim: only with states */
-    cJSON *config;                     /* made here; NULL: the source's config.json is copied */
+    cJSON *config;                     /* made here; NULL: copies the source's */
 };
 
-static enum status add_output(void *context, const struct own_output *own, struct error *err)
+static enum status add_fsdp_output(void *context, const struct native_output *native,
+                                   struct error *err)
 {
     struct fsdp_target *x = context;
     struct arena *a = &x->t->plan.arena;
-    const char *name = own->state ? arena_printf(a, "%s of %s", own->state, own->name) : own->name;
-    return own_outputs_add(&x->own, name, own, NULL, err);
+    const char *name =
+        native->state ? arena_printf(a, "%s of %s", native->state, native->name) : native->name;
+    return native_outputs_add(&x->native, name, native, NULL, err);
 }
 
 /* ---- states ---- */
 
-/* torch_groups_plan() says what becomes of the groups. */
-static void set_fates(struct target *t)
+/* Sets outcomes of all parts but the groups, which torch_groups_plan() sets. */
+static void set_fsdp_outcomes(struct target *t)
 {
     const struct training *had = &t->source->training.run;
     if (!t->num_states) return;
     for (unsigned p = 0; p < NUM_TRAINING_PARTS; p++)
         if (p != TRAINING_GROUPS && training_has(had, (enum training_part)p))
-            t->fates[p] = (struct training_fate){FATE_DROPPED, "a full state has no place for it"};
+            t->outcomes[p] =
+                (struct training_outcome){OUTCOME_DROPPED, "a full state cannot hold it"};
     if (had->step) {
         const bool more = had->iteration || had->consumed_train_samples;
-        t->fates[TRAINING_PROGRESS] =
-            (struct training_fate){FATE_TRANSLATED, more ? "of it the step" : NULL};
+        t->outcomes[TRAINING_PROGRESS] =
+            (struct training_outcome){OUTCOME_TRANSLATED, more ? "only the step" : NULL};
     }
     if (had->optimizer)
-        t->fates[TRAINING_OPTIMIZER] = (struct training_fate){FATE_TRANSLATED, NULL};
+        t->outcomes[TRAINING_OPTIMIZER] = (struct training_outcome){OUTCOME_TRANSLATED, NULL};
 }
 
 /* ---- values ---- */
 
-/* Makes the tensors of one file: those of the parameters, or of their states. */
+/* Makes one file's tensors: parameters, or their states. */
 static enum status place_tensors(struct fsdp_target *x, struct torch_archive *archive, bool states,
                                  struct error *err)
 {
-    for (size_t i = 0; i < x->own.out.count; i++) {
-        const struct out_tensor *o = &x->own.out.items[i];
+    for (size_t i = 0; i < x->native.out.count; i++) {
+        const struct out_tensor *o = &x->native.out.items[i];
         const struct pair whole = pair_whole(0, 0, o->numel);
         uint32_t segment;
         if (!o->state == states) continue;
         x->values[i] = archive_tensor(archive, o->dtype, o->num_dims, o->shape, &segment);
-        TRY(own_outputs_fill(&x->own, i, &whole, segment, err));
+        TRY(native_outputs_fill(&x->native, i, &whole, segment, err));
     }
     return OK;
 }
@@ -76,12 +80,12 @@ static struct value *weights_value(const struct fsdp_target *x)
     struct arena *a = &x->t->plan.arena;
     struct value *dict = value_dict(a);
     const char *head, *embedding;
-    for (size_t i = 0; i < x->own.out.count; i++)
-        if (!x->own.out.items[i].state)
-            value_dict_put(a, dict, value_text(a, x->own.out.items[i].name), x->values[i]);
+    for (size_t i = 0; i < x->native.out.count; i++)
+        if (!x->native.out.items[i].state)
+            value_dict_put(a, dict, value_text(a, x->native.out.items[i].name), x->values[i]);
     if (!hf_model_tied_head(x->t, &head, &embedding)) return dict;
-    const size_t at = own_outputs_find(&x->own, embedding, NULL);
-    if (at != SIZE_MAX && own_outputs_find(&x->own, head, NULL) == SIZE_MAX)
+    const size_t at = native_outputs_find(&x->native, embedding, NULL);
+    if (at != SIZE_MAX && native_outputs_find(&x->native, head, NULL) == SIZE_MAX)
         value_dict_put(a, dict, value_text(a, head), x->values[at]);
     return dict;
 }
@@ -97,20 +101,21 @@ static struct value *param_value(struct fsdp_target *x, size_t param, double ste
         archive_bytes(&x->optim, DT_F32, 0, NULL, arena_copy(a, &number, sizeof number)));
     for (size_t i = 0; i < x->t->num_states; i++) {
         const char *state = x->t->states[i];
-        const size_t at = own_outputs_find(&x->own, x->own.out.items[param].own_name, state);
+        const size_t at =
+            native_outputs_find(&x->native, x->native.out.items[param].native_name, state);
         if (at != SIZE_MAX) value_dict_add(a, dict, state, x->values[at]);
     }
     return dict;
 }
 
-/* Groups that are made here have no initial_lr, which only a schedule adds: torch's set_state_dict
- * with full_state_dict=True fails on a key that the groups of the run lack, and takes the run's
- * where the file lacks one. */
+/* A group's dict. New groups lack initial_lr, which only a schedule adds:
+ * torch's set_state_dict with full_state_dict=True fails on a key that the
+ * run's groups lack, and takes the run's where the file lacks one. */
 static struct value *group_value(struct arena *a, const struct torch_out_group *g)
 {
     struct torch_out_group plain = *g;
     struct param_group fields = *g->fields;
-    if (!g->own) fields.max_lr = NAN;
+    if (!g->native) fields.max_lr = NAN;
     plain.fields = &fields;
     return torch_group_value(a, &plain);
 }
@@ -126,7 +131,7 @@ static struct value *optim_value(struct fsdp_target *x, const struct torch_out_g
         struct value *names = value_list(a, VALUE_LIST, 0, NULL);
         for (size_t i = 0; i < groups[g].num_params; i++) {
             const size_t at = groups[g].params[i];
-            struct value *name = value_text(a, x->own.out.items[at].name);
+            struct value *name = value_text(a, x->native.out.items[at].name);
             value_append(a, names, name);
             value_dict_put(a, state, name, param_value(x, at, groups[g].steps[i]));
         }
@@ -146,11 +151,11 @@ static enum status plan_optim(struct fsdp_target *x, struct error *err)
     struct torch_out_group *groups;
     size_t num_groups;
     if (!t->num_states) return OK;
-    TRY(torch_groups_plan(t, &x->own, &groups, &num_groups, err));
+    TRY(torch_groups_plan(t, &x->native, &groups, &num_groups, err));
     if (!t->training.step)
         notes_add(&t->notes, &t->plan.arena,
-                  "nothing says how many updates the states have seen: step 0 is written, and "
-                  "Adam corrects their bias as at its start");
+                  "the number of updates that the states have seen is unknown: step 0 is written, "
+                  "and Adam corrects their bias as at the start");
     archive_begin(&x->optim, &t->plan, "optim.pt");
     TRY(place_tensors(x, &x->optim, true, err));
     return archive_lay_out(&x->optim, "optim", optim_value(x, groups, num_groups), err);
@@ -160,37 +165,37 @@ static enum status plan_fsdp(struct target *t, struct error *err)
 {
     struct fsdp_target *x = arena_alloc(&t->plan.arena, sizeof *x);
     x->t = t;
-    own_outputs_init(&x->own, t);
-    t->own = x;
+    native_outputs_init(&x->native, t);
+    t->state = x;
     TRY(hf_model_check_export(t, err));
     TRY(hf_model_make_config(t, &x->config, err));
     TRY(target_take_trained(t, err));
-    set_fates(t);
-    TRY(hf_model_export(t, add_output, x, err));
-    TRY(own_outputs_check(&x->own, err));
-    x->values = arena_array(&t->plan.arena, x->own.out.count + 1, sizeof *x->values);
+    set_fsdp_outcomes(t);
+    TRY(hf_model_export(t, add_fsdp_output, x, err));
+    TRY(native_outputs_check(&x->native, err));
+    x->values = arena_array(&t->plan.arena, x->native.out.count + 1, sizeof *x->values);
     archive_begin(&x->model, &t->plan, "model.pt");
     TRY(place_tensors(x, &x->model, false, err));
     TRY(archive_lay_out(&x->model, "model", weights_value(x), err));
     TRY(plan_optim(x, err));
-    t->facts.num_target_tensors = x->own.out.count;
+    t->facts.num_target_tensors = x->native.out.count;
     t->facts.num_weight_files = t->plan.num_files;
     return OK;
 }
 
-static enum status write_small_files(struct target *t, const char *folder, struct error *err)
+static enum status write_fsdp_files(struct target *t, const char *folder, struct error *err)
 {
-    const struct fsdp_target *x = t->own;
-    return hf_model_write_config(t, x->config, own_outputs_main_dtype(&x->own), folder, err);
+    const struct fsdp_target *x = t->state;
+    return hf_model_write_config(t, x->config, native_outputs_main_dtype(&x->native), folder, err);
 }
 
 static void release_fsdp(struct target *t)
 {
-    struct fsdp_target *x = t->own;
+    struct fsdp_target *x = t->state;
     cJSON_Delete(x->config);
-    own_outputs_release(&x->own);
+    native_outputs_release(&x->native);
     archive_release(&x->model);
     archive_release(&x->optim);
 }
 
-const struct target_kind target_fsdp = {plan_fsdp, write_small_files, NULL, release_fsdp};
+const struct target_kind target_fsdp = {plan_fsdp, write_fsdp_files, NULL, release_fsdp};

@@ -5,8 +5,8 @@
 #include "common/json.h"
 #include "convert/source_kind.h"
 
-static enum status add(struct end_tokens *out, const cJSON *item, const char *path,
-                       struct error *err)
+static enum status add_end_token(struct end_tokens *out, const cJSON *item, const char *path,
+                                 struct error *err)
 {
     int64_t id;
     if (!json_as_i64(item, &id) || id > INT32_MAX || id < INT32_MIN)
@@ -18,27 +18,27 @@ static enum status add(struct end_tokens *out, const cJSON *item, const char *pa
     return OK;
 }
 
-/* Adds the ids of an object's eos_token_id; none if it is null or absent. */
-static enum status add_all(struct end_tokens *out, const cJSON *object, const char *path,
-                           struct error *err)
+/* Adds the ids of eos_token_id; none if it is null or absent. */
+static enum status add_end_tokens(struct end_tokens *out, const cJSON *object, const char *path,
+                                  struct error *err)
 {
     const cJSON *ids = json_get(object, "eos_token_id");
     if (!ids || cJSON_IsNull(ids)) return OK;
-    if (!cJSON_IsArray(ids)) return add(out, ids, path, err);
+    if (!cJSON_IsArray(ids)) return add_end_token(out, ids, path, err);
     for (const cJSON *item = ids->child; item; item = item->next)
-        TRY(add(out, item, path, err));
+        TRY(add_end_token(out, item, path, err));
     return OK;
 }
 
-static enum status read_file(struct end_tokens *out, struct arena *a, const char *folder,
-                             const char *name, struct error *err)
+static enum status read_end_tokens(struct end_tokens *out, struct arena *a, const char *folder,
+                                   const char *name, struct error *err)
 {
     cJSON *tree;
     const char *path = path_join(a, folder, name);
     if (!path_exists(path)) return OK;
     TRY(json_read_file(path, CONFIG_FILE_CAP, JSON_NAN, &tree, err));
-    enum status st = add_all(out, tree, path, err);
-    if (!st && !out->count) st = add_all(out, json_get(tree, "text_config"), path, err);
+    enum status st = add_end_tokens(out, tree, path, err);
+    if (!st && !out->count) st = add_end_tokens(out, json_get(tree, "text_config"), path, err);
     if (!st && out->count) out->from = name;
     cJSON_Delete(tree);
     return st;
@@ -51,8 +51,8 @@ enum status end_tokens_read(const char *hf_folder, struct end_tokens *out, struc
     *out = (struct end_tokens){.count = 0};
     if (!hf_folder) return OK;
     arena_init(&a);
-    enum status st = read_file(out, &a, hf_folder, generation, err);
-    if (!st && !out->from) st = read_file(out, &a, hf_folder, config, err);
+    enum status st = read_end_tokens(out, &a, hf_folder, generation, err);
+    if (!st && !out->from) st = read_end_tokens(out, &a, hf_folder, config, err);
     arena_release(&a);
     return st;
 }

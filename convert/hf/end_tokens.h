@@ -1,4 +1,5 @@
-/* end_tokens.h - the tokens that end a text, by the files of a Hugging Face folder. */
+/* end_tokens.h - the tokens that end a text, by the files of a Hugging Face
+ * folder. */
 #ifndef FERRY_CONVERT_HF_END_TOKENS_H
 #define FERRY_CONVERT_HF_END_TOKENS_H
 
@@ -12,12 +13,13 @@ enum { MAX_END_TOKENS = 64 };
 struct end_tokens {
     int32_t ids[MAX_END_TOKENS];
     size_t count;
-    const char *from; /* the name of the file that gives them; NULL: none does */
+    const char *from; /* the file that gives them; NULL: none does */
 };
 
-/* Reads eos_token_id, a number or a list of numbers, from the first of these that has it:
- * generation_config.json, config.json, text_config of config.json. No tokens if none has it or
- * hf_folder is NULL. ERR_CORRUPT if it is anything but token ids, or more than MAX_END_TOKENS. */
+/* Reads eos_token_id, a number or a list, from the first of these that has it:
+ * generation_config.json, config.json, text_config of config.json. No tokens if
+ * none has it or hf_folder is NULL. ERR_CORRUPT if it is anything but token
+ * ids, or more than MAX_END_TOKENS. */
 MUST_CHECK enum status end_tokens_read(const char *hf_folder, struct end_tokens *out,
                                        struct error *err);
 

@@ -15,7 +15,7 @@
 
 /* ---- the config of a source ---- */
 
-/* Quantised weights are stored under other names, in other shapes and dtypes than a map's. */
+/* Quantised weights have other names, shapes and dtypes than a map's. */
 static void note_quantised(struct naming_import *x, const cJSON *config)
 {
     const cJSON *q = json_get(config, "quantization_config");
@@ -32,27 +32,27 @@ static void note_quantised(struct naming_import *x, const cJSON *config)
 static bool find_shape(const void *context, const char *name, unsigned *num_dims,
                        const uint64_t **shape)
 {
-    const struct own_tensor *t = catalog_find_own(context, name, NULL);
+    const struct native_tensor *t = catalog_find_native(context, name, NULL);
     if (!t) return false;
     *num_dims = t->num_dims;
     *shape = t->shape;
     return true;
 }
 
-/* Completes the error for an unknown model_type: names the map that fits the names and shapes of
- * the tensors best. */
+/* Completes the error for an unknown model_type by the map that fits the
+ * tensors' names and shapes best. */
 static enum status with_nearest_map(const struct checkpoint *c, const struct model_maps *maps,
                                     const cJSON *config, struct error *err)
 {
     struct arena a;
     arena_init(&a);
-    const struct hf_shapes tensors = {find_shape, &c->catalog, c->catalog.num_own};
+    const struct hf_shapes tensors = {find_shape, &c->catalog, c->catalog.num_native};
     const char *family, *known = arena_copy_text(&a, err->text);
     const char *nearest =
-        c->catalog.num_own ? model_fit_tensors(maps, config, &tensors, &family, &a) : NULL;
+        c->catalog.num_native ? model_fit_tensors(maps, config, &tensors, &family, &a) : NULL;
     if (nearest)
-        err->code = fail(err, err->code, "%s; the nearest is %s; --model %s takes it as that",
-                         known, nearest, family);
+        err->code = fail(err, err->code, "%s; the nearest is %s; --model %s uses that map", known,
+                         nearest, family);
     arena_release(&a);
     return err->code;
 }
@@ -78,7 +78,7 @@ static enum status read_config(struct naming_import *x, const struct model_maps 
                               path_join(&c->arena, c->hf_folder, "config.json"), err);
 }
 
-/* The folder whose config.json counts; NULL: there is none. */
+/* The folder whose config.json counts; NULL: none. */
 static const char *find_config(struct arena *a, const struct source_options *o,
                                const char *const *folders)
 {
@@ -97,13 +97,11 @@ enum status hf_model_describe(struct checkpoint *c, const struct source_options 
     c->hf_folder = find_config(&c->arena, o, folders);
     if (!c->hf_folder && required)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: weights without config.json, which says what model they are of; "
-                    "--hf-config DIR can",
+                    "%s: weights without a config.json that describes their model; --hf-config DIR "
+                    "gives one",
                     folders[0]);
     if (!c->hf_folder && o->family)
-        return fail(err, ERR_USAGE,
-                    "%s: --model %s names a family, and there is no config.json to read by it; "
-                    "--hf-config DIR gives one",
+        return fail(err, ERR_USAGE, "%s: --model %s needs a config.json; --hf-config DIR gives one",
                     c->path, o->family);
     if (c->hf_folder) {
         TRY(read_config(import, maps, err));
@@ -126,36 +124,36 @@ enum status hf_model_import(const struct naming_import *import, struct error *er
 
 /* ---- writing ---- */
 
-/* Whether logical tensors are named as the source's program names them. */
-static bool is_plain(const struct checkpoint *c)
+/* Whether logical tensors have the source's native names. */
+static bool has_plain_names(const struct checkpoint *c)
 {
     return c->names_alone;
 }
 
-/* One message that names all fields that config.json needs and no source gives. */
+/* One message names all fields that config.json needs and no source gives. */
 enum status hf_model_check_export(const struct target *t, struct error *err)
 {
     const struct checkpoint *c = t->source;
     struct arena *a = (struct arena *)&t->plan.arena;
-    if (is_plain(c)) return OK;
+    if (has_plain_names(c)) return OK;
     TRY(source_check_exports(c, err));
     const char *lacks = t->map ? model_config_lacks(t->map, &c->config, a) : NULL;
     bool vocab = lacks && strcmp(lacks, "vocab_size") == 0;
     if (c->hf_folder && t->map && c->config.vocab_size) return OK;
     if (!t->map)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: its args or run_config.yaml fit no family of models; the nearest is %s; "
+                    "%s: no model family fits its args or run_config.yaml; the nearest is %s; "
                     "--hf-config DIR takes the config from a config.json, --model FAMILY names the "
                     "family if args have everything else (see `ferry models`)",
                     c->path, model_fit_nearest(t->maps, &c->config, a));
     if (vocab)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: it does not say how large the vocabulary is without its padding (%" PRIu64
-                    " rows are stored): give --true-vocab-size N, or --hf-config DIR",
+                    "%s: the size of the vocabulary without padding is unknown (%" PRIu64
+                    " rows are stored): give --true-vocab-size N or --hf-config DIR",
                     c->path, c->config.padded_vocab_size);
     if (!lacks) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "%s: config.json needs fields that neither its args nor run_config.yaml have: %s; "
+                "%s: config.json needs fields that its args or run_config.yaml lack: %s; "
                 "--hf-config DIR takes the config from a config.json",
                 c->path, lacks);
 }
@@ -170,50 +168,51 @@ static void count_cut_rows(struct target *t)
 
 enum status hf_model_export(struct target *t, export_visit *visit, void *context, struct error *err)
 {
-    const struct naming *naming = is_plain(t->source) ? &naming_plain : &naming_hf;
+    const struct naming *naming = has_plain_names(t->source) ? &naming_plain : &naming_hf;
     TRY(naming->export(&(struct naming_export){.t = t}, visit, context, err));
     count_cut_rows(t);
     return gaps_check(&t->gaps, t->source->path, err);
 }
 
-struct own_name_search {
+struct native_name_search {
     struct arena *arena;
-    const char *logical, *own;
+    const char *logical, *native;
 };
 
-static enum status find_own_name(void *context, const struct mapped_tensor *t, struct error *err)
+static enum status find_native_name(void *context, const struct mapped_tensor *t, struct error *err)
 {
-    struct own_name_search *search = context;
+    struct native_name_search *search = context;
     (void)err;
     if (strcmp(t->name, search->logical) == 0)
-        search->own = arena_copy_text(search->arena, t->parts[0].hf_name);
+        search->native = arena_copy_text(search->arena, t->parts[0].hf_name);
     return OK;
 }
 
-/* The own name of a tensor outside of layers; NULL: the family has none. */
-static const char *own_name_of(struct target *t, const char *logical)
+/* The native name of a tensor outside of layers; NULL: none. */
+static const char *native_name_of(struct target *t, const char *logical)
 {
-    struct own_name_search search = {&t->plan.arena, logical, NULL};
+    struct native_name_search search = {&t->plan.arena, logical, NULL};
     struct model_config one = t->source->config; /* one layer is enough */
     one.num_layers = 1;
     one.num_experts = one.num_experts ? 1 : 0;
     one.untie_embeddings_and_output_weights = true;
-    return model_map_expand(t->map, &one, NULL, find_own_name, &search, NULL) ? NULL : search.own;
+    return model_map_expand(t->map, &one, NULL, find_native_name, &search, NULL) ? NULL
+                                                                                 : search.native;
 }
 
 bool hf_model_tied_head(struct target *t, const char **head, const char **embedding)
 {
-    if (is_plain(t->source) || !t->map) return false;
+    if (has_plain_names(t->source) || !t->map) return false;
     if (t->source->config.untie_embeddings_and_output_weights) return false;
-    *head = own_name_of(t, "output_layer.weight");
-    *embedding = own_name_of(t, "embedding.word_embeddings.weight");
+    *head = native_name_of(t, "output_layer.weight");
+    *embedding = native_name_of(t, "embedding.word_embeddings.weight");
     return *head && *embedding;
 }
 
 enum status hf_model_make_config(const struct target *t, cJSON **made, struct error *err)
 {
     *made = NULL;
-    if (t->source->hf_folder || is_plain(t->source)) return OK;
+    if (t->source->hf_folder || has_plain_names(t->source)) return OK;
     cJSON *config = *made = cJSON_CreateObject();
     cJSON *architectures = cJSON_AddArrayToObject(config, "architectures");
     cJSON_AddItemToArray(architectures, cJSON_CreateString(model_map_architecture(t->map)));
@@ -223,8 +222,8 @@ enum status hf_model_make_config(const struct target *t, cJSON **made, struct er
     return OK;
 }
 
-/* Whether a config.json says another dtype than the weights have, or a quantisation that they
- * lost. */
+/* Whether a config.json names another dtype than the weights have, or a
+ * quantisation that they lost. */
 static bool says_other_weights(const cJSON *config, enum dtype dtype)
 {
     const char *now = json_as_text(json_get(config, "dtype"));
@@ -233,7 +232,7 @@ static bool says_other_weights(const cJSON *config, enum dtype dtype)
            (now && strcmp(now, "auto") && strcmp(now, dtype_infos[dtype].torch));
 }
 
-/* Writes config.json, unless the source's is copied as it is. */
+/* Writes config.json, unless the source's is copied unchanged. */
 static enum status write_config(const struct target *t, const cJSON *made, enum dtype most,
                                 const char *path, struct error *err)
 {

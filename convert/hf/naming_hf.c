@@ -1,5 +1,5 @@
-/* naming_hf.c - Hugging Face's names: by the rows of a model map, own tensors become logical ones,
- * and logical ones own ones. */
+/* naming_hf.c - Hugging Face's names: a model map's rows make native tensors
+ * logical ones, and logical tensors native ones. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,42 +11,42 @@
 struct importing {
     struct checkpoint *c;
     const struct naming_import *in;
-    uint64_t *taken;    /* [own tensors] number of elements that rows have taken */
+    uint64_t *taken;    /* [native tensors] elements that rows took */
     size_t num_widened; /* tensors whose parts differ in dtype */
     const char *first_widened;
 };
 
 /* state: NULL, or the state of the parameter. */
-static const struct own_tensor *find_own(const struct importing *x, const char *name,
-                                         const char *state)
+static const struct native_tensor *find_native(const struct importing *x, const char *name,
+                                               const char *state)
 {
-    return catalog_find_own(&x->c->catalog, name, state);
+    return catalog_find_native(&x->c->catalog, name, state);
 }
 
-static bool has_own(const void *context, const char *name)
+static bool has_native(const void *context, const char *name)
 {
-    return find_own(context, name, NULL) != NULL;
+    return find_native(context, name, NULL) != NULL;
 }
 
 static const struct stored_tensor *stored_of(const struct importing *x,
-                                             const struct own_tensor *own)
+                                             const struct native_tensor *native)
 {
-    return &x->c->catalog.stored.tensors[own->parts[0].stored];
+    return &x->c->catalog.stored.tensors[native->parts[0].stored];
 }
 
-static const char *place_of(const struct importing *x, const struct own_tensor *own)
+static const char *native_place(const struct importing *x, const struct native_tensor *native)
 {
-    return hf_place_of(x->c, stored_of(x, own));
+    return hf_place_of(x->c, stored_of(x, native));
 }
 
-static bool has_shape(const struct own_tensor *own, const struct mapped_part *part)
+static bool has_shape(const struct native_tensor *native, const struct mapped_part *part)
 {
-    return own->num_dims == part->num_dims &&
-           memcmp(own->shape, part->shape, own->num_dims * sizeof *own->shape) == 0;
+    return native->num_dims == part->num_dims &&
+           memcmp(native->shape, part->shape, native->num_dims * sizeof *native->shape) == 0;
 }
 
 static enum status check_part(const struct importing *x, const struct mapped_part *part,
-                              const struct own_tensor *s, struct error *err)
+                              const struct native_tensor *s, struct error *err)
 {
     struct arena *a = &x->c->arena;
     const char *why = x->in->quantised
@@ -56,41 +56,41 @@ static enum status check_part(const struct importing *x, const struct mapped_par
     bool same = has_shape(s, part);
     x->c->contradicts = !same && !x->in->quantised;
     if (!same)
-        return fail(err, ERR_UNSUPPORTED, "%s is %s; by config.json it should be %s%s",
-                    place_of(x, s), shape_text(a, s->num_dims, s->shape),
+        return fail(err, ERR_UNSUPPORTED, "%s has shape %s, expected %s by config.json%s",
+                    native_place(x, s), shape_text(a, s->num_dims, s->shape),
                     shape_text(a, part->num_dims, part->shape), why);
     if (!dtype_is_float(s->dtype))
-        return fail(err, ERR_UNSUPPORTED, "%s is of dtype %s; a weight is F16, BF16, F32 or F64%s",
-                    place_of(x, s), dtype_infos[s->dtype].name, why);
+        return fail(err, ERR_UNSUPPORTED, "%s has dtype %s, expected F16, BF16, F32 or F64%s",
+                    native_place(x, s), dtype_infos[s->dtype].name, why);
     return OK;
 }
 
-/* The smaller dtype that can hold all values of both; neither F16 nor BF16 can. */
+/* The smallest dtype that holds all values of both; F16 and BF16 need F32. */
 static enum dtype wider_dtype(enum dtype a, enum dtype b)
 {
     if (dtype_bytes(a) != dtype_bytes(b)) return dtype_bytes(a) > dtype_bytes(b) ? a : b;
     return a == b ? a : DT_F32;
 }
 
-/* The dtype of a logical tensor: that of its parts if they agree, else the dtype that all are cast
- * to. Parts of a state are read as the widest: --torch-dtype is for weights. */
+/* The dtype of a logical tensor: that of its parts if they agree, else the one
+ * that all are cast to. Parts of a state are read as the widest: --torch-dtype
+ * is for weights. */
 static enum status common_dtype(struct importing *x, const struct mapped_tensor *t,
                                 const char *state, enum dtype *dtype, struct error *err)
 {
     const struct source_options *o = x->in->o;
-    const struct own_tensor *first = find_own(x, t->parts[0].hf_name, state);
+    const struct native_tensor *first = find_native(x, t->parts[0].hf_name, state);
     const bool casts = o->casts && !state;
     bool widened = false;
     *dtype = first->dtype;
     for (size_t i = 1; i < t->num_parts; i++) {
-        const struct own_tensor *other = find_own(x, t->parts[i].hf_name, state);
+        const struct native_tensor *other = find_native(x, t->parts[i].hf_name, state);
         if (other->dtype == first->dtype) continue;
         if (!casts && !o->widest && !state)
-            return fail(
-                err, ERR_UNSUPPORTED,
-                "%s is %s and %s is %s: they become one tensor, %s; --torch-dtype casts both",
-                first->name, dtype_infos[first->dtype].name, other->name,
-                dtype_infos[other->dtype].name, t->name);
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s is %s and %s is %s, but both are parts of %s; --torch-dtype casts them",
+                        first->name, dtype_infos[first->dtype].name, other->name,
+                        dtype_infos[other->dtype].name, t->name);
         *dtype = casts ? o->dtype : wider_dtype(*dtype, other->dtype);
         widened = !casts;
     }
@@ -100,7 +100,7 @@ static enum status common_dtype(struct importing *x, const struct mapped_tensor 
     return OK;
 }
 
-/* Lists the parts of the tensor that are missing. */
+/* Lists the missing parts of the tensor. */
 static enum status note_missing(const struct importing *x, const struct mapped_tensor *t,
                                 bool *missing, struct error *err)
 {
@@ -108,33 +108,34 @@ static enum status note_missing(const struct importing *x, const struct mapped_t
     for (size_t i = 0; i < t->num_parts; i++) {
         const char *name = t->parts[i].hf_name;
         bool again = i > 0 && strcmp(name, t->parts[i - 1].hf_name) == 0;
-        if (find_own(x, name, NULL)) continue;
+        if (find_native(x, name, NULL)) continue;
         if (!again) TRY(gaps_add_missing(&x->c->gaps, &x->c->arena, name, err));
         *missing = true;
     }
     return OK;
 }
 
-static void take(const struct importing *x, const struct own_tensor *own, const struct pair *part)
+static void take_elements(const struct importing *x, const struct native_tensor *native,
+                          const struct pair *part)
 {
-    x->taken[own - x->c->catalog.own] += pair_count(part);
+    x->taken[native - x->c->catalog.native] += pair_count(part);
 }
 
-/* Parts of an incomplete tensor belong nowhere. If the missing parts are allowed to be missing, the
- * present ones are listed as unexpected; if not, the missing ones alone are reported. */
+/* Parts of an incomplete tensor belong nowhere. If the missing parts are
+ * allowed, the present ones are noted, and stay unexpected; else only the
+ * missing ones are reported. */
 static void leave_parts(const struct importing *x, const struct mapped_tensor *t)
 {
     bool allowed = true;
     for (size_t i = 0; i < t->num_parts; i++)
-        allowed &= find_own(x, t->parts[i].hf_name, NULL) ||
+        allowed &= find_native(x, t->parts[i].hf_name, NULL) ||
                    globs_match(x->in->o->allow_missing, t->parts[i].hf_name);
     for (size_t i = 0; i < t->num_parts; i++) {
-        const struct own_tensor *part = find_own(x, t->parts[i].hf_name, NULL);
-        if (part && !allowed) take(x, part, &t->parts[i].pair);
+        const struct native_tensor *part = find_native(x, t->parts[i].hf_name, NULL);
+        if (part && !allowed) take_elements(x, part, &t->parts[i].pair);
         if (part && allowed)
-            checkpoint_note(
-                x->c, "%s cannot be converted: it is one part of %s, and other parts are missing",
-                part->name, t->name);
+            checkpoint_note(x->c, "%s is not converted: other parts of %s are missing", part->name,
+                            t->name);
     }
 }
 
@@ -149,9 +150,9 @@ static enum status add_logical(struct importing *x, const struct mapped_tensor *
     TRY(common_dtype(x, t, state, &dtype, err));
     TRY(catalog_add(&c->catalog, name, dtype, t->num_dims, t->shape, &logical, err));
     for (size_t i = 0; i < t->num_parts; i++) {
-        const struct own_tensor *part = find_own(x, t->parts[i].hf_name, state);
-        take(x, part, &t->parts[i].pair);
-        if (!state) own_set_logical(&c->catalog, part, logical->name);
+        const struct native_tensor *part = find_native(x, t->parts[i].hf_name, state);
+        take_elements(x, part, &t->parts[i].pair);
+        if (!state) native_set_logical(&c->catalog, part, logical->name);
         TRY(catalog_add_part(&c->catalog, logical, part, &t->parts[i].pair, err));
     }
     return OK;
@@ -162,7 +163,7 @@ static enum status add_mapped(void *context, const struct mapped_tensor *t, stru
     struct importing *x = context;
     bool missing;
     for (size_t i = 0; i < t->num_parts; i++) {
-        const struct own_tensor *part = find_own(x, t->parts[i].hf_name, NULL);
+        const struct native_tensor *part = find_native(x, t->parts[i].hf_name, NULL);
         if (part) TRY(check_part(x, &t->parts[i], part, err));
     }
     TRY(note_missing(x, t, &missing, err));
@@ -190,12 +191,13 @@ static enum status find_name(void *context, const struct mapped_tensor *t, struc
     return OK;
 }
 
-/* The name of a tensor outside of layers in Hugging Face; "" if the family has none. */
-static struct head_search name_of(const struct importing *x, const char *logical)
+/* The Hugging Face name of a tensor outside of layers; "" if the family has
+ * none. */
+static struct head_search hf_name_of(const struct importing *x, const char *logical)
 {
     struct head_search search = {.logical = logical};
-    struct model_config one = x->c->config; /* one layer is enough for tensors outside of layers */
-    struct hf_names names = {has_own, x};
+    struct model_config one = x->c->config; /* one layer is enough outside of layers */
+    struct hf_names names = {has_native, x};
     one.num_layers = 1;
     one.num_experts = one.num_experts ? 1 : 0;
     one.untie_embeddings_and_output_weights = true;
@@ -203,32 +205,32 @@ static struct head_search name_of(const struct importing *x, const char *logical
     return search;
 }
 
-/* A head that is stored although it is tied must equal the embedding; then it is ignored. */
+/* Checks that a stored tied head equals the embedding; then it is ignored. */
 static enum status check_tied_head(struct importing *x, struct error *err)
 {
     struct checkpoint *c = x->c;
-    const struct head_search search = name_of(x, head_name);
-    const struct own_tensor *head = find_own(x, search.name, NULL);
+    const struct head_search search = hf_name_of(x, head_name);
+    const struct native_tensor *head = find_native(x, search.name, NULL);
     const struct tensor *embedding = catalog_find(&c->catalog, embedding_logical);
     bool same;
     uint64_t at;
-    const struct head_search embedding_name = name_of(x, embedding_logical);
-    const struct own_tensor *embedded = find_own(x, embedding_name.name, NULL);
+    const struct head_search embedding_name = hf_name_of(x, embedding_logical);
+    const struct native_tensor *embedded = find_native(x, embedding_name.name, NULL);
     if (c->config.untie_embeddings_and_output_weights || !head || !embedding || !embedded)
         return OK;
-    x->taken[head - c->catalog.own] = head->numel;
+    x->taken[head - c->catalog.native] = head->numel;
     c->num_ignored++;
-    TRY(source_same_own(c, head, embedded, &same, &at, err));
+    TRY(source_same_native(c, head, embedded, &same, &at, err));
     if (same) return OK;
     c->contradicts = true;
     if (head->dtype == embedded->dtype && head->numel == embedded->numel)
         return fail(err, ERR_UNSUPPORTED,
                     "%s and %s differ at element %" PRIu64
                     ", but config.json says that they are tied (tie_word_embeddings)",
-                    place_of(x, head), embedded->name, at);
+                    native_place(x, head), embedded->name, at);
     return fail(err, ERR_UNSUPPORTED,
-                "%s is %s %s, and by config.json (tie_word_embeddings) it is %s, which is %s %s",
-                place_of(x, head), dtype_infos[head->dtype].name,
+                "%s is %s %s, but config.json (tie_word_embeddings) ties it to %s, which is %s %s",
+                native_place(x, head), dtype_infos[head->dtype].name,
                 shape_text(&c->arena, head->num_dims, head->shape), embedded->name,
                 dtype_infos[embedded->dtype].name,
                 shape_text(&c->arena, embedded->num_dims, embedded->shape));
@@ -239,14 +241,14 @@ static enum status check_tied_head(struct importing *x, struct error *err)
 static enum status note_unexpected(const struct importing *x, struct error *err)
 {
     struct checkpoint *c = x->c;
-    for (size_t i = 0; i < c->catalog.num_own; i++) {
-        const struct own_tensor *s = &c->catalog.own[i];
+    for (size_t i = 0; i < c->catalog.num_native; i++) {
+        const struct native_tensor *s = &c->catalog.native[i];
         if (s->state) continue;
         if (x->taken[i] && x->taken[i] != s->numel)
             return fail(err, ERR_UNSUPPORTED,
-                        "%s: the model map %s takes %" PRIu64 " of its %" PRIu64
-                        " elements for a model of this config.json",
-                        place_of(x, s), model_map_family(x->in->map), x->taken[i], s->numel);
+                        "%s: the model map %s uses %" PRIu64 " of its %" PRIu64
+                        " elements with this config.json",
+                        native_place(x, s), model_map_family(x->in->map), x->taken[i], s->numel);
         if (x->taken[i]) continue;
         if (model_map_ignores(x->in->map, s->name))
             c->num_ignored++;
@@ -267,8 +269,8 @@ static void note_widened(const struct importing *x)
 static enum status import_hf(const struct naming_import *in, struct error *err)
 {
     struct importing x = {.c = in->c, .in = in};
-    struct hf_names names = {has_own, &x};
-    x.taken = arena_array(&x.c->arena, x.c->catalog.num_own, sizeof *x.taken);
+    struct hf_names names = {has_native, &x};
+    x.taken = arena_array(&x.c->arena, x.c->catalog.num_native, sizeof *x.taken);
     TRY(model_map_expand(in->map, &x.c->config, &names, add_mapped, &x, err));
     note_widened(&x);
     TRY(check_tied_head(&x, err));
@@ -290,16 +292,17 @@ static bool is_listed(const struct importing_states *s, const char *state)
     return false;
 }
 
-/* Lists the states that own tensors are of; false if there are too many. */
+/* Lists the states of native tensors; false if there are too many. */
 static bool list_states(struct importing_states *s)
 {
     const struct catalog *all = &s->x.c->catalog;
-    for (size_t i = 0; i < all->num_own; i++) {
-        const char *state = all->own[i].state;
+    for (size_t i = 0; i < all->num_native; i++) {
+        const char *state = all->native[i].state;
         if (!state || is_listed(s, state)) continue;
         if (s->num_states == MAX_STATES) {
-            states_unread(s->x.c, "%s is of one state more than the %d that are read",
-                          place_of(&s->x, &all->own[i]), MAX_STATES);
+            states_unread(s->x.c,
+                          "%s is of one more optimizer state than the %d that are supported",
+                          native_place(&s->x, &all->native[i]), MAX_STATES);
             return false;
         }
         s->states[s->num_states++] = state;
@@ -309,49 +312,50 @@ static bool list_states(struct importing_states *s)
 
 /* Why a part of a state cannot be read; NULL: it can. */
 static const char *unreadable_part(const struct importing *x, const struct mapped_part *part,
-                                   const struct own_tensor *own)
+                                   const struct native_tensor *native)
 {
     struct arena *a = &x->c->arena;
-    if (!has_shape(own, part))
-        return arena_printf(a, "%s is %s and its parameter is %s", place_of(x, own),
-                            shape_text(a, own->num_dims, own->shape),
+    if (!has_shape(native, part))
+        return arena_printf(a, "%s has shape %s, its parameter %s", native_place(x, native),
+                            shape_text(a, native->num_dims, native->shape),
                             shape_text(a, part->num_dims, part->shape));
-    if (!dtype_is_float(own->dtype))
-        return arena_printf(a, "%s is of dtype %s; a state is F16, BF16, F32 or F64",
-                            place_of(x, own), dtype_infos[own->dtype].name);
+    if (!dtype_is_float(native->dtype))
+        return arena_printf(a, "%s has dtype %s, expected F16, BF16, F32 or F64",
+                            native_place(x, native), dtype_infos[native->dtype].name);
     return NULL;
 }
 
-/* Why the state of a mapped tensor cannot be read, of which there is a part; NULL: it can. */
+/* Why the state of a mapped tensor, with at least one part, cannot be read;
+ * NULL: it can. */
 static const char *unreadable_state(const struct importing *x, const struct mapped_tensor *t,
                                     const char *state)
 {
     struct arena *a = &x->c->arena;
-    const struct own_tensor *there = NULL;
+    const struct native_tensor *there = NULL;
     const char *missing = NULL, *why = NULL;
     for (size_t i = 0; i < t->num_parts && !why; i++) {
-        const struct own_tensor *own = find_own(x, t->parts[i].hf_name, state);
-        if (own)
-            why = unreadable_part(x, &t->parts[i], there = own);
+        const struct native_tensor *native = find_native(x, t->parts[i].hf_name, state);
+        if (native)
+            why = unreadable_part(x, &t->parts[i], there = native);
         else
             missing = t->parts[i].hf_name;
     }
     if (why) return why;
     if (missing)
-        return arena_printf(a, "%s is there, and %s is not: they become one tensor, %s",
-                            place_of(x, there), hf_state_name(a, state, missing), t->name);
+        return arena_printf(a, "%s exists but %s is missing, and both are parts of %s",
+                            native_place(x, there), hf_state_name(a, state, missing), t->name);
     if (catalog_find(&x->c->catalog, t->name)) return NULL;
-    return arena_printf(a, "%s is the state of %s, which is not whole", place_of(x, there),
+    return arena_printf(a, "%s is the state of %s, which is incomplete", native_place(x, there),
                         t->name);
 }
 
-/* Adds a state of a parameter, if there is any part of it. */
-static enum status add_state(struct importing *x, const struct mapped_tensor *t, const char *state,
-                             struct error *err)
+/* Adds a state of a parameter, if any part of it exists. */
+static enum status add_mapped_state(struct importing *x, const struct mapped_tensor *t,
+                                    const char *state, struct error *err)
 {
     size_t there = 0;
     for (size_t i = 0; i < t->num_parts; i++)
-        there += find_own(x, t->parts[i].hf_name, state) != NULL;
+        there += find_native(x, t->parts[i].hf_name, state) != NULL;
     if (!there) return OK;
     const char *why = unreadable_state(x, t, state);
     if (!why) return add_logical(x, t, state, err);
@@ -359,27 +363,29 @@ static enum status add_state(struct importing *x, const struct mapped_tensor *t,
     return OK;
 }
 
-static enum status add_states(void *context, const struct mapped_tensor *t, struct error *err)
+static enum status add_mapped_states(void *context, const struct mapped_tensor *t,
+                                     struct error *err)
 {
     struct importing_states *s = context;
     for (size_t i = 0; i < s->num_states; i++)
-        TRY(add_state(&s->x, t, s->states[i], err));
+        TRY(add_mapped_state(&s->x, t, s->states[i], err));
     return OK;
 }
 
-/* States that no row of the map has taken must be reported, not lost. */
+/* Reports states that no row of the map took: they must not be lost. */
 static void report_untaken(const struct importing *x)
 {
     const struct catalog *all = &x->c->catalog;
     const bool tied = !x->c->config.untie_embeddings_and_output_weights;
-    const struct head_search head = name_of(x, head_name);
-    for (size_t i = 0; i < all->num_own; i++) {
-        const struct own_tensor *own = &all->own[i];
-        if (!own->state || x->taken[i]) continue;
-        states_unread(x->c, "%s is the state of %s, which is %s", place_of(x, own), own->name,
-                      tied && strcmp(own->name, head.name) == 0
+    const struct head_search head = hf_name_of(x, head_name);
+    for (size_t i = 0; i < all->num_native; i++) {
+        const struct native_tensor *native = &all->native[i];
+        if (!native->state || x->taken[i]) continue;
+        states_unread(x->c, "%s is the state of %s, which is %s", native_place(x, native),
+                      native->name,
+                      tied && strcmp(native->name, head.name) == 0
                           ? "tied to the embedding (tie_word_embeddings)"
-                          : "no parameter of the model");
+                          : "not a parameter of the model");
         return;
     }
 }
@@ -387,10 +393,10 @@ static void report_untaken(const struct importing *x)
 static enum status import_states_hf(const struct naming_import *in, struct error *err)
 {
     struct importing_states s = {.x = {.c = in->c, .in = in}};
-    struct hf_names names = {has_own, &s.x};
+    struct hf_names names = {has_native, &s.x};
     if (!list_states(&s) || !s.num_states) return OK;
-    s.x.taken = arena_array(&in->c->arena, in->c->catalog.num_own, sizeof *s.x.taken);
-    TRY(model_map_expand(in->map, &in->c->config, &names, add_states, &s, err));
+    s.x.taken = arena_array(&in->c->arena, in->c->catalog.num_native, sizeof *s.x.taken);
+    TRY(model_map_expand(in->map, &in->c->config, &names, add_mapped_states, &s, err));
     note_widened(&s.x);
     report_untaken(&s.x);
     return OK;
@@ -400,12 +406,12 @@ static enum status import_states_hf(const struct naming_import *in, struct error
 
 struct exporting {
     struct target *t;
-    bool *carried; /* [tensors of the source] */
+    bool *exported; /* [tensors of the source] */
     export_visit *visit;
     void *context;
 };
 
-/* Whether a missing logical tensor is allowed to be missing, by its own name or that of a part. */
+/* Whether a logical tensor may be missing, by its name or that of a part. */
 static bool may_be_missing(const struct target *t, const struct mapped_tensor *m)
 {
     bool allowed = globs_match(t->options.allow_missing, m->name);
@@ -420,14 +426,14 @@ static enum status export_tensor(struct exporting *x, const struct mapped_tensor
 {
     for (size_t i = 0; i < m->num_parts; i++) {
         const struct mapped_part *part = &m->parts[i];
-        const struct own_output own = {.name = part->hf_name,
-                                       .state = state,
-                                       .dtype = target_dtype(x->t, logical),
-                                       .num_dims = part->num_dims,
-                                       .shape = part->shape,
-                                       .parts = {{logical, part->pair}},
-                                       .num_parts = 1};
-        TRY(x->visit(x->context, &own, err));
+        const struct native_output native = {.name = part->hf_name,
+                                             .state = state,
+                                             .dtype = target_dtype(x->t, logical),
+                                             .num_dims = part->num_dims,
+                                             .shape = part->shape,
+                                             .parts = {{logical, part->pair}},
+                                             .num_parts = 1};
+        TRY(x->visit(x->context, &native, err));
     }
     return OK;
 }
@@ -442,11 +448,11 @@ static enum status export_mapped(void *context, const struct mapped_tensor *m, s
         return may_be_missing(x->t, m) ? OK : gaps_add_missing(&x->t->gaps, a, m->name, err);
     if (logical->num_dims != m->num_dims ||
         memcmp(logical->shape, m->shape, m->num_dims * sizeof *m->shape))
-        return fail(err, ERR_UNSUPPORTED, "%s (%s) is %s; by the config it should be %s",
+        return fail(err, ERR_UNSUPPORTED, "%s (%s) has shape %s, expected %s by the config",
                     logical->stored_name ? logical->stored_name : m->name, m->name,
                     shape_text(a, logical->num_dims, logical->shape),
                     shape_text(a, m->num_dims, m->shape));
-    x->carried[logical - all->tensors] = true;
+    x->exported[logical - all->tensors] = true;
     TRY(export_tensor(x, m, target_weight(x->t, logical), NULL, err));
     for (size_t i = 0; i < x->t->num_states; i++) {
         const struct tensor *state = target_state(x->t, logical, i);
@@ -455,13 +461,13 @@ static enum status export_mapped(void *context, const struct mapped_tensor *m, s
     return OK;
 }
 
-/* Parameters without a name in the family must be reported, not lost. */
+/* Lists parameters without a name in the family: they must not be lost. */
 static void list_left_over(struct exporting *x)
 {
     const struct catalog *all = &x->t->source->catalog;
     for (size_t i = 0; i < all->num_tensors; i++) {
         const struct tensor *t = &all->tensors[i];
-        if (x->carried[i] || !is_parameter(t)) continue;
+        if (x->exported[i] || !is_parameter(t)) continue;
         if (!globs_match(x->t->options.allow_unexpected, t->name))
             gaps_add_unexpected(&x->t->gaps, &x->t->plan.arena, t->name);
     }
@@ -472,7 +478,7 @@ static enum status export_hf(const struct naming_export *out, export_visit *visi
 {
     struct target *t = out->t;
     struct exporting x = {.t = t, .visit = visit, .context = context};
-    x.carried = arena_array(&t->plan.arena, t->source->catalog.num_tensors, sizeof *x.carried);
+    x.exported = arena_array(&t->plan.arena, t->source->catalog.num_tensors, sizeof *x.exported);
     TRY(model_map_expand(t->map, &t->source->config, NULL, export_mapped, &x, err));
     list_left_over(&x);
     return OK;

@@ -1,13 +1,13 @@
-/* source_hf.c - opens a Hugging Face folder: config.json selects the model map; each stored tensor
- * is an own tensor, with a state if it is one of the optimizer's. */
+/* source_hf.c - opens a Hugging Face folder: config.json selects the model map;
+ * each stored tensor is a native tensor, or a state of the optimizer. */
 #include "convert/foreign.h"
 #include "convert/format.h"
 #include "convert/hf/hf_model.h"
 #include "convert/hf/states_hf.h"
 #include "formats/hf_folder.h"
 
-/* Many folders have a config.json. Without weights beside it, a folder that another program's files
- * mark is not recognised. */
+/* Many folders have a config.json. Without weights, a folder with signs of
+ * another program is not recognised. */
 static bool matches_hf(const char *path, const struct source_options *o)
 {
     (void)o;
@@ -27,12 +27,13 @@ static enum status open_hf(struct checkpoint *c, const struct source_options *o,
     c->folder = hf_folder_resolve(&c->arena, c->path);
     const char *const folders[] = {c->folder, NULL};
     if (o->has_ckpt_step)
-        return fail(err, ERR_USAGE, "%s: --ckpt-step: a Hugging Face folder has no iterations",
+        return fail(err, ERR_USAGE,
+                    "%s: --ckpt-step does not apply: a Hugging Face folder has no iterations",
                     c->path);
     TRY(hf_folder_open(&c->catalog.stored, c->folder, NULL, err));
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
-        TRY(catalog_own_stored(&c->catalog, c->catalog.stored.tensors[i].name, NULL,
-                               &c->catalog.stored.tensors[i], err));
+        TRY(catalog_native_stored(&c->catalog, c->catalog.stored.tensors[i].name, NULL,
+                                  &c->catalog.stored.tensors[i], err));
     TRY(hf_model_describe(c, o, maps, folders, true, &import, err));
     TRY(hf_states_open(c, err));
     return hf_model_import(&import, err);

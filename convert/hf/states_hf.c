@@ -17,8 +17,9 @@ const char *hf_state_name(struct arena *a, const char *state, const char *name)
     return arena_printf(a, "%s.%s", strcmp(state, master_state) ? state : master, name);
 }
 
-/* The parameter's name in that of a state; *state in arena a. NULL: the name has another form. */
-static const char *parse_name(struct arena *a, const char *stored, const char **state)
+/* The parameter's name in a state's name; *state in arena a. NULL: no state's
+ * name. */
+static const char *parse_state_name(struct arena *a, const char *stored, const char **state)
 {
     const char *dot = strchr(stored, '.');
     if (!dot || dot == stored || !dot[1]) return NULL;
@@ -35,7 +36,7 @@ const char *hf_place_of(struct checkpoint *c, const struct stored_tensor *s)
 
 /* ---- the state of the training ---- */
 
-/* Steps of groups that differ from the optimizer's are named. */
+/* Notes steps of groups that differ from the optimizer's. */
 static void compare_steps(struct checkpoint *c, const char *path)
 {
     const struct training *t = &c->training.run;
@@ -47,7 +48,7 @@ static void compare_steps(struct checkpoint *c, const char *path)
                             path, i, t->groups[i].step, t->step);
 }
 
-/* A file that cannot be read is no reason to refuse the weights. */
+/* Reads training.json. If that fails, the weights are still read. */
 static void read_training(struct checkpoint *c)
 {
     const char *path = path_join(&c->arena, c->folder, hf_training_file), *unknown = NULL;
@@ -62,8 +63,8 @@ static void read_training(struct checkpoint *c)
     compare_steps(c, path);
 }
 
-static enum status read_number(const struct stored *s, const struct stored_tensor *t, int64_t *out,
-                               struct error *err)
+static enum status read_step_number(const struct stored *s, const struct stored_tensor *t,
+                                    int64_t *out, struct error *err)
 {
     struct stored_reader *r = stored_reader_create(s, 1);
     enum status st =
@@ -79,7 +80,7 @@ static enum status step_unread(struct checkpoint *c, const char *why)
     return OK;
 }
 
-/* The step goes before that of training.json: it is in the file of the states. */
+/* The step of the states' file overrides that of training.json. */
 static enum status read_step(struct checkpoint *c, const struct stored_tensor *s, struct error *err)
 {
     struct arena *a = &c->arena;
@@ -87,13 +88,13 @@ static enum status read_step(struct checkpoint *c, const struct stored_tensor *s
     uint64_t *known = &c->training.run.step;
     int64_t step;
     if (s->dtype != DT_I64 || s->num_dims)
-        return step_unread(c, arena_printf(a, "%s is %s %s; it should be I64 []", place,
+        return step_unread(c, arena_printf(a, "%s is %s %s, expected I64 []", place,
                                            dtype_infos[s->dtype].name,
                                            shape_text(a, s->num_dims, s->shape)));
-    TRY(read_number(&c->catalog.stored, s, &step, err));
+    TRY(read_step_number(&c->catalog.stored, s, &step, err));
     if (step < 0) return step_unread(c, arena_printf(a, "%s is %" PRId64, place, step));
     if (*known && *known != (uint64_t)step)
-        checkpoint_note(c, "%s is %" PRId64 ", and is taken; %s says %" PRIu64, place, step,
+        checkpoint_note(c, "%s is %" PRId64 " and overrides the step of %s, %" PRIu64, place, step,
                         hf_training_file, *known);
     *known = (uint64_t)step;
     return OK;
@@ -104,14 +105,15 @@ static enum status read_step(struct checkpoint *c, const struct stored_tensor *s
 /* Whether a tensor of another file is the step, or a state of a parameter of c. */
 static bool is_of_model(struct checkpoint *c, const struct stored_tensor *s)
 {
-    const char *state, *name = parse_name(&c->arena, s->name, &state);
-    const struct own_tensor *own = name ? catalog_find_own(&c->catalog, name, NULL) : NULL;
+    const char *state, *name = parse_state_name(&c->arena, s->name, &state);
+    const struct native_tensor *native = name ? catalog_find_native(&c->catalog, name, NULL) : NULL;
     if (strcmp(s->name, hf_step) == 0) return true;
-    return own && own->num_dims == s->num_dims &&
-           memcmp(own->shape, s->shape, s->num_dims * sizeof *s->shape) == 0;
+    return native && native->num_dims == s->num_dims &&
+           memcmp(native->shape, s->shape, s->num_dims * sizeof *s->shape) == 0;
 }
 
-/* Whether a folder has files of states that are all of this model; if some are not, why. */
+/* Whether a folder has files of states, all of this model; if some are not,
+ * why. */
 static bool has_our_states(struct checkpoint *c, const char *folder, const char **why)
 {
     struct stored s;
@@ -122,14 +124,15 @@ static bool has_our_states(struct checkpoint *c, const char *folder, const char 
         *why = arena_copy_text(&c->arena, e.text);
     for (size_t i = 0; i < s.num_tensors && !*why; i++)
         if (!is_of_model(c, &s.tensors[i]))
-            *why = arena_printf(&c->arena, "%s: tensor %s is no state of a parameter of this model",
-                                s.files[0].path, s.tensors[i].name);
+            *why =
+                arena_printf(&c->arena, "%s: tensor %s is not a state of a parameter of this model",
+                             s.files[0].path, s.tensors[i].name);
     stored_release(&s);
     return num_files && !*why;
 }
 
-/* Whether states beside a folder are not its own: it is a staging folder, which is hidden, or Ferry
- * wrote it, with or without states; or the files are those of a model above it. */
+/* Whether states beside a folder are not read: the folder is hidden (staging),
+ * or Ferry wrote it; or they belong to a model in the folder above. */
 static bool takes_none(struct arena *a, const char *folder, const char *beside)
 {
     return path_base(a, folder)[0] == '.' || path_exists(path_join(a, folder, record_name)) ||
@@ -152,24 +155,24 @@ static enum status open_beside(struct checkpoint *c, size_t *num_files, struct e
 
 /* ---- all ---- */
 
-static enum status add_tensor(struct checkpoint *c, size_t stored, struct error *err)
+static enum status add_state_tensor(struct checkpoint *c, size_t stored, struct error *err)
 {
     const struct stored_tensor *s = &c->catalog.stored.tensors[stored];
-    const char *state, *name = parse_name(&c->arena, s->name, &state);
+    const char *state, *name = parse_state_name(&c->arena, s->name, &state);
     if (strcmp(s->name, hf_step) == 0) return read_step(c, s, err);
     c->training.optimizer.present = true;
     c->training.optimizer.size_bytes += stored_tensor_bytes(s);
     if (!name)
-        states_unread(c, "%s has no name of a state, STATE.NAME", hf_place_of(c, s));
-    else if (catalog_find_own(&c->catalog, name, state))
+        states_unread(c, "%s is not named STATE.NAME", hf_place_of(c, s));
+    else if (catalog_find_native(&c->catalog, name, state))
         states_unread(c, "%s is a second master weight of %s", hf_place_of(c, s), name);
     else
-        return catalog_own_stored(&c->catalog, name, state, s, err);
+        return catalog_native_stored(&c->catalog, name, state, s, err);
     return OK;
 }
 
-/* Files of states that cannot be read are no reason to refuse the weights: what they have added is
- * left out again. */
+/* Opens the folder's files of states. If that fails, leaves out what they
+ * added: the weights are still read. */
 static void open_files(struct checkpoint *c, size_t *num_files)
 {
     struct stored *s = &c->catalog.stored;
@@ -195,7 +198,7 @@ enum status hf_states_open(struct checkpoint *c, struct error *err)
     else
         TRY(open_beside(c, &num_files, err));
     for (size_t i = first; i < s->num_tensors; i++)
-        TRY(add_tensor(c, i, err));
+        TRY(add_state_tensor(c, i, err));
     if (num_files)
         c->training.optimizer.kind =
             arena_printf(&c->arena, "in %s%s", path_base(&c->arena, s->files[first_file].path),

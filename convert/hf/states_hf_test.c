@@ -1,4 +1,5 @@
-/* States of an optimizer in Hugging Face folders: which are read, and why others are not. */
+/* States of an optimizer in Hugging Face folders: which are read, and why
+ * others are not. */
 #include "convert/hf/states_hf.h"
 #include "convert/map/testing_models.h"
 
@@ -179,28 +180,29 @@ static void states_that_cannot_be_read_are_named(void **state)
         struct row row;
         const char *without, *why;
     } cases[] = {
-        {LLAMA, {"step", DT_F32, 0, {0}}, NULL, "tensor step is F32 []; it should be I64 []"},
-        {LLAMA, {"step", DT_I64, 1, {1}}, NULL, "tensor step is I64 [1]; it should be I64 []"},
+        {LLAMA, {"step", DT_F32, 0, {0}}, NULL, "tensor step is F32 [], expected I64 []"},
+        {LLAMA, {"step", DT_I64, 1, {1}}, NULL, "tensor step is I64 [1], expected I64 []"},
         {LLAMA,
          {"exp_avg.lm_head.weight", DT_F32, 2, {8, 11}},
          NULL,
-         "tensor exp_avg.lm_head.weight is [8, 11] and its parameter is [11, 8]"},
+         "tensor exp_avg.lm_head.weight has shape [8, 11], its parameter [11, 8]"},
         {LLAMA,
          {"exp_avg.model.norm.weight", DT_F32, 0, {0}},
          NULL,
-         "tensor exp_avg.model.norm.weight is [] and its parameter is [8]"},
+         "tensor exp_avg.model.norm.weight has shape [], its parameter [8]"},
         {LLAMA,
          {"exp_avg.model.norm.weight", DT_I32, 1, {8}},
          NULL,
-         "is of dtype I32; a state is F16, BF16, F32 or F64"},
+         "has dtype I32, expected F16, BF16, F32 or F64"},
         {LLAMA,
          {"exp_avg.model.layers.2.mlp.up_proj.weight", DT_F32, 2, {6, 8}},
          NULL,
-         "is the state of model.layers.2.mlp.up_proj.weight, which is no parameter of the model"},
-        {LLAMA, {"exp_avg", DT_F32, 1, {8}}, NULL, "tensor exp_avg has no name of a state"},
-        {LLAMA, {"exp_avg.", DT_F32, 1, {8}}, NULL, "tensor exp_avg. has no name of a state"},
-        {LLAMA, {".model.norm.weight", DT_F32, 1, {8}}, NULL, "has no name of a state, STATE.NAME"},
-        {LLAMA, {"", DT_F32, 1, {8}}, NULL, "has no name of a state, STATE.NAME"},
+         "is the state of model.layers.2.mlp.up_proj.weight, which is not a parameter of the "
+         "model"},
+        {LLAMA, {"exp_avg", DT_F32, 1, {8}}, NULL, "tensor exp_avg is not named STATE.NAME"},
+        {LLAMA, {"exp_avg.", DT_F32, 1, {8}}, NULL, "tensor exp_avg. is not named STATE.NAME"},
+        {LLAMA, {".model.norm.weight", DT_F32, 1, {8}}, NULL, "is not named STATE.NAME"},
+        {LLAMA, {"", DT_F32, 1, {8}}, NULL, "is not named STATE.NAME"},
         {LLAMA,
          {"master.model.norm.weight", DT_F32, 1, {8}},
          NULL,
@@ -208,7 +210,7 @@ static void states_that_cannot_be_read_are_named(void **state)
         {LLAMA,
          {"step", DT_I64, 0, {0}},
          "exp_avg.model.layers.0.self_attn.k_proj.weight",
-         "and exp_avg.model.layers.0.self_attn.k_proj.weight is not: they become one tensor"},
+         "but exp_avg.model.layers.0.self_attn.k_proj.weight is missing, and both are parts of"},
         {TIED,
          {"exp_avg.lm_head.weight", DT_F32, 2, {11, 8}},
          NULL,
@@ -241,7 +243,7 @@ static void too_many_states_are_refused(void **state)
                 (struct row){arena_printf(&scratch, "s%d.model.norm.weight", i), DT_F32, 1, {8}});
     write_states(&r, folder);
     open_model(&c, folder);
-    assert_non_null(strstr(c.training.optimizer.unread, "one state more than the 32"));
+    assert_non_null(strstr(c.training.optimizer.unread, "one more optimizer state than the 32"));
     assert_int_equal(count_optimizer(&c), 0);
     checkpoint_release(&c);
 }
@@ -264,7 +266,8 @@ static void states_beside_the_folder_are_read_if_they_are_of_the_model(void **st
     write_rows(&r, beside);
     open_model(&c, folder);
     assert_false(c.training.optimizer.present);
-    assert_true(has_note(&c, "exp_avg.model.norm.weight is no state of a parameter of this model"));
+    assert_true(
+        has_note(&c, "exp_avg.model.norm.weight is not a state of a parameter of this model"));
     checkpoint_release(&c);
 
     write_scratch("optimizer.safetensors", "broken");
@@ -299,7 +302,7 @@ static void training_json_has_the_state_of_the_training(void **state)
     open_model(&c, folder);
     assert_int_equal(c.training.run.iteration, 10);
     assert_int_equal(c.training.run.step, 1);
-    assert_true(has_note(&c, "tensor step is 1, and is taken; training.json says 4"));
+    assert_true(has_note(&c, "tensor step is 1 and overrides the step of training.json, 4"));
     assert_true(has_note(&c, "training.json: unknown members are not read: colour"));
     checkpoint_release(&c);
     rewrite(folder, "training.json", "{\"iteration\": \"ten\"}");

@@ -1,5 +1,5 @@
-/* target_hf.c - writes a Hugging Face folder: safetensors shards of the weights, and of the states
- * of the optimizer, their indexes, config.json and its companions. */
+/* target_hf.c - writes a Hugging Face folder: safetensors shards of weights and
+ * of optimizer states, their indexes, config.json and its companions. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,16 +9,16 @@
 #include "convert/format.h"
 #include "convert/hf/hf_model.h"
 #include "convert/hf/states_hf.h"
-#include "convert/own_outputs.h"
+#include "convert/native_outputs.h"
 #include "formats/hf_folder.h"
 #include "formats/safetensors.h"
 
-/* The tensors of one set of files, cut into shards. */
+/* The tensors of one set of files, split into shards. */
 struct shard_set {
     struct target *t;
     const char *base; /* of the files' names */
-    struct own_outputs own;
-    uint32_t *shards, *segments; /* [own.out.count] */
+    struct native_outputs native;
+    uint32_t *shards, *segments; /* [native.out.count] */
     size_t num_shards;
 };
 
@@ -28,19 +28,21 @@ struct hf_target {
     cJSON *config; /* made here; NULL: the source's config.json is copied */
 };
 
-static enum status add_output(void *context, const struct own_output *own, struct error *err)
+static enum status add_hf_output(void *context, const struct native_output *native,
+                                 struct error *err)
 {
     struct hf_target *x = context;
     struct arena *a = &x->t->plan.arena;
-    if (!own->state) return own_outputs_add(&x->model.own, own->name, own, NULL, err);
-    return own_outputs_add(&x->optimizer.own, hf_state_name(a, own->state, own->name), own, NULL,
-                           err);
+    if (!native->state)
+        return native_outputs_add(&x->model.native, native->name, native, NULL, err);
+    return native_outputs_add(&x->optimizer.native, hf_state_name(a, native->state, native->name),
+                              native, NULL, err);
 }
 
 /* ---- shards ---- */
 
-/* The bytes of a shard that are of no parameter: its header and, in one of the optimizer, the step,
- * which is a small number and no tensor of the source. */
+/* The bytes of a shard outside of tensors of the source: its header and, for
+ * the optimizer, the step. */
 struct own_bytes {
     struct strbuf head;
     bool has_step;
@@ -58,14 +60,14 @@ static enum status emit_own(const struct plan *plan, uint32_t file, void *contex
     return writer->put(writer->context, own->step_offset, &own->step, sizeof own->step, err);
 }
 
-/* Adds the tensor of a shard: a segment, or the step. */
+/* Adds a tensor of a shard: a segment, or the step. */
 static void place_tensor(struct shard_set *set, uint32_t file, struct own_bytes *own,
                          const struct safetensors_out *tensor)
 {
     struct plan *plan = &set->t->plan;
     size_t at = 0;
-    (void)map_get(&set->own.out.names, tensor->name, &at);
-    const struct out_tensor *o = &set->own.out.items[at];
+    (void)map_get(&set->native.out.names, tensor->name, &at);
+    const struct out_tensor *o = &set->native.out.items[at];
     if (strcmp(set->base, hf_optimizer) == 0 && strcmp(o->name, hf_step) == 0) {
         own->has_step = true;
         own->step_offset = tensor->offset_bytes;
@@ -76,7 +78,7 @@ static void place_tensor(struct shard_set *set, uint32_t file, struct own_bytes 
     plan->segments[set->segments[at]].offset_bytes = tensor->offset_bytes;
 }
 
-/* Lays out the shard whose tensors are out[of[0..n)]. */
+/* Lays out the shard of the tensors out[of[0..n)]. */
 static enum status lay_out_shard(struct shard_set *set, size_t shard, const size_t *of, size_t n,
                                  struct error *err)
 {
@@ -86,7 +88,7 @@ static enum status lay_out_shard(struct shard_set *set, size_t shard, const size
     struct own_bytes *own = arena_alloc(a, sizeof *own);
     uint32_t file = plan_add_file(plan, hf_shard_name(a, set->base, shard, set->num_shards));
     for (size_t i = 0; i < n; i++) {
-        const struct out_tensor *o = &set->own.out.items[of[i]];
+        const struct out_tensor *o = &set->native.out.items[of[i]];
         tensors[i] = (struct safetensors_out){o->name, o->dtype, o->num_dims, o->shape, 0};
     }
     struct strbuf head = {0};
@@ -104,13 +106,13 @@ static enum status lay_out_shard(struct shard_set *set, size_t shard, const size
 static enum status lay_out_shards(struct shard_set *set, struct error *err)
 {
     struct arena *a = &set->t->plan.arena;
-    const size_t count = set->own.out.count;
+    const size_t count = set->native.out.count;
     uint64_t *bytes = arena_array(a, count, sizeof *bytes);
     size_t *of = arena_array(a, count, sizeof *of);
     set->shards = arena_array(a, count, sizeof *set->shards);
     set->segments = arena_array(a, count, sizeof *set->segments);
     for (size_t i = 0; i < count; i++)
-        bytes[i] = out_tensor_bytes(&set->own.out.items[i]);
+        bytes[i] = out_tensor_bytes(&set->native.out.items[i]);
     set->num_shards = hf_split_shards(bytes, count, set->t->options.max_shard_bytes, set->shards);
     size_t *first = arena_array(a, set->num_shards + 1, sizeof *first);
     for (size_t i = 0; i < count; i++)
@@ -130,88 +132,89 @@ static enum status lay_out_shards(struct shard_set *set, struct error *err)
 /* Plans the elements of each output tensor. */
 static enum status fill_segments(struct shard_set *set, struct error *err)
 {
-    for (size_t i = 0; i < set->own.out.count; i++) {
-        const struct pair whole = pair_whole(0, 0, set->own.out.items[i].numel);
-        TRY(own_outputs_fill(&set->own, i, &whole, set->segments[i], err));
+    for (size_t i = 0; i < set->native.out.count; i++) {
+        const struct pair whole = pair_whole(0, 0, set->native.out.items[i].numel);
+        TRY(native_outputs_fill(&set->native, i, &whole, set->segments[i], err));
     }
     return OK;
 }
 
 static enum status plan_set(struct shard_set *set, struct error *err)
 {
-    TRY(own_outputs_check(&set->own, err));
+    TRY(native_outputs_check(&set->native, err));
     TRY(lay_out_shards(set, err));
-    set->t->facts.num_target_tensors += set->own.out.count;
+    set->t->facts.num_target_tensors += set->native.out.count;
     set->t->facts.num_weight_files += set->num_shards;
     return fill_segments(set, err);
 }
 
-/* The step is the first tensor of the optimizer's files, where the source knows it. */
+/* Adds the step, if the source knows it, as the first tensor of the optimizer's
+ * files. */
 static void add_step(struct hf_target *x)
 {
-    const struct own_output step = {.dtype = DT_I64};
+    const struct native_output step = {.dtype = DT_I64};
     const uint64_t number = x->t->source->training.run.step;
     if (!x->t->num_states || !number || number > INT64_MAX) return;
-    size_t at = out_tensors_add(&x->optimizer.own.out, &x->t->plan.arena, hf_step, &step);
-    x->optimizer.own.out.items[at].filled = 1; /* by emit_own() */
+    size_t at = out_tensors_add(&x->optimizer.native.out, &x->t->plan.arena, hf_step, &step);
+    x->optimizer.native.out.items[at].filled = 1; /* by emit_own() */
 }
 
-/* What becomes of the training state: training.json holds all of it but the states of random number
- * generators. */
-static void set_fates(struct target *t)
+/* Sets the outcomes of the training state: training.json holds all but states
+ * of random number generators. */
+static void set_hf_training_outcomes(struct target *t)
 {
     const struct training *had = &t->source->training.run;
     const bool from_hf = t->source->format->has & FORMAT_CONFIG_JSON;
     if (!t->num_states) return;
     for (unsigned p = 0; p < NUM_TRAINING_PARTS; p++)
         if (training_has(had, (enum training_part)p))
-            t->fates[p].fate = from_hf ? FATE_CARRIED : FATE_TRANSLATED;
+            t->outcomes[p].outcome = from_hf ? OUTCOME_COPIED : OUTCOME_TRANSLATED;
     if (had->has_rng)
-        t->fates[TRAINING_RNG] =
-            (struct training_fate){FATE_DROPPED, "a Hugging Face folder has no place for it"};
+        t->outcomes[TRAINING_RNG] =
+            (struct training_outcome){OUTCOME_DROPPED, "a Hugging Face folder has no place for it"};
 }
 
 static enum status plan_hf(struct target *t, struct error *err)
 {
     struct hf_target *x = arena_alloc(&t->plan.arena, sizeof *x);
     x->t = x->model.t = x->optimizer.t = t;
-    own_outputs_init(&x->model.own, t);
-    own_outputs_init(&x->optimizer.own, t);
+    native_outputs_init(&x->model.native, t);
+    native_outputs_init(&x->optimizer.native, t);
     x->model.base = hf_model;
     x->optimizer.base = hf_optimizer;
-    t->own = x;
+    t->state = x;
     if (t->source->names_alone)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: a Hugging Face folder has a config.json, and there is none beside the "
-                    "source; --hf-config DIR gives one",
+                    "%s: a Hugging Face folder needs a config.json, and the source has none; "
+                    "--hf-config DIR gives one",
                     t->source->path);
     TRY(hf_model_check_export(t, err));
     TRY(hf_model_make_config(t, &x->config, err));
     TRY(target_take_states(t, false, err));
-    set_fates(t);
+    set_hf_training_outcomes(t);
     add_step(x);
-    TRY(hf_model_export(t, add_output, x, err));
+    TRY(hf_model_export(t, add_hf_output, x, err));
     TRY(plan_set(&x->model, err));
     return plan_set(&x->optimizer, err);
 }
 
 /* ---- small files ---- */
 
-static int by_name(const void *a, const void *b, void *out)
+static int by_tensor_name(const void *a, const void *b, void *out)
 {
     const struct out_tensor *all = out;
     return strcmp(all[*(const size_t *)a].name, all[*(const size_t *)b].name);
 }
 
-/* Written as transformers does: keys sorted, indented by 2. */
+/* Written like transformers: keys sorted, indented by 2. */
 static void index_text(const struct shard_set *set, struct arena *a, struct strbuf *text)
 {
-    const struct out_tensors *out = &set->own.out;
+    const struct out_tensors *out = &set->native.out;
     uint64_t total = 0;
     size_t *order = arena_array(a, out->count, sizeof *order);
     for (size_t i = 0; i < out->count; i++)
         order[i] = i;
-    qsort_r(order, out->count, sizeof *order, by_name, out->items);
+    qsort_r(order, out->count, sizeof *order, by_tensor_name, out->items);
     for (size_t i = 0; i < out->count; i++)
         total += out_tensor_bytes(&out->items[i]);
     strbuf_printf(
@@ -226,7 +229,7 @@ static void index_text(const struct shard_set *set, struct arena *a, struct strb
     strbuf_add_text(text, "\n  }\n}\n");
 }
 
-/* One file needs no index. */
+/* Writes the index, unless there is only one file. */
 static enum status write_index(const struct shard_set *set, const char *folder, struct error *err)
 {
     struct arena a;
@@ -241,7 +244,7 @@ static enum status write_index(const struct shard_set *set, const char *folder, 
     return st;
 }
 
-/* The state of the training goes with the states of the optimizer, and only with them. */
+/* Writes the training state, only together with states of the optimizer. */
 static enum status write_training(const struct hf_target *x, const char *path, struct error *err)
 {
     const struct target *t = x->t;
@@ -252,13 +255,13 @@ static enum status write_training(const struct hf_target *x, const char *path, s
     return st;
 }
 
-static enum status write_small_files(struct target *t, const char *folder, struct error *err)
+static enum status write_hf_small_files(struct target *t, const char *folder, struct error *err)
 {
-    const struct hf_target *x = t->own;
+    const struct hf_target *x = t->state;
     struct arena a;
     arena_init(&a);
-    enum status st =
-        hf_model_write_config(t, x->config, own_outputs_main_dtype(&x->model.own), folder, err);
+    enum status st = hf_model_write_config(
+        t, x->config, native_outputs_main_dtype(&x->model.native), folder, err);
     if (!st) st = write_training(x, path_join(&a, folder, hf_training_file), err);
     if (!st) st = write_index(&x->model, folder, err);
     if (!st) st = write_index(&x->optimizer, folder, err);
@@ -268,10 +271,10 @@ static enum status write_small_files(struct target *t, const char *folder, struc
 
 static void release_hf(struct target *t)
 {
-    struct hf_target *x = t->own;
+    struct hf_target *x = t->state;
     cJSON_Delete(x->config);
-    own_outputs_release(&x->model.own);
-    own_outputs_release(&x->optimizer.own);
+    native_outputs_release(&x->model.native);
+    native_outputs_release(&x->optimizer.native);
 }
 
-const struct target_kind target_hf = {plan_hf, write_small_files, NULL, release_hf};
+const struct target_kind target_hf = {plan_hf, write_hf_small_files, NULL, release_hf};

@@ -1,5 +1,6 @@
-/* config_hows.c - hows that read and write several fields of a config file together: rotary
- * positions; windows and experts of layers; in config.json and in Megatron's arguments. */
+/* config_hows.c - hows that read and write several fields of a config file
+ * together: rotary positions; windows and experts of layers; in config.json and
+ * in Megatron's arguments. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -8,10 +9,10 @@
 #include "common/json.h"
 #include "convert/map/model_map_internal.h"
 
-/* ---- rotary positions of config.json: rope_theta and rope_scaling (transformers 4),
- * rope_parameters (5) ---- */
+/* ---- rotary positions of config.json ---- */
 
-/* The members of rope_scaling and rope_parameters that are read. */
+/* The members read of rope_scaling (transformers 4, beside rope_theta) and
+ * rope_parameters (5). */
 const char *const rope_members[] = {"rope_type",
                                     "type",
                                     "rope_theta",
@@ -40,7 +41,7 @@ static enum status rope_number(const cJSON *from, const char *name, double fallb
     return fail(err, ERR_CORRUPT, "config.json: %s is not a finite number above 0", name);
 }
 
-/* Like rope_number(), but 0 means the same as an absent number. */
+/* Like rope_number(), but 0 counts as absent. */
 static enum status rope_number_or_0(const cJSON *from, const char *name, double fallback,
                                     double *out, struct error *err)
 {
@@ -89,7 +90,8 @@ static enum status read_yarn(const cJSON *scaling, struct model_config *c, struc
     return rope_number(scaling, "attention_factor", attention, &c->rope_attention_factor, err);
 }
 
-/* theta: the object with rope_theta; scaling: rope_scaling or rope_parameters; NULL: neither. */
+/* theta: the object with rope_theta; scaling: rope_scaling or rope_parameters;
+ * NULL: neither. */
 static enum status read_rope(const struct config_context *x, const cJSON *theta,
                              const cJSON *scaling, struct model_config *c, struct error *err)
 {
@@ -112,13 +114,13 @@ static enum status read_rope(const struct config_context *x, const cJSON *theta,
     if (strcmp(c->rope_type, "llama3") == 0 &&
         (!(c->rope_low_freq_factor > 0) || !(c->rope_high_freq_factor > 0) || original < 1))
         return fail(err, ERR_CORRUPT,
-                    "config.json: rope_type llama3 wants low_freq_factor, high_freq_factor and "
+                    "config.json: rope_type llama3 needs low_freq_factor, high_freq_factor and "
                     "original_max_position_embeddings");
     return OK;
 }
 
-/* If a config has both rope_scaling and rope_parameters, releases of transformers differ in which
- * one they read, so the two must agree. */
+/* rope_scaling and rope_parameters must agree: releases of transformers differ
+ * in which one they read. */
 enum status rope_from_file(const struct config_context *x, void *to, struct error *err)
 {
     struct model_config *c = to;
@@ -137,8 +139,7 @@ enum status rope_from_file(const struct config_context *x, void *to, struct erro
     for (size_t i = 0; i < num_model_fields; i++)
         if (!field_equal(&model_fields[i].field, c, &other))
             return fail(err, ERR_CORRUPT,
-                        "config.json: rope_parameters say something else than rope_theta and "
-                        "rope_scaling");
+                        "config.json: rope_parameters contradicts rope_theta and rope_scaling");
     return OK;
 }
 
@@ -163,7 +164,7 @@ static cJSON *rope_object(const struct model_config *c)
     return o;
 }
 
-/* A new config.json gets both spellings, so that transformers 4 and 5 read it. */
+/* Writes both spellings, for transformers 4 and 5. */
 enum status rope_to_file(const struct config_context *x, const void *from, struct error *err)
 {
     const struct model_config *c = from;
@@ -207,8 +208,8 @@ enum status window_to_file(const struct config_context *x, const void *from, str
     return OK;
 }
 
-/* Finds the layers with a sliding window: by layer_types, or else all layers from max_window_layers
- * on (transformers, configuration_qwen2.py). */
+/* Finds the layers with a sliding window: by layer_types, else all from
+ * max_window_layers on (transformers, configuration_qwen2.py). */
 static enum status find_window_layers(const struct config_context *x, const struct model_config *c,
                                       bool *slides, struct error *err)
 {
@@ -228,10 +229,10 @@ static enum status find_window_layers(const struct config_context *x, const stru
         const char *type = listed ? json_as_text(item) : NULL;
         slides[i] = listed ? type && strcmp(type, "sliding_attention") == 0 : i >= first;
         if (listed && !slides[i] && (!type || strcmp(type, "full_attention")))
-            return fail(err, ERR_UNSUPPORTED,
-                        "config.json: layer_types has %s; sliding_attention and full_attention "
-                        "are known",
-                        type ? type : "a value that is not a string");
+            return fail(
+                err, ERR_UNSUPPORTED,
+                "config.json: layer_types has %s, expected sliding_attention or full_attention",
+                type ? type : "a value that is not a string");
     }
     return OK;
 }
@@ -248,15 +249,15 @@ enum status window_by_layer_from_file(const struct config_context *x, void *to, 
         any |= slides[i], all &= slides[i];
     if (any && !c->sliding_window && cJSON_IsArray(json_get(x->tree, "layer_types")))
         return fail(err, ERR_UNSUPPORTED,
-                    "config.json: layer_types has sliding_attention, and by use_sliding_window and "
-                    "sliding_window there is no window");
+                    "config.json: layer_types has sliding_attention, but use_sliding_window and "
+                    "sliding_window give no window");
     if (!any) c->sliding_window = 0;
     if (any && !all) c->window_layers = slides;
     return OK;
 }
 
-/* max_window_layers can only express "all layers from this one on". layer_types is read since
- * transformers 4.53. */
+/* max_window_layers can only say "all layers from this one on". layer_types is
+ * read since transformers 4.53. */
 enum status window_by_layer_to_file(const struct config_context *x, const void *from,
                                     struct error *err)
 {
@@ -281,8 +282,8 @@ enum status window_by_layer_to_file(const struct config_context *x, const void *
     return OK;
 }
 
-/* Qwen: layer i has experts if (i + 1) % decoder_sparse_step is 0 and mlp_only_layers does not list
- * it. */
+/* Qwen: layer i has experts if (i + 1) % decoder_sparse_step is 0 and
+ * mlp_only_layers does not list it. */
 enum status moe_layers_from_file(const struct config_context *x, void *to, struct error *err)
 {
     struct model_config *c = to;
@@ -320,7 +321,8 @@ enum status moe_layers_to_file(const struct config_context *x, const void *from,
 
 /* ---- layers of Megatron's arguments ---- */
 
-/* Value of an argument about layers: a whole number, or a list with a number for each layer. */
+/* Value of an argument about layers: a whole number, or a list of one number a
+ * layer. */
 struct layer_numbers {
     bool given, is_list;
     int64_t number;
@@ -343,7 +345,7 @@ static bool list_numbers(struct arena *a, const cJSON *list, struct layer_number
     return true;
 }
 
-/* ERR_CORRUPT where it is neither. */
+/* ERR_CORRUPT if it is neither. */
 static enum status layer_numbers_of(const struct config_context *x, const char *name,
                                     struct layer_numbers *out, struct error *err)
 {
@@ -352,12 +354,12 @@ static enum status layer_numbers_of(const struct config_context *x, const char *
     if (!item || cJSON_IsNull(item)) return OK;
     out->given = out->is_list ? list_numbers(x->arena, item, out) : as_number(item, &out->number);
     if (out->given) return OK;
-    return fail(err, ERR_CORRUPT, "%s: %s is neither a number nor a list of them",
+    return fail(err, ERR_CORRUPT, "%s: %s is neither a number nor a list of numbers",
                 x->map->file.name, name);
 }
 
-/* A flag for each layer: its number in the list (1 past the end of the list), or by_number(layer,
- * the one number). NULL if all are true. */
+/* A flag for each layer: its number in the list (1 past the end), or
+ * by_number(layer, the one number). NULL if all are true. */
 static const bool *layer_flags(struct arena *a, const struct layer_numbers *n, uint64_t num_layers,
                                bool (*by_number)(uint64_t layer, uint64_t n))
 {
@@ -380,14 +382,16 @@ static cJSON *layer_list(const struct model_config *c,
     return list;
 }
 
-/* Whether a layer has the window. window_attn_skip_freq N: every Nth layer, counted from 1, sees
- * all positions (core/transformer/utils.py:is_layer_window_attention). */
+/* Whether a layer has the window. window_attn_skip_freq N: every Nth layer,
+ * from 1, sees all positions
+ * (core/transformer/utils.py:is_layer_window_attention). */
 static bool slides(uint64_t layer, uint64_t n)
 {
     return (layer + 1) % n != 0;
 }
 
-/* window_size: [positions before the current one (below 0: all), positions after it]. */
+/* window_size: [positions before the current one (below 0: all), positions
+ * after it]. */
 enum status window_size_from_file(const struct config_context *x, void *to, struct error *err)
 {
     struct model_config *c = to;
@@ -446,7 +450,7 @@ enum status moe_layer_freq_from_file(const struct config_context *x, void *to, s
     return OK;
 }
 
-/* Only written if layers differ: the default is that every layer has experts. */
+/* Written only if layers differ: by default every layer has experts. */
 enum status moe_layer_freq_to_file(const struct config_context *x, const void *from,
                                    struct error *err)
 {

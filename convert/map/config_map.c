@@ -1,5 +1,5 @@
-/* config_map.c - reads and writes a config file by the rows of its map. First the hows of single
- * fields, at the end the loops over all rows. */
+/* config_map.c - reads and writes a config file by the rows of its map: first
+ * the hows of single fields, then the loops over all rows. */
 #include "convert/map/config_map.h"
 
 #include <inttypes.h>
@@ -69,7 +69,8 @@ enum status config_row_applies(const struct config_context *x, const void *recor
 
 /* ---- from the file ---- */
 
-/* A default that is a text, for a number, is an expression over the members set so far. */
+/* Evaluates a text default of a number: an expression over the members set so
+ * far. */
 static enum status eval_default(const struct config_context *x, const void *record,
                                 const char *text, uint64_t *out, struct error *err)
 {
@@ -77,7 +78,7 @@ static enum status eval_default(const struct config_context *x, const void *reco
     struct expr_names e = map_names_for(&names);
     int64_t value;
     if (expr_eval(text, strlen(text), &e, &value, err) || value < 0)
-        return fail(err, ERR_CORRUPT, "%s: %s is not there, and its default %s has no value",
+        return fail(err, ERR_CORRUPT, "%s: %s is missing, and its default %s cannot be evaluated",
                     x->map->file.name, field_name(x), text);
     *out = (uint64_t)value;
     return OK;
@@ -87,7 +88,7 @@ static enum status set_field(const struct config_context *x, const cJSON *item, 
                              void *to, struct error *err)
 {
     static const char *const wrong[] = {
-        [FIELD_UINT] = "is not a whole number of 64 bits, 0 or more",
+        [FIELD_UINT] = "is not a whole number from 0 to 2^64 - 1",
         [FIELD_REAL] = "is not a finite number",
         [FIELD_BOOL] = "is neither true nor false",
         [FIELD_TEXT] = "is not a string",
@@ -105,9 +106,9 @@ static enum status set_field(const struct config_context *x, const cJSON *item, 
     return s.kind == FIELD_REAL && !isfinite(s.real) ? config_bad_value(x, wrong[s.kind], err) : OK;
 }
 
-/* The row's field in the file. If it is null, the row's "null"; if it is absent, the row's
- * "default": then *constant is true. */
-static const cJSON *item_of(const struct config_context *x, bool *constant)
+/* The row's field in the file; if null, the row's "null", and if absent, its
+ * "default": *constant is then true. */
+static const cJSON *row_item(const struct config_context *x, bool *constant)
 {
     const cJSON *item = json_get(x->tree, config_key(x));
     *constant = false;
@@ -123,11 +124,12 @@ static const cJSON *item_of(const struct config_context *x, bool *constant)
 enum status config_copy_from(const struct config_context *x, void *to, struct error *err)
 {
     bool constant;
-    const cJSON *item = item_of(x, &constant);
+    const cJSON *item = row_item(x, &constant);
     if (!item) return config_bad_value(x, "is missing", err);
     if (has_item(x, x->row->key) && has_item(x, x->row->also) &&
         !cJSON_Compare(item, json_get(x->tree, x->row->also), true))
-        return fail(err, ERR_CORRUPT, "%s: %s and %s are two names of one field, and differ",
+        return fail(err, ERR_CORRUPT,
+                    "%s: %s and %s are names of the same field, but their values differ",
                     x->map->file.name, x->row->key, x->row->also);
     return set_field(x, item, constant, to, err);
 }
@@ -202,7 +204,7 @@ static enum status not_to(const struct config_context *x, const void *from, stru
     return OK;
 }
 
-/* Writes a whole real number as an integer, for arguments whose type is int. */
+/* Writes a whole real number as an integer, for arguments of type int. */
 static enum status whole_to(const struct config_context *x, const void *from, struct error *err)
 {
     const double real = config_scalar(x, from).real;
@@ -211,7 +213,7 @@ static enum status whole_to(const struct config_context *x, const void *from, st
     return OK;
 }
 
-/* ---- what is 0 or NULL for us ---- */
+/* ---- values written for 0 or NULL ---- */
 
 static const char default_score_function[] = "softmax";
 
@@ -242,8 +244,7 @@ static enum status factor_from(const struct config_context *x, void *to, struct 
     return OK;
 }
 
-/* ---- names of Python's: {"_target_": "torch.bfloat16", "_call_": false}, or the text alone ----
- */
+/* ---- Python names: {"_target_": "torch.bfloat16", ...}, or text ---- */
 
 static enum status reference_from(const struct config_context *x, void *to, struct error *err)
 {
@@ -277,8 +278,8 @@ static enum status set_text(const struct config_context *x, void *to, const char
     return OK;
 }
 
-/* Hugging Face's names for activations (activations.py:ACT2CLS); of several names for one, the
- * first is written. */
+/* Hugging Face's names for activations (activations.py:ACT2CLS). The first of
+ * several names is written. */
 static const struct activation {
     const char *theirs, *ours;
 } activations[] = {
@@ -339,7 +340,7 @@ static enum status function_from(const struct config_context *x, void *to, struc
     if (approximate && strcmp(approximate, "tanh") == 0) return set_text(x, to, "gelu_tanh");
     for (size_t i = 0; target && i < COUNT(functions); i++)
         if (strcmp(functions[i].theirs, target) == 0) return set_text(x, to, functions[i].ours);
-    return config_bad_value(x, "is not a function that is known", err);
+    return config_bad_value(x, "is not a known function", err);
 }
 
 /* functools.partial(gelu, approximate="tanh") */
@@ -426,7 +427,7 @@ const struct config_how *config_how_find(const char *name)
 
 /* ---- all rows ---- */
 
-static enum status read_row(const struct config_context *x, void *to, struct error *err)
+static enum status read_field_row(const struct config_context *x, void *to, struct error *err)
 {
     bool applies;
     TRY(config_row_applies(x, to, &applies, err));
@@ -440,7 +441,7 @@ enum status config_rows_read(const struct config_map *map, const cJSON *tree, st
         const struct config_row *row = &map->rows[i];
         const struct config_context x = {map, row, (cJSON *)(uintptr_t)tree, a};
         if (!(row->directions & IMPORT)) continue;
-        enum status st = read_row(&x, to, err);
+        enum status st = read_field_row(&x, to, err);
         if (st && !map->partial) return st;
     }
     return OK;
@@ -454,7 +455,7 @@ static bool mentioned(const struct config_context *x)
     return there;
 }
 
-/* Whether the field already has this meaning in config.json, in any spelling. */
+/* Whether config.json already says this, in any spelling. */
 static bool means_the_same(const struct config_context *x, const struct model_config *c)
 {
     struct model_config there = *c;

@@ -8,14 +8,14 @@ enum direction { IMPORT = 1, EXPORT = 2 };
 
 struct model_map;
 
-/* One field of the file, one member of ours, and how to convert between them. */
+/* A field of the file, a member of the struct, and how to convert between them. */
 struct config_row {
-    const char *megatron, *key; /* the member's name; the field's name; either may be NULL */
-    const char *also;           /* another name of the field, only read; NULL: none */
+    const char *megatron, *key; /* the member's name; the field's; either may be NULL */
+    const char *also;           /* another name: read, written only if present; NULL: none */
     const struct field *field;  /* of megatron */
     enum field_zero zero;       /* of field */
     const struct config_how *how;
-    const char *when;   /* the row applies only if this condition holds; NULL: always */
+    const char *when;   /* condition for the row to apply; NULL: always */
     const char *holds;  /* a condition: the field is written true if it holds */
     const cJSON *value; /* a constant: of the member if key is NULL, else of the file's field */
     const cJSON *absent, *null; /* "default" and "null"; NULL: none */
@@ -23,7 +23,7 @@ struct config_row {
     unsigned directions;
 };
 
-/* Fields that are inert. */
+/* Inert fields. */
 struct inert_field {
     const char *name;    /* a glob */
     const cJSON *values; /* the inert values; texts are globs; NULL: any value */
@@ -40,7 +40,7 @@ struct config_map {
     size_t num_inert, inert_capacity;
 };
 
-/* Arguments of the functions of a how: the row and the file at hand. */
+/* Arguments of a how's functions: the row and the file. */
 struct config_context {
     const struct config_map *map;
     const struct config_row *row;
@@ -48,7 +48,8 @@ struct config_context {
     struct arena *arena;
 };
 
-/* Members of a row. A row with a how must have those in `has` and may have those in `may`. */
+/* Members of a row. A how's rows must have those of `has` and may have those of
+ * `may`. */
 enum row_member {
     ROW_FIELD = 1,
     ROW_KEY = 2,
@@ -60,11 +61,11 @@ enum row_member {
 struct config_how {
     const char *name;
     unsigned has, may;
-    bool only_kind; /* the field must be of `kind` */
+    bool only_kind; /* the field must have `kind` */
     enum field_kind kind;
-    /* For a how without ROW_FIELD and ROW_KEY: the fields of the file and the members of ours
-     * (globs) that it reads and writes. members: if a field is an object, the names in it that are
-     * read; NULL: all. */
+    /* For a how without ROW_FIELD and ROW_KEY: the file's fields and our
+     * members (globs) that it reads and writes. members: the names that are
+     * read in an object field; NULL: all. */
     const char *keys[5], *fields[4];
     const char *const *members;
     enum status (*from_file)(const struct config_context *x, void *to, struct error *err);
@@ -74,7 +75,7 @@ const struct config_how *config_how_find(const char *name);
 
 /* ---- one field (config_map.c) ---- */
 
-/* The name that the row's field has in this file: `key` or `also`. */
+/* The name of the row's field in this file: `key` or `also`. */
 const char *config_key(const struct config_context *x);
 /* Fails with "config.json: NAME WHAT". */
 MUST_CHECK enum status config_bad_value(const struct config_context *x, const char *what,
@@ -84,9 +85,9 @@ MUST_CHECK enum status config_copy_from(const struct config_context *x, void *to
 MUST_CHECK enum status config_copy_to(const struct config_context *x, const void *from,
                                       struct error *err);
 struct scalar config_scalar(const struct config_context *x, const void *from);
-/* Whether 0 is a value of the member that the file writes as null. */
+/* Whether the file writes the member's 0 as null. */
 bool config_null_is_zero(const struct config_row *row);
-/* Sets *out to whether the condition of the row holds for the file and the struct. */
+/* Sets *out to whether the row's condition holds for the file and the struct. */
 MUST_CHECK enum status config_row_applies(const struct config_context *x, const void *record,
                                           bool *out, struct error *err);
 
@@ -97,7 +98,7 @@ MUST_CHECK enum status rope_from_file(const struct config_context *x, void *to, 
 MUST_CHECK enum status rope_to_file(const struct config_context *x, const void *from,
                                     struct error *err);
 
-/* ---- what differs by layer (config_hows.c) ---- */
+/* ---- features by layer (config_hows.c) ---- */
 
 #define LAYER_HOW(name)                                                                            \
     MUST_CHECK enum status name##_from_file(const struct config_context *x, void *to,              \
@@ -113,8 +114,9 @@ LAYER_HOW(moe_layer_freq);
 
 /* ---- all rows ---- */
 
-/* As config_map_read() and config_map_write(), with errors: in a map that is not partial, the first
- * field that is missing or has an impossible value is an error. */
+/* Like config_map_read() and config_map_write(), with errors: unless the map is
+ * partial, the first field that is missing or has an impossible value is an
+ * error. */
 MUST_CHECK enum status config_rows_read(const struct config_map *map, const cJSON *tree,
                                         struct arena *a, void *to, struct error *err);
 MUST_CHECK enum status config_rows_write(const struct config_map *map, const void *from,

@@ -1,4 +1,5 @@
-/* config_map_load.c - reads the rows of a config map from JSON, and tries each on a sample. */
+/* config_map_load.c - reads the rows of a config map from JSON, and tries each
+ * on a sample. */
 #include <string.h>
 
 #include "common/json.h"
@@ -18,11 +19,11 @@ static enum status read_directions(const struct map_loader *l, const cJSON *item
     else if (only && strcmp(only, "export") == 0)
         row->directions = EXPORT;
     else if (only)
-        return map_bad(l, "only is import or export");
+        return map_bad(l, "only must be import or export");
     return OK;
 }
 
-/* Checks that the row has the members that its `how` needs and no others. */
+/* Checks that the row has the members that its `how` needs, and no others. */
 static enum status check_members(const struct map_loader *l, const struct config_map *map,
                                  const struct config_row *row)
 {
@@ -37,19 +38,20 @@ static enum status check_members(const struct map_loader *l, const struct config
     if (special && !map->fields->is_model) return map_bad(l, "this how is for fields of a model");
     if (special) return OK;
     if ((how->has & ROW_FIELD) && !row->field)
-        return map_bad(l, "megatron names no field of the config");
+        return map_bad(l, "megatron is not the name of a field of the config");
     if (!(how->has & ROW_FIELD) && row->megatron)
-        return map_bad(l, "a constant, or what holds, has no field megatron");
+        return map_bad(l, "a row with a constant or with holds has no megatron");
     if (how->only_kind && row->field->kind != how->kind)
         return map_bad(l,
                        arena_printf(l->a, "how \"%s\" is for fields of another type", how->name));
     if (!(how->has & ROW_VALUE) != !row->value || !(how->has & ROW_KEY) != !row->key)
-        return map_bad(l, arena_printf(l->a, "either %s or value is wanted", map->file.member));
-    if (row->value && row->null) return map_bad(l, "a value has no null");
+        return map_bad(
+            l, arena_printf(l->a, "exactly one of %s and value is required", map->file.member));
+    if (row->value && row->null) return map_bad(l, "null does not go with value");
     if (row->also && !row->key)
-        return map_bad(l, arena_printf(l->a, "also goes with %s", map->file.member));
+        return map_bad(l, arena_printf(l->a, "also needs %s", map->file.member));
     if (row->otherwise && (!row->when || !row->key))
-        return map_bad(l, arena_printf(l->a, "else goes with when and %s", map->file.member));
+        return map_bad(l, arena_printf(l->a, "else needs when and %s", map->file.member));
     return OK;
 }
 
@@ -64,8 +66,8 @@ static enum status take_texts(const struct map_loader *l, const struct config_ma
     return map_take_text(l, item, "holds", &row->holds);
 }
 
-static enum status read_row(const struct map_loader *l, const struct config_map *map,
-                            const cJSON *item, struct config_row *row)
+static enum status load_config_row(const struct map_loader *l, const struct config_map *map,
+                                   const cJSON *item, struct config_row *row)
 {
     const char *how;
     TRY(take_texts(l, map, item, row, &how));
@@ -86,8 +88,8 @@ static enum status read_row(const struct map_loader *l, const struct config_map 
 
 /* ---- the row with the values of a sample ---- */
 
-/* Checks that the row's "default" and "null" are values of its member, and that its conditions can
- * be evaluated. */
+/* Checks that the row's "default" and "null" are values of its member, and that
+ * its conditions can be evaluated. */
 static enum status try_row(const struct map_loader *l, const struct config_map *map,
                            const struct config_row *row)
 {
@@ -108,7 +110,7 @@ static enum status try_row(const struct map_loader *l, const struct config_map *
 
 /* ---- all rows ---- */
 
-/* A row of a derived map replaces the inherited rows with its name; *place is the position of the
+/* Drops the inherited rows with the row's name; *place is the position of the
  * first. */
 static void drop_rows(struct config_map *map, const struct config_row *row, size_t inherited,
                       size_t *place)
@@ -145,8 +147,9 @@ static void place_row(const struct map_loader *l, struct config_map *map,
     map->rows[place] = *row;
 }
 
-/* Whether a row is of the map's file. In a list for several files, a row names its file by a field
- * of it or by "of"; a row that does neither is of all files. */
+/* Whether a row belongs to the map's file. In a list for several files, a row
+ * names its file by a field of it or by "of"; a row without either belongs to
+ * all files. */
 static bool is_of_file(const struct config_map *map, const cJSON *item)
 {
     static const char *const members[] = {"args", "run_config"};
@@ -171,7 +174,7 @@ enum status config_rows_load(struct map_loader *l, const cJSON *list, struct con
         l->where = map_row_name(l, "config", n, i, json_get(i, "megatron") ? "megatron" : "how");
         TRY(map_check_keys(l, i, map->partial ? program : family));
         if (!is_of_file(map, i)) continue;
-        TRY(read_row(l, map, i, &row));
+        TRY(load_config_row(l, map, i, &row));
         TRY(try_row(l, map, &row));
         place_row(l, map, &row, &first_own);
     }
@@ -180,7 +183,7 @@ enum status config_rows_load(struct map_loader *l, const cJSON *list, struct con
 
 /* ---- fields that are inert ---- */
 
-/* Adds an inert field; it replaces one with the same name of a base map. */
+/* Adds an inert field, or replaces the base map's of its name. */
 static void put_inert(const struct map_loader *l, struct config_map *map,
                       const struct inert_field *field)
 {
@@ -195,7 +198,7 @@ static void put_inert(const struct map_loader *l, struct config_map *map,
 enum status config_inert_load(struct map_loader *l, const cJSON *inert, struct config_map *map)
 {
     l->where = "inert";
-    if (inert && !cJSON_IsObject(inert)) return map_bad(l, "it is not an object");
+    if (inert && !cJSON_IsObject(inert)) return map_bad(l, "is not an object");
     for (const cJSON *i = inert ? inert->child : NULL; i; i = i->next) {
         const bool any = text_equal(json_as_text(i), "*");
         if (!any && !cJSON_IsArray(i))

@@ -159,7 +159,7 @@ static void check_unknown(const struct config_map *map, const char *text, const 
     cJSON_Delete(tree);
 }
 
-static void what_says_nothing_is_not_unknown(void **state)
+static void an_unset_field_is_not_unknown(void **state)
 {
     (void)state;
     const struct config_map *map = map_of(&yaml, NULL);
@@ -177,7 +177,8 @@ static void what_rows_name_is_known(void **state)
     check_unknown(
         map, "{'layers':2,'scaled':true,'factor':4,'base':1.5,'kind':'tanh','old':1,'new':1}", "");
     check_unknown(map, "{'depth':2,'kin':1,'kinds':1}", "depth 2;kin 1;kinds 1;");
-    /* constants are inert with their value; a value that a row cannot take is unknown */
+    /* constants are inert with their value; a value that a row cannot take is
+     * unknown */
     check_unknown(map, "{'fixed':3,'layers':'x'}", "layers x;");
     check_unknown(map, "{'fixed':4,'layers':-1,'width':1.5}", "fixed 4;layers -1;width 1.5;");
     check_unknown(map, "{'new':'x'}", ""); /* a row that is only written makes its field known */
@@ -236,16 +237,17 @@ static void mistakes_are_refused_by_the_row(void **state)
         const char *list, *inert, *why;
     } cases[] = {
         {"{}", NULL, "config is not a list"},
-        {"[{'megatron':'num_layers','hf':'a'}]", NULL, "\"hf\" is none of"},
-        {"[{'megatron':'zzz','args':'a'}]", NULL, "config[0] (zzz): megatron names no field"},
+        {"[{'megatron':'num_layers','hf':'a'}]", NULL, "\"hf\" is not one of"},
+        {"[{'megatron':'zzz','args':'a'}]", NULL,
+         "config[0] (zzz): megatron is not the name of a field"},
         {"[{'megatron':'num_layers','args':'a','when':'zzz'}]", NULL, "\"zzz\": an unknown name"},
         {"[{'args':'a','holds':'zzz'}]", NULL, "\"zzz\": an unknown name"},
         {"[{'megatron':'num_layers','args':'a','holds':'num_layers'}]", NULL,
-         "a constant, or what holds, has no field"},
-        {"[{'megatron':'num_layers','args':'a','else':1}]", NULL, "else goes with when"},
+         "a row with a constant or with holds has no megatron"},
+        {"[{'megatron':'num_layers','args':'a','else':1}]", NULL, "else needs when"},
         {"[{'megatron':'num_layers','value':'hf.a'}]", NULL, "hf.a"},
         {"[{'megatron':'num_layers','args':'a','how':'whole'}]", NULL, "of another type"},
-        {"[]", "[]", "inert: it is not an object"},
+        {"[]", "[]", "inert: is not an object"},
         {"[]", "{'a':1}", "inert: a is neither"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -262,7 +264,7 @@ int main(void)
         TEST(what_a_file_lacks_or_says_by_another_type_stays),
         TEST(conditions_constants_and_else_are_written),
         TEST(a_map_has_the_rows_of_its_file),
-        TEST(what_says_nothing_is_not_unknown),
+        TEST(an_unset_field_is_not_unknown),
         TEST(what_rows_name_is_known),
         TEST(inert_fields_are_known_by_name_value_or_glob),
         TEST(what_is_below_a_field_is_judged_by_its_own_name),

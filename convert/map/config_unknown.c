@@ -1,4 +1,5 @@
-/* config_unknown.c - finds the fields of a config file that are neither read nor inert. */
+/* config_unknown.c - finds the fields of a config file that are neither read
+ * nor inert. */
 #include <ctype.h>
 #include <fnmatch.h>
 #include <string.h>
@@ -17,13 +18,13 @@ struct unknown_search {
     void *context;
 };
 
-/* ---- what rows read ---- */
+/* ---- fields that rows read ---- */
 
-/* How rows read a field; of several rows the highest value counts. */
+/* How rows read a field; the highest value of several rows counts. */
 enum reading {
     NOT_NAMED, /* no row names it */
-    UNUSED,    /* named by a condition, or by a row that does not apply or is only written */
-    NOT_TAKEN, /* its row takes values of another type */
+    UNUSED,    /* in a condition, or a row that does not apply or is only written */
+    NOT_TAKEN, /* its row takes another type */
     TAKEN
 };
 
@@ -54,7 +55,7 @@ static bool row_names(const struct config_row *row, const char *name)
            how_of_key(row, name);
 }
 
-/* How a flag reads an item: a flag takes a bool, or a number as Python does. */
+/* How a flag reads an item: as a bool, or a number like Python. */
 static enum reading how_flag_reads(const cJSON *item)
 {
     return cJSON_IsBool(item) || json_is_number(item) ? UNUSED : NOT_TAKEN;
@@ -67,8 +68,8 @@ static bool row_matters(const struct config_map *map, const struct config_row *r
     return map->fields->is_model && !(f && f->role == FIELD_TRAINING);
 }
 
-/* Reads the field once more into a copy of the struct. In a file that is not partial, every row has
- * taken its value. */
+/* Reads the field again into a copy of the struct. In a file that is not
+ * partial, every row took its value. */
 static enum reading how_row_reads(struct unknown_search *s, const struct config_read *r,
                                   const struct config_row *row, const cJSON *item)
 {
@@ -111,7 +112,7 @@ static enum reading how_read(struct unknown_search *s, const cJSON *item)
     return best;
 }
 
-/* The members that a row reads of an object in the file; NULL: all of them. */
+/* The members that a row reads of an object; NULL: all. */
 static const char *const *members_of(const struct unknown_search *s, const char *name)
 {
     for (size_t i = 0; i < s->num_reads; i++)
@@ -122,9 +123,9 @@ static const char *const *members_of(const struct unknown_search *s, const char 
     return NULL;
 }
 
-/* ---- what is inert ---- */
+/* ---- inert fields ---- */
 
-bool config_says_nothing(const cJSON *item)
+bool config_is_unset(const cJSON *item)
 {
     const char *text = json_as_text(item);
     double number;
@@ -134,7 +135,7 @@ bool config_says_nothing(const cJSON *item)
     return json_as_double(item, &number) && !(number < 0) && !(number > 0);
 }
 
-/* Whether a value is the listed one; a listed text is a glob. */
+/* Whether a value equals the listed one; a listed text is a glob. */
 static bool same_value(const cJSON *listed, const cJSON *item)
 {
     const char *glob = json_as_text(listed), *text = json_as_text(item);
@@ -151,7 +152,7 @@ static bool is_listed_value(const struct inert_field *f, const cJSON *item)
     return !f->values;
 }
 
-/* Whether a row writes this field with this constant: then it is inert. */
+/* Whether a row writes this constant to the field: then it is inert. */
 static bool is_constant(const struct config_map *map, const char *name, const cJSON *item)
 {
     for (size_t i = 0; i < map->num_rows; i++)
@@ -161,18 +162,18 @@ static bool is_constant(const struct config_map *map, const char *name, const cJ
     return false;
 }
 
-/* Whether a path is below a name: "a.b" is below "a". */
+/* Whether a path is below a name, as "a.b" is below "a". */
 static bool is_below(const char *path, const char *name)
 {
     const size_t n = strlen(name);
     return strncmp(path, name, n) == 0 && path[n] == '.';
 }
 
-/* The inert (or watched) entries of the maps for a field. */
+/* The maps' inert (or watched) entries for a field. */
 struct listing {
-    bool named, inert; /* the field is listed; it is listed with this value */
+    bool named, inert; /* the field is listed; with this value */
     bool below;        /* fields below it are listed */
-    bool true_counts;  /* true is listed as inert, so false is a value that says something */
+    bool true_counts;  /* true is listed as inert: false is a value */
 };
 
 static struct listing listing_of(const struct unknown_search *s, const char *path,
@@ -196,7 +197,7 @@ static struct listing listing_of(const struct unknown_search *s, const char *pat
 
 /* ---- all fields ---- */
 
-static void tell(struct unknown_search *s, const char *path, const cJSON *item)
+static void visit_unknown(struct unknown_search *s, const char *path, const cJSON *item)
 {
     struct strbuf text = {0};
     if (json_as_text(item))
@@ -212,22 +213,22 @@ static bool items_are_inert(struct unknown_search *s, const char *path, const cJ
 {
     const char *below = arena_printf(&s->arena, "%s.*", path);
     for (const cJSON *i = list->child; i; i = i->next)
-        if (!config_says_nothing(i) && !listing_of(s, below, i).inert) return false;
+        if (!config_is_unset(i) && !listing_of(s, below, i).inert) return false;
     return true;
 }
 
-/* Visits a field that no row reads, if it is unknown. If the maps list fields below an object or a
- * list, its items are judged instead. */
+/* Visits an unread field if it is unknown. If the maps list fields below an
+ * object or a list, its items are judged instead. */
 static void search_unread(struct unknown_search *s, const char *path, const cJSON *item)
 {
     const struct listing l = listing_of(s, path, item);
-    if (l.inert || (config_says_nothing(item) && !(cJSON_IsFalse(item) && l.true_counts))) return;
+    if (l.inert || (config_is_unset(item) && !(cJSON_IsFalse(item) && l.true_counts))) return;
     if (l.below && cJSON_IsArray(item) && items_are_inert(s, path, item)) return;
     if (l.below && cJSON_IsObject(item))
         for (const cJSON *i = item->child; i; i = i->next)
             search_unread(s, arena_printf(&s->arena, "%s.%s", path, i->string), i);
     else if (l.named || l.below || !s->reads[0].map->file.lists_unknown)
-        tell(s, path, item);
+        visit_unknown(s, path, item);
 }
 
 /* Visits the unknown members of an object whose `members` are read. */
@@ -250,8 +251,8 @@ static void search_field(struct unknown_search *s, const cJSON *item)
         search_unread(s, item->string, item);
     else if (members)
         search_members(s, item->string, item, members);
-    else if (read == NOT_TAKEN && !config_says_nothing(item))
-        tell(s, item->string, item);
+    else if (read == NOT_TAKEN && !config_is_unset(item))
+        visit_unknown(s, item->string, item);
 }
 
 void config_unknown(const struct config_read *reads, size_t num_reads, const cJSON *tree,

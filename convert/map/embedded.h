@@ -1,4 +1,4 @@
-/* embedded.h - files of convert/models that the build put into the program. */
+/* embedded.h - files of convert/models, built into the program. */
 #ifndef FERRY_CONVERT_MAP_EMBEDDED_H
 #define FERRY_CONVERT_MAP_EMBEDDED_H
 
@@ -12,7 +12,7 @@ struct embedded_file {
 extern const struct embedded_file embedded_models[];
 extern const size_t num_embedded_models;
 
-/* The embedded file with this name; the program must have it. */
+/* The embedded file with this name, which must exist. */
 const struct embedded_file *embedded_file_find(const char *name);
 
 #endif

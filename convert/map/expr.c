@@ -13,22 +13,22 @@ struct parser {
 
 enum { MAX_DEPTH = 64 };
 
-static enum status wrong(const struct parser *p, const char *what)
+static enum status expr_error(const struct parser *p, const char *what)
 {
     return fail(p->err, ERR_USAGE, "\"%.*s\": %s at character %d", (int)(p->end - p->text), p->text,
                 what, (int)(p->at - p->text) + 1);
 }
 
-static void skip_blanks(struct parser *p)
+static void skip_spaces(struct parser *p)
 {
     while (p->at < p->end && isspace((unsigned char)*p->at))
         p->at++;
 }
 
-static bool take(struct parser *p, const char *token)
+static bool take_token(struct parser *p, const char *token)
 {
     size_t n = strlen(token);
-    skip_blanks(p);
+    skip_spaces(p);
     if ((size_t)(p->end - p->at) < n || memcmp(p->at, token, n)) return false;
     p->at += n;
     return true;
@@ -42,7 +42,7 @@ static enum status parse_number(struct parser *p, int64_t *out)
     for (; p->at < p->end && isdigit((unsigned char)*p->at); p->at++)
         if (__builtin_mul_overflow(*out, 10, out) ||
             __builtin_add_overflow(*out, *p->at - '0', out))
-            return wrong(p, "the number overflows");
+            return expr_error(p, "the number overflows");
     return OK;
 }
 
@@ -51,45 +51,45 @@ static bool is_name_char(char c)
     return isalnum((unsigned char)c) || c == '_' || c == '.';
 }
 
-static enum status parse_name(struct parser *p, int64_t *out)
+static enum status parse_variable(struct parser *p, int64_t *out)
 {
     const char *name = p->at;
     int64_t index = -1;
     while (p->at < p->end && is_name_char(*p->at))
         p->at++;
     size_t length = (size_t)(p->at - name);
-    if (take(p, "[")) {
+    if (take_token(p, "[")) {
         TRY(parse_level(p, 0, &index));
-        if (index < 0 || !take(p, "]")) return wrong(p, "not an index");
+        if (index < 0 || !take_token(p, "]")) return expr_error(p, "not an index");
     }
     if (p->names->value(p->names->context, name, length, index, out)) return OK;
     p->at = name;
-    return wrong(p, "an unknown name");
+    return expr_error(p, "an unknown name");
 }
 
 static enum status parse_unary(struct parser *p, int64_t *out)
 {
     enum status st;
-    skip_blanks(p);
-    if (++p->depth > MAX_DEPTH) return wrong(p, "nested too deeply");
-    if (take(p, "!")) {
+    skip_spaces(p);
+    if (++p->depth > MAX_DEPTH) return expr_error(p, "nested too deeply");
+    if (take_token(p, "!")) {
         st = parse_unary(p, out);
         *out = !*out;
-    } else if (take(p, "(")) {
+    } else if (take_token(p, "(")) {
         st = parse_level(p, 0, out);
-        if (!st && !take(p, ")")) st = wrong(p, "no )");
+        if (!st && !take_token(p, ")")) st = expr_error(p, "missing )");
     } else if (p->at < p->end && isdigit((unsigned char)*p->at)) {
         st = parse_number(p, out);
     } else if (p->at < p->end && is_name_char(*p->at)) {
-        st = parse_name(p, out);
+        st = parse_variable(p, out);
     } else {
-        st = wrong(p, "a number or a name is missing");
+        st = expr_error(p, "expected a number or a name");
     }
     p->depth--;
     return st;
 }
 
-/* Operators of one level bind alike, from the left; longer spellings stand first. */
+/* Operators of one level bind equally, from the left; longer spellings first. */
 struct level {
     const char *operators[7];
 };
@@ -98,7 +98,8 @@ static const struct level levels[] = {
 };
 enum { NUM_LEVELS = COUNT(levels) };
 
-static enum status apply(struct parser *p, const char *op, int64_t a, int64_t b, int64_t *out)
+static enum status apply_operator(struct parser *p, const char *op, int64_t a, int64_t b,
+                                  int64_t *out)
 {
     bool overflows = false;
     switch (op[0]) {
@@ -130,19 +131,19 @@ static enum status apply(struct parser *p, const char *op, int64_t a, int64_t b,
         overflows = __builtin_mul_overflow(a, b, out);
         break;
     default:
-        if (b == 0 || (b == -1 && a == INT64_MIN)) return wrong(p, "a division by 0");
+        if (b == 0 || (b == -1 && a == INT64_MIN)) return expr_error(p, "a division by 0");
         if (op[0] == '/' && !op[1] && a % b)
             return fail(p->err, ERR_USAGE, "\"%.*s\": %lld is not divisible by %lld",
                         (int)(p->end - p->text), p->text, (long long)a, (long long)b);
         *out = op[0] == '/' ? a / b : a % b;
     }
-    return overflows ? wrong(p, "the result overflows") : OK;
+    return overflows ? expr_error(p, "the result overflows") : OK;
 }
 
 static const char *take_operator(struct parser *p, int level)
 {
     for (int i = 0; levels[level].operators[i]; i++)
-        if (take(p, levels[level].operators[i])) return levels[level].operators[i];
+        if (take_token(p, levels[level].operators[i])) return levels[level].operators[i];
     return NULL;
 }
 
@@ -153,7 +154,7 @@ static enum status parse_level(struct parser *p, int level, int64_t *out)
     for (const char *op; (op = take_operator(p, level));) {
         int64_t right;
         TRY(parse_level(p, level + 1, &right));
-        TRY(apply(p, op, *out, right, out));
+        TRY(apply_operator(p, op, *out, right, out));
     }
     return OK;
 }
@@ -163,6 +164,6 @@ enum status expr_eval(const char *text, size_t length, const struct expr_names *
 {
     struct parser p = {text, text, text + length, names, err, 0};
     TRY(parse_level(&p, 0, out));
-    skip_blanks(&p);
-    return p.at == p.end ? OK : wrong(&p, "something is left over");
+    skip_spaces(&p);
+    return p.at == p.end ? OK : expr_error(&p, "unexpected text");
 }

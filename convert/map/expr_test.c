@@ -47,15 +47,15 @@ static void wrong_ones_are_refused_with_the_place(void **state)
     (void)state;
     static const char *const texts[][2] = {
         {"heads / 5", "32 is not divisible by 5"},
-        {"1 + ", "missing at character 5"},
+        {"1 + ", "expected a number or a name at character 5"},
         {"nobody", "unknown name at character 1"},
-        {"(1", "no ) at character 3"},
-        {"1 2", "left over at character 3"},
+        {"(1", "missing ) at character 3"},
+        {"1 2", "unexpected text at character 3"},
         {"1 / 0", "division by 0"},
         {"9223372036854775807 + 1", "overflows"},
         {"99999999999999999999", "overflows"},
         {"moe[1", "not an index"},
-        {"", "missing"},
+        {"", "expected a number or a name"},
     };
     int64_t out;
     for (size_t i = 0; i < COUNT(texts); i++)

@@ -1,5 +1,6 @@
-/* model_config_hf.c - reads and writes a whole config.json by the rows of a map, refuses models
- * that the map marks as unsupported, and checks what holds for any model. */
+/* model_config_hf.c - reads and writes a whole config.json by a map's rows,
+ * refuses models that the map marks as unsupported, and checks conditions of
+ * all models. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -29,9 +30,9 @@ enum status model_config_from_hf(const struct model_map *map, const cJSON *hf_co
     return model_config_check(c, err);
 }
 
-/* ---- what config.json does not say ---- */
+/* ---- writing ---- */
 
-/* Reads the written config.json again: it must describe the same model. */
+/* Checks that the written config.json reads as the same model. */
 static enum status check_written(const struct model_map *map, const struct model_config *c,
                                  const cJSON *hf_config, struct arena *a, struct error *err)
 {
@@ -42,7 +43,7 @@ static enum status check_written(const struct model_map *map, const struct model
     const char *name = model_config_difference(&own, &back);
     if (!name) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "a config.json of family %s cannot say that %s is %s: it would read as %s",
+                "a config.json of family %s cannot express %s %s: it would be read as %s",
                 map->family, name, model_config_text(c, name, a),
                 model_config_text(&back, name, a));
 }
@@ -58,7 +59,7 @@ enum status model_config_to_hf(const struct model_map *map, const struct model_c
     return st;
 }
 
-/* Whether the row's member is 0 or NULL and config.json has no way to say that. */
+/* Whether the row's member is 0 or NULL, and config.json cannot say that. */
 static bool is_not_given(const struct config_row *row, const struct model_config *c)
 {
     const struct scalar s = field_get(row->field, c);
@@ -94,7 +95,7 @@ const char *model_config_lacks(const struct model_map *map, const struct model_c
 static enum status in_range(const char *name, uint64_t n, uint64_t most, struct error *err)
 {
     if (n >= 1 && n <= most) return OK;
-    return fail(err, ERR_CORRUPT, "%s is %" PRIu64 "; 1 to %" PRIu64 " can be", name, n, most);
+    return fail(err, ERR_CORRUPT, "%s is %" PRIu64 ", expected 1 to %" PRIu64, name, n, most);
 }
 
 enum status model_config_check(const struct model_config *c, struct error *err)
@@ -113,14 +114,16 @@ enum status model_config_check(const struct model_config *c, struct error *err)
                     "%" PRIu64 " attention heads cannot share %" PRIu64 " key/value heads",
                     c->num_attention_heads, c->num_query_groups);
     if (!isfinite(c->layernorm_epsilon) || c->layernorm_epsilon <= 0)
-        return fail(err, ERR_CORRUPT, "the epsilon of the norms is %g", c->layernorm_epsilon);
+        return fail(err, ERR_CORRUPT, "layernorm_epsilon is %g, expected a finite number above 0",
+                    c->layernorm_epsilon);
     if (c->position_embedding_type && strcmp(c->position_embedding_type, "rope") == 0 &&
         (c->kv_channels % 2 || !(c->rotary_base > 0)))
         return fail(err, ERR_CORRUPT,
                     "rotary positions need an even head size (%" PRIu64 ") and a base above 0 (%g)",
                     c->kv_channels, c->rotary_base);
     if (!(c->rotary_percent <= 1))
-        return fail(err, ERR_CORRUPT, "rotary positions on %g of each head", c->rotary_percent);
+        return fail(err, ERR_CORRUPT, "rotary_percent is %g, expected at most 1",
+                    c->rotary_percent);
     if (!c->num_experts) return OK;
     TRY(in_range("num_experts", c->num_experts, MAX_EXPERTS, err));
     TRY(in_range("num_layers * num_experts", c->num_layers * c->num_experts, MAX_LAYER_EXPERTS,

@@ -1,5 +1,6 @@
-/* config.json to the config and back, by the maps. tests/golden/config has the config.json files
- * that transformers 4.57 wrote for small models of each family. */
+/* config.json to the config and back, by the maps. tests/golden/config has the
+ * config.json files that transformers 4.57 wrote for small models of each
+ * family. */
 #include <math.h>
 
 #include "common/count.h"
@@ -33,7 +34,8 @@ static const char complete[] =
     "{'model_type':'%s','n_embd':24,'n_layer':2,'n_head':4,'n_positions':16,'vocab_size':9,"
     "'hidden_size':24,'intermediate_size':20,'num_hidden_layers':2,'num_attention_heads':4}";
 
-/* A config.json with the required fields of a family, replaced or extended by these members. */
+/* A config.json with the required fields of a family, replaced or extended by
+ * these members. */
 static cJSON *tree_with(const char *family, const char *members)
 {
     char *text = arena_alloc(&scratch, sizeof complete + strlen(family));
@@ -224,7 +226,7 @@ static void what_changed_is_replaced_in_its_place(void **state)
     cJSON_Delete(tree);
 }
 
-/* ---- defaults: what transformers' classes have where config.json has nothing, or null ---- */
+/* ---- defaults of transformers' classes for absent and null fields ---- */
 
 static void absent_fields_have_the_defaults_of_the_classes(void **state)
 {
@@ -247,7 +249,8 @@ static void absent_fields_have_the_defaults_of_the_classes(void **state)
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct model_config c;
         const char *family = cases[i].family;
-        /* 4 heads cannot share 32, so those classes need more heads for their default */
+        /* 4 heads cannot share 32, so those classes need more heads for their
+         * default */
         const char *heads = cases[i].kv_heads > 4 ? "'num_attention_heads':64,'head_dim':6" : "";
         if (strcmp(family, "qwen3") == 0) heads = "'num_attention_heads':64";
         assert_ok(read_with(family, heads, &c));
@@ -305,12 +308,12 @@ static void both_spellings_of_rope_say_the_same(void **state)
     assert_float_equal(old.rope_factor, 2.5, 0);
     /* both are given, so they must agree */
     assert_fails(read_with("llama", "'rope_theta':5,'rope_parameters':{'rope_theta':6}", &five),
-                 ERR_CORRUPT, "rope_parameters say something else");
+                 ERR_CORRUPT, "rope_parameters contradicts rope_theta");
     assert_fails(read_with("llama",
                            "'rope_scaling':{'type':'linear','factor':2},"
                            "'rope_parameters':{'rope_type':'default','rope_theta':10000}",
                            &five),
-                 ERR_CORRUPT, "rope_parameters say something else");
+                 ERR_CORRUPT, "rope_parameters contradicts rope_theta");
     assert_ok(read_with("llama", "'rope_parameters':{'rope_theta':6}", &five));
     assert_float_equal(five.rotary_base, 6, 0);
     assert_ok(
@@ -340,7 +343,8 @@ static void a_fresh_config_says_rope_in_both_spellings(void **state)
     cJSON_Delete(fresh);
 }
 
-/* Expected numbers: transformers 4.57, modeling_rope_utils.py:_compute_yarn_parameters. */
+/* Expected numbers: transformers 4.57,
+ * modeling_rope_utils.py:_compute_yarn_parameters. */
 static const struct {
     const char *members;
     double attention, fast, slow;
@@ -450,7 +454,7 @@ static void heads_need_not_divide_the_hidden_size(void **state)
     assert_ok(read_with("llama", "'num_attention_heads':5,'num_key_value_heads':5", &c));
     assert_int_equal(c.kv_channels, 4);
     assert_fails(read_with("gpt2", "'n_head':5,'num_attention_heads':5", &c), ERR_CORRUPT,
-                 "has no value");
+                 "cannot be evaluated");
 }
 
 static void biases_are_those_of_attention_and_of_the_mlp(void **state)
@@ -535,7 +539,8 @@ static void experts_of_qwen_stand_in_the_layers_that_it_says(void **state)
 
 /* ---- refusals ---- */
 
-/* As the rows hf/config-* of the hostile cases, and more; each member replaces a correct one. */
+/* As the rows hf/config-* of the hostile cases, and more; each member replaces
+ * a correct one. */
 static const struct {
     const char *family, *members;
     enum status status;
@@ -546,13 +551,15 @@ static const struct {
     {"llama", "'hidden_act':3", ERR_CORRUPT, "config.json: hidden_act is not a string"},
     {"llama", "'rms_norm_eps':NaN", ERR_CORRUPT,
      "config.json: rms_norm_eps is not a finite number"},
-    {"llama", "'rms_norm_eps':0", ERR_CORRUPT, "the epsilon of the norms is 0"},
-    {"llama", "'rms_norm_eps':-1", ERR_CORRUPT, "the epsilon of the norms is -1"},
+    {"llama", "'rms_norm_eps':0", ERR_CORRUPT,
+     "layernorm_epsilon is 0, expected a finite number above 0"},
+    {"llama", "'rms_norm_eps':-1", ERR_CORRUPT, "layernorm_epsilon is -1"},
     {"llama", "'rms_norm_eps':'a'", ERR_CORRUPT, "rms_norm_eps is not a finite number"},
     {"llama", "'head_dim':3", ERR_CORRUPT, "rotary positions need an even head size (3)"},
-    {"llama", "'num_attention_heads':0", ERR_CORRUPT, "no value"},
+    {"llama", "'num_attention_heads':0", ERR_CORRUPT, "cannot be evaluated"},
     {"llama", "'num_attention_heads':0,'head_dim':4", ERR_CORRUPT, "num_attention_heads is 0"},
-    {"llama", "'hidden_size':8.5", ERR_CORRUPT, "hidden_size is not a whole number of 64 bits"},
+    {"llama", "'hidden_size':8.5", ERR_CORRUPT,
+     "hidden_size is not a whole number from 0 to 2^64 - 1"},
     {"llama", "'hidden_size':1e-3", ERR_CORRUPT, "hidden_size is not a whole number"},
     {"llama", "'hidden_size':-8", ERR_CORRUPT, "hidden_size is not a whole number"},
     {"llama", "'hidden_size':NaN", ERR_CORRUPT, "hidden_size is not a whole number"},
@@ -562,7 +569,7 @@ static const struct {
     {"llama", "'hidden_size':2000000000000,'head_dim':4", ERR_CORRUPT, "hidden_size is 2000000000"},
     {"llama", "'num_key_value_heads':0", ERR_CORRUPT, "num_query_groups (key/value heads) is 0"},
     {"llama", "'num_key_value_heads':3", ERR_CORRUPT, "4 attention heads cannot share 3 key/value"},
-    {"llama", "'num_hidden_layers':0", ERR_CORRUPT, "num_layers is 0; 1 to 100000 can be"},
+    {"llama", "'num_hidden_layers':0", ERR_CORRUPT, "num_layers is 0, expected 1 to 100000"},
     {"llama", "'num_hidden_layers':-1", ERR_CORRUPT, "num_hidden_layers is not a whole number"},
     {"llama", "'num_hidden_layers':100001", ERR_CORRUPT, "num_layers is 100001"},
     {"llama", "'rope_theta':0", ERR_CORRUPT, "rope_theta is not a finite number above 0"},
@@ -575,7 +582,7 @@ static const struct {
     {"llama", "'rope_scaling':{'type':'linear','factor':'2'}", ERR_CORRUPT,
      "factor is not a finite"},
     {"llama", "'rope_scaling':{'type':'llama3','factor':2}", ERR_CORRUPT,
-     "llama3 wants low_freq_factor, high_freq_factor"},
+     "llama3 needs low_freq_factor, high_freq_factor"},
     {"llama", "'rope_scaling':{'type':'yarn','factor':2,'mscale':-1}", ERR_CORRUPT,
      "mscale is not a finite number above 0"},
     {"llama", "'rope_scaling':{'type':'yarn','factor':2,'truncate':0}", ERR_CORRUPT,
@@ -590,17 +597,17 @@ static const struct {
     {"qwen3", "'num_key_value_heads':2,'layer_types':['full_attention','zzz']", ERR_UNSUPPORTED,
      "layer_types has zzz"},
     {"qwen3", "'num_key_value_heads':2,'layer_types':['full_attention','sliding_attention']",
-     ERR_UNSUPPORTED, "there is no window"},
+     ERR_UNSUPPORTED, "give no window"},
     {"qwen3_moe", "'num_experts':16,'num_local_experts':8", ERR_CORRUPT,
-     "num_experts and num_local_experts are two names of one field, and differ"},
+     "num_experts and num_local_experts are names of the same field, but their values differ"},
     {"qwen3_moe", "'decoder_sparse_step':0", ERR_CORRUPT,
      "decoder_sparse_step is not a whole number"},
-    {"qwen3_moe", "'num_experts':2", ERR_CORRUPT, "moe_router_topk is 8; 1 to 2 can be"},
+    {"qwen3_moe", "'num_experts':2", ERR_CORRUPT, "moe_router_topk is 8, expected 1 to 2"},
     {"qwen3_moe", "'num_experts':100001", ERR_CORRUPT, "num_experts is 100001"},
     {"qwen3_moe", "'num_experts':10000,'num_hidden_layers':10000", ERR_CORRUPT,
      "num_layers * num_experts is 100000000"},
     {"gpt2", "'n_head':5,'num_attention_heads':5", ERR_CORRUPT,
-     "hidden_size / num_attention_heads has no value"},
+     "hidden_size / num_attention_heads cannot be evaluated"},
     {"gpt2", "'scale_attn_weights':0", ERR_CORRUPT, "scale_attn_weights is neither true nor"},
     {"gpt2", "'add_cross_attention':true", ERR_UNSUPPORTED, "no counterpart"},
 };
@@ -649,25 +656,25 @@ static void models_that_config_json_cannot_say_are_refused(void **state)
         const char *message;
         struct model_config with;
     } cases[] = {
-#define CANNOT "a config.json of family llama cannot say that "
+#define CANNOT "a config.json of family llama cannot express "
         {"rotary_percent",
-         CANNOT "rotary_percent is 0.5: it would read as 1",
+         CANNOT "rotary_percent 0.5: it would be read as 1",
          {.rotary_percent = 0.5}},
-        {"rotary_interleaved", CANNOT "rotary_interleaved is true", {.rotary_interleaved = true}},
-        {"qk_layernorm", CANNOT "qk_layernorm is true", {.qk_layernorm = true}},
-        {"sliding_window", CANNOT "sliding_window is 8: it would read as 0", {.sliding_window = 8}},
+        {"rotary_interleaved", CANNOT "rotary_interleaved true", {.rotary_interleaved = true}},
+        {"qk_layernorm", CANNOT "qk_layernorm true", {.qk_layernorm = true}},
+        {"sliding_window", CANNOT "sliding_window 8: it would be read as 0", {.sliding_window = 8}},
         {"normalization",
-         CANNOT "normalization is LayerNorm: it would read as RMSNorm",
+         CANNOT "normalization LayerNorm: it would be read as RMSNorm",
          {.normalization = "LayerNorm"}},
-        {"gated_linear_unit", CANNOT "gated_linear_unit is false", {.gated_linear_unit = false}},
-        {"add_qkv_bias", CANNOT "add_proj_bias is false", {.add_qkv_bias = true}},
-        {"softmax_scale", CANNOT "softmax_scale is 0.5", {.softmax_scale = 0.5}},
-        {"num_experts", CANNOT "num_experts is 4: it would read as 0", {.num_experts = 4}},
+        {"gated_linear_unit", CANNOT "gated_linear_unit false", {.gated_linear_unit = false}},
+        {"add_qkv_bias", CANNOT "add_proj_bias false", {.add_qkv_bias = true}},
+        {"softmax_scale", CANNOT "softmax_scale 0.5", {.softmax_scale = 0.5}},
+        {"num_experts", CANNOT "num_experts 4: it would be read as 0", {.num_experts = 4}},
         {"position_embedding_type",
-         CANNOT "position_embedding_type is none",
+         CANNOT "position_embedding_type none",
          {.position_embedding_type = "none"}},
         {"layernorm_epsilon",
-         "cannot describe this model: the epsilon of the norms is 0",
+         "cannot describe this model: layernorm_epsilon is 0",
          {.layernorm_epsilon = 0}},
         {"activation_func",
          "activation zzz has no name in config.json",
@@ -737,7 +744,8 @@ static void fields_that_nobody_gave_are_listed(void **state)
                         "moe_router_topk");
 }
 
-/* The effect of these fields was looked up in transformers 4.57 and 5.23, and tried. */
+/* The effect of these fields was looked up in transformers 4.57 and 5.23, and
+ * tried. */
 static void fields_that_nobody_reads_are_unknown_or_inert(void **state)
 {
     (void)state;

@@ -9,10 +9,10 @@
 #include "convert/map/model_map_internal.h"
 #include "convert/map/params.h"
 
-/* ---- which fields a map can say ---- */
+/* ---- fields that a map can express ---- */
 
 /* Whether a row reads a field of the file into `field`; a constant does not. */
-static bool reads(const struct config_row *row, const char *field)
+static bool row_reads(const struct config_row *row, const char *field)
 {
     const char *const *fields = row->how->fields;
     if (!(row->directions & IMPORT) || row->value) return false;
@@ -25,24 +25,24 @@ static bool reads(const struct config_row *row, const char *field)
 static bool map_reads(const struct model_map *map, const char *field)
 {
     for (size_t i = 0; i < map->config.num_rows; i++)
-        if (reads(&map->config.rows[i], field)) return true;
+        if (row_reads(&map->config.rows[i], field)) return true;
     return false;
 }
 
-static bool counts(const struct model_field *f, const struct model_config *c)
+static bool field_matters(const struct model_field *f, const struct model_config *c)
 {
     return f->role == FIELD_MODEL && f->matters(c);
 }
 
-static bool field_counts(const char *name, const struct model_config *c)
+static bool named_field_matters(const char *name, const struct model_config *c)
 {
-    return counts(model_field_find(name), c);
+    return field_matters(model_field_find(name), c);
 }
 
-/* The config after the map has written and read it: 0 for fields without a row, and the map's
- * constants. */
-static struct model_config as_said(const struct model_map *map, const struct model_config *c,
-                                   struct arena *a)
+/* The config after the map wrote and read it: 0 for fields without a row, and
+ * the map's constants. */
+static struct model_config round_trip(const struct model_map *map, const struct model_config *c,
+                                      struct arena *a)
 {
     static const struct model_config usual = {.rotary_percent = 1, .rope_type = "default"};
     struct model_config said = *c;
@@ -65,15 +65,15 @@ static struct model_config as_said(const struct model_map *map, const struct mod
     return said;
 }
 
-/* ---- how far a map is away ---- */
+/* ---- the distance of a map ---- */
 
 struct distance {
     struct strbuf fields; /* "num_experts 8, qk_layernorm true" */
     size_t count;
 };
 
-static void add(struct distance *d, const struct model_config *c, const struct field *f,
-                struct arena *a)
+static void add_differing_field(struct distance *d, const struct model_config *c,
+                                const struct field *f, struct arena *a)
 {
     static const struct scalar_style style = {6, "true", "false", "not given"};
     enum { MAX_NAMED = 5 };
@@ -82,13 +82,14 @@ static void add(struct distance *d, const struct model_config *c, const struct f
                   scalar_text(field_get(f, c), &style, a));
 }
 
-static void add_layers(struct distance *d, const char *name)
+static void add_differing_layers(struct distance *d, const char *name)
 {
     d->count++;
     strbuf_printf(&d->fields, "%s%s", d->fields.length ? ", " : "", name);
 }
 
-/* Another row of the map that reads the same name of config.json into another field. */
+/* Another row of the map that reads the same name of config.json into another
+ * field. */
 static const struct config_row *partner_of(const struct model_map *map,
                                            const struct config_row *row)
 {
@@ -100,46 +101,48 @@ static const struct config_row *partner_of(const struct model_map *map,
     return NULL;
 }
 
-/* Counts fields that differ but share a name in config.json, which has one value. */
+/* Counts fields that differ but share a name in config.json, which has one
+ * value. */
 static void compare_partners(struct distance *d, const struct model_map *map,
                              const struct model_config *c, struct arena *a)
 {
     for (size_t i = 0; i < map->config.num_rows; i++) {
         const struct config_row *row = &map->config.rows[i], *partner = partner_of(map, row);
-        if (!partner || !field_counts(row->megatron, c) || !field_counts(partner->megatron, c))
+        if (!partner || !named_field_matters(row->megatron, c) ||
+            !named_field_matters(partner->megatron, c))
             continue;
         const struct scalar x = field_get(row->field, c), y = field_get(partner->field, c);
         if (scalar_is_given(x) && scalar_is_given(y) && !scalar_equal(x, y))
-            add(d, c, row->field, a);
+            add_differing_field(d, c, row->field, a);
     }
 }
 
-static size_t measure(const struct model_map *map, const struct model_config *config,
-                      struct distance *d, struct arena *a)
+static size_t measure_distance(const struct model_map *map, const struct model_config *config,
+                               struct distance *d, struct arena *a)
 {
     struct model_config c = *config;
     model_config_join_biases(&c);
-    const struct model_config said = as_said(map, &c, a);
+    const struct model_config said = round_trip(map, &c, a);
     *d = (struct distance){.count = 0};
     for (size_t i = 0; i < num_model_fields; i++)
-        if (counts(&model_fields[i], &c) && !field_equal(&model_fields[i].field, &said, &c))
-            add(d, &c, &model_fields[i].field, a);
+        if (field_matters(&model_fields[i], &c) && !field_equal(&model_fields[i].field, &said, &c))
+            add_differing_field(d, &c, &model_fields[i].field, a);
     compare_partners(d, map, &c, a);
-    if (!said.moe_layers && model_layers_differ(&c)) add_layers(d, "moe_layers");
-    if (!said.window_layers && c.window_layers) add_layers(d, "window_layers");
+    if (!said.moe_layers && model_layers_differ(&c)) add_differing_layers(d, "moe_layers");
+    if (!said.window_layers && c.window_layers) add_differing_layers(d, "window_layers");
     return d->count;
 }
 
-static bool fits(const struct model_map *map, const struct model_config *c, struct arena *a)
+static bool map_fits(const struct model_map *map, const struct model_config *c, struct arena *a)
 {
     struct distance d;
-    size_t count = measure(map, c, &d, a);
+    size_t count = measure_distance(map, c, &d, a);
     strbuf_release(&d.fields);
     return count == 0;
 }
 
-/* Counts features that the map has rows for and the model does not use. */
-static size_t unused(const struct model_map *map, const struct model_config *c)
+/* Counts features with rows in the map that the model does not use. */
+static size_t count_unused_features(const struct model_map *map, const struct model_config *c)
 {
     size_t n = 0;
     for (size_t i = 0; i < num_model_fields; i++) {
@@ -152,7 +155,7 @@ static size_t unused(const struct model_map *map, const struct model_config *c)
 
 /* ---- the best of them ---- */
 
-/* Whether a user's map has replaced this one. */
+/* Whether a user's map replaces this one. */
 static bool is_replaced(const struct model_maps *m, const struct model_map *map)
 {
     return model_map_of_family(m, map->family) != map;
@@ -164,7 +167,7 @@ static bool extends_one_that_fits(const struct model_maps *m, const struct model
     for (size_t steps = 0; map->extends && steps < m->num_maps; steps++) {
         const struct model_map *base = model_map_of_family(m, map->extends);
         if (!base || base == map) return false;
-        if (fits(base, c, a)) return true;
+        if (map_fits(base, c, a)) return true;
         map = base;
     }
     return false;
@@ -179,9 +182,9 @@ const struct model_map *model_fit(const struct model_maps *m, const struct model
     arena_init(&a);
     for (size_t i = 0; i < m->num_maps; i++) {
         const struct model_map *map = m->maps[i];
-        if (is_replaced(m, map) || !fits(map, c, &a) || extends_one_that_fits(m, map, c, &a))
+        if (is_replaced(m, map) || !map_fits(map, c, &a) || extends_one_that_fits(m, map, c, &a))
             continue;
-        const size_t n = unused(map, c);
+        const size_t n = count_unused_features(map, c);
         tie = n == fewest;
         if (n < fewest) best = map;
         if (n < fewest) fewest = n;
@@ -198,9 +201,9 @@ const char *model_fit_nearest(const struct model_maps *m, const struct model_con
     for (size_t i = 0; i < m->num_maps; i++) {
         struct distance d;
         if (is_replaced(m, m->maps[i])) continue;
-        if (measure(m->maps[i], c, &d, a) < fewest) {
+        if (measure_distance(m->maps[i], c, &d, a) < fewest) {
             fewest = d.count;
-            nearest = arena_printf(a, "%s, but for %s", m->maps[i]->family,
+            nearest = arena_printf(a, "%s, except for %s", m->maps[i]->family,
                                    d.fields.data ? d.fields.data : "nothing");
         }
         strbuf_release(&d.fields);
@@ -233,8 +236,8 @@ static bool is_there(const void *context, const char *name)
     return t->find(t->context, name, &num_dims, &shape);
 }
 
-/* A config may ask for millions of tensors that are not there: counting stops at twice the number
- * of existing tensors. */
+/* Counts expected and matching tensors. Stops at twice the existing tensors: a
+ * config may ask for millions of missing ones. */
 static enum status count_parts(void *context, const struct mapped_tensor *t, struct error *err)
 {
     struct tensor_count *n = context;
@@ -251,7 +254,7 @@ static enum status count_parts(void *context, const struct mapped_tensor *t, str
     return fail(err, DIFFERENT, "more tensors than there are");
 }
 
-/* Counts the tensors that have names and shapes that the map expects. */
+/* Counts the tensors with names and shapes that the map expects. */
 static size_t count_tensors(const struct model_map *map, const cJSON *hf_config,
                             const struct hf_shapes *tensors, struct arena *a)
 {
@@ -275,6 +278,6 @@ const char *model_fit_tensors(const struct model_maps *m, const cJSON *hf_config
         *family = m->maps[i]->family;
     }
     if (!most) return NULL;
-    return arena_printf(a, "%s: %zu of %zu tensors have its names and shapes", *family, most,
+    return arena_printf(a, "%s, which matches %zu of %zu tensors by name and shape", *family, most,
                         tensors->count);
 }

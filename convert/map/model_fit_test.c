@@ -54,8 +54,8 @@ static void families_are_told_from_their_features(void **state)
     }
 }
 
-/* A model with features that no map can express is of no family; the nearest map and the features
- * are named. */
+/* A model with features that no map can express is of no family; the nearest
+ * map and the features are named. */
 static void what_no_family_has_is_named_beside_the_nearest(void **state)
 {
     (void)state;
@@ -63,15 +63,15 @@ static void what_no_family_has_is_named_beside_the_nearest(void **state)
         const char *nearest;
         struct model_config c;
     } cases[] = {
-        {"llama, but for rotary_percent 0.5",
+        {"llama, except for rotary_percent 0.5",
          {.gated_linear_unit = true,
           .normalization = "RMSNorm",
           .position_embedding_type = "rope",
           .rotary_percent = 0.5}},
-        {"llama, but for softmax_scale 0.25", {LLAMA, .softmax_scale = 0.25}},
-        {"mixtral, but for add_qkv_bias true",
+        {"llama, except for softmax_scale 0.25", {LLAMA, .softmax_scale = 0.25}},
+        {"mixtral, except for add_qkv_bias true",
          {LLAMA, .num_experts = 8, .sliding_window = 3, .add_qkv_bias = true}},
-        {"qwen3, but for rotary_interleaved true",
+        {"qwen3, except for rotary_interleaved true",
          {LLAMA, .qk_layernorm = true, .rotary_interleaved = true}},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -80,14 +80,15 @@ static void what_no_family_has_is_named_beside_the_nearest(void **state)
     }
 }
 
-/* Query and key biases without one on the output: attention_bias of llama says both. */
+/* Query and key biases without one on the output: attention_bias of llama says
+ * both. */
 static void one_name_of_config_json_says_one_value(void **state)
 {
     (void)state;
     const struct model_config c = {LLAMA, .add_qkv_bias = true, .add_mlp_bias = true};
     assert_null(model_fit(&maps, &c));
     assert_string_equal(model_fit_nearest(&maps, &c, &scratch),
-                        "llama, but for add_proj_bias false");
+                        "llama, except for add_proj_bias false");
 }
 
 static bool layers[] = {true, false, true, true};
@@ -143,7 +144,7 @@ static void the_map_with_the_most_names_and_shapes_is_the_nearest(void **state)
         "'num_hidden_layers':1,'num_attention_heads':2,'num_key_value_heads':1,'head_dim':4,"
         "'rms_norm_eps':1e-6}");
     assert_string_equal(model_fit_tensors(&maps, config, &tensors, &family, &scratch),
-                        "qwen3: 4 of 6 tensors have its names and shapes");
+                        "qwen3, which matches 4 of 6 tensors by name and shape");
     assert_string_equal(family, "qwen3");
     cJSON_Delete(config);
 }

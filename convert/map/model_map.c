@@ -1,4 +1,4 @@
-/* model_map.c - reads maps, checks them, and finds the one that fits. */
+/* model_map.c - reads and checks maps, and finds the one that fits. */
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <string.h>
@@ -34,7 +34,6 @@ enum status map_take_text(const struct map_loader *l, const cJSON *from, const c
     return OK;
 }
 
-/* Reads a text or a list of texts. */
 enum status map_take_texts(const struct map_loader *l, const cJSON *item, const char ***out,
                            unsigned *count)
 {
@@ -53,8 +52,6 @@ enum status map_take_texts(const struct map_loader *l, const cJSON *item, const 
     return OK;
 }
 
-/* Sets *out to the first item of member `name`, which must be a list (an object for some names);
- * NULL if it is absent or empty. */
 enum status map_take_items(const struct map_loader *l, const cJSON *from, const char *name,
                            bool object, const cJSON **first)
 {
@@ -67,15 +64,14 @@ enum status map_take_items(const struct map_loader *l, const cJSON *from, const 
     return OK;
 }
 
-/* known: the allowed keys, a blank after each. */
 enum status map_check_keys(const struct map_loader *l, const cJSON *item, const char *known)
 {
-    if (!cJSON_IsObject(item)) return map_bad(l, "no object");
+    if (!cJSON_IsObject(item)) return map_bad(l, "not an object");
     for (const cJSON *i = item->child; i; i = i->next) {
         const char *at = strstr(known, i->string);
         size_t n = strlen(i->string);
         if (!n || strchr(i->string, ' ') || !at || at[n] != ' ' || (at > known && at[-1] != ' '))
-            return map_bad(l, arena_printf(l->a, "\"%s\" is none of: %s", i->string, known));
+            return map_bad(l, arena_printf(l->a, "\"%s\" is not one of: %s", i->string, known));
     }
     return OK;
 }
@@ -122,7 +118,7 @@ static enum status read_unsupported(struct map_loader *l, const cJSON *tree)
         TRY(map_check_keys(l, i, "when why "));
         TRY(map_take_text(l, i, "when", &u->when));
         TRY(map_take_text(l, i, "why", &u->why));
-        if (!u->when || !u->why) return map_bad(l, "when and why are wanted");
+        if (!u->when || !u->why) return map_bad(l, "when and why are required");
         TRY(map_check_unsupported(l, u));
     }
     return OK;
@@ -147,7 +143,7 @@ static enum status read_how_part(const struct map_loader *l, const cJSON *item, 
     TRY(map_take_text(l, item, "hf", &part->hf));
     const cJSON *index = json_get(item, "tensor");
     if (!part->megatron || !part->hf || (index && !json_as_u64(index, &tensor)) || tensor > 64)
-        return map_bad(l, "a part is {megatron, hf [, tensor]}");
+        return map_bad(l, "a part must be {megatron, hf [, tensor]}");
     *part = (struct row_part){fill_rest(l, part->megatron, rest), fill_rest(l, part->hf, rest),
                               (unsigned)tensor};
     return OK;
@@ -166,7 +162,7 @@ static enum status read_how(const struct map_loader *l, const char *rest, struct
         has_rest |= strstr(json_as_text(json_get(i, "megatron")), "...") != NULL;
     }
     if (rest && !has_rest)
-        return map_bad(l, arena_printf(l->a, "how \"%s\" has no place for a rest", row->how));
+        return map_bad(l, arena_printf(l->a, "how \"%s\" has no \"...\" to hold rest", row->how));
     return OK;
 }
 
@@ -177,45 +173,42 @@ static enum status read_parts(const struct map_loader *l, const cJSON *item, str
     TRY(map_take_text(l, item, "hf_shape", &hf_shape));
     TRY(map_take_text(l, item, "rest", &rest));
     TRY(map_take_text(l, item, "how", &row->how));
-    if (!row->how == !shape) return map_bad(l, "either how or shape is wanted");
-    if (hf_shape && !shape) return map_bad(l, "hf_shape goes with shape");
-    if (rest && !row->how) return map_bad(l, "rest goes with how");
+    if (!row->how == !shape) return map_bad(l, "exactly one of how and shape is required");
+    if (hf_shape && !shape) return map_bad(l, "hf_shape needs shape");
+    if (rest && !row->how) return map_bad(l, "rest needs how");
     if (row->how) return read_how(l, rest, row);
     row->parts = arena_alloc(l->a, sizeof *row->parts);
     row->parts[row->num_parts++] = (struct row_part){shape, hf_shape ? hf_shape : shape, 0};
     return OK;
 }
 
-/* Placeholders are {l}, {e} and, in Hugging Face's names, {p}. */
 enum status map_check_name(const struct map_loader *l, const char *name, bool prefix)
 {
     for (const char *p = name; (p = strchr(p, '{')); p++) {
         bool known = p[1] && strchr(prefix ? "lep" : "le", p[1]) && p[2] == '}';
-        if (!known)
-            return map_bad(l, arena_printf(l->a, "\"%s\": {l}, {e} or {p} is expected", name));
+        if (!known) return map_bad(l, arena_printf(l->a, "\"%s\": expected {l}, {e} or {p}", name));
     }
     return OK;
 }
 
-/* Checks that each name is used by a part and each part has a name. */
-static enum status check_names(const struct map_loader *l, const struct tensor_row *row)
+/* Checks that each name has a part, and each part a name. */
+static enum status check_row_names(const struct map_loader *l, const struct tensor_row *row)
 {
     unsigned used = 0;
     TRY(map_check_name(l, row->megatron, false));
     for (unsigned i = 0; i < row->num_parts; i++)
         if (row->parts[i].tensor >= used) used = row->parts[i].tensor + 1;
     if (row->num_hf != used)
-        return map_bad(l,
-                       arena_printf(l->a, "%u names in hf are too %s: its parts are of %u tensors",
-                                    row->num_hf, row->num_hf < used ? "few" : "many", used));
+        return map_bad(l, arena_printf(l->a, "hf has %u names, but its parts are of %u tensors",
+                                       row->num_hf, used));
     for (unsigned i = 0; i < row->num_hf; i++) {
         TRY(map_check_name(l, row->hf[i], true));
         if (strstr(row->hf[i], "{p}") && !l->map->num_prefixes)
-            return map_bad(l, "{p} is in hf, and the map has no prefixes");
+            return map_bad(l, "hf has {p}, but the map has no prefixes");
         if (strstr(row->hf[i], "{e}") && !strstr(row->megatron, "{e}"))
-            return map_bad(l, "{e} is in hf and not in megatron");
+            return map_bad(l, "hf has {e}, but megatron has not");
         if (!strstr(row->hf[i], "{l}") != !strstr(row->megatron, "{l}"))
-            return map_bad(l, "{l} is in one name and not in the other");
+            return map_bad(l, "only one of the names has {l}");
     }
     return OK;
 }
@@ -230,8 +223,8 @@ static enum status read_tensor_row(struct map_loader *l, const cJSON *item, stru
     TRY(read_parts(l, item, row));
     TRY(map_read_sizes(l, item, "with", &row->with, &num_with, &capacity));
     row->num_with = (unsigned)num_with;
-    if (!row->megatron || !row->num_hf) return map_bad(l, "megatron and hf are wanted");
-    TRY(check_names(l, row));
+    if (!row->megatron || !row->num_hf) return map_bad(l, "megatron and hf are required");
+    TRY(check_row_names(l, row));
     row->per_layer = strstr(row->megatron, "{l}") != NULL;
     row->per_expert = strstr(row->megatron, "{e}") != NULL;
     return OK;
@@ -252,8 +245,8 @@ static void drop_tensor_rows(struct model_map *map, const char *megatron, size_t
     map->num_tensors = kept;
 }
 
-/* Inserts the row after the row that `after` names; a row with the name of an inherited one
- * replaces it; others go to the end. */
+/* Inserts the row after the row that `after` names, or in place of an inherited
+ * row of its name, or at the end. */
 static enum status place_tensor_row(struct map_loader *l, const cJSON *item,
                                     const struct tensor_row *row, size_t *first_own, size_t *next)
 {
@@ -266,7 +259,7 @@ static enum status place_tensor_row(struct map_loader *l, const cJSON *item,
     for (size_t i = 0; after && i < map->num_tensors; i++)
         if (strcmp(map->tensors[i].megatron, after) == 0) place = i + 1;
     if (after && place == SIZE_MAX)
-        return map_bad(l, arena_printf(l->a, "after names no row: \"%s\"", after));
+        return map_bad(l, arena_printf(l->a, "after \"%s\" is not the name of a row", after));
     if (place == SIZE_MAX) place = *next <= map->num_tensors ? *next : map->num_tensors;
     (void)ARENA_PUSH(l->a, map->tensors, map->num_tensors, map->tensors_capacity);
     memmove(map->tensors + place + 1, map->tensors + place,
@@ -293,8 +286,8 @@ static enum status read_tensors(struct map_loader *l, const cJSON *tree)
 
 /* ---- a whole map ---- */
 
-/* Copies of the base's rows, so that this map can replace some. */
-static enum status inherit(struct map_loader *l)
+/* Copies the base's rows, so that this map can replace some. */
+static enum status inherit_rows(struct map_loader *l)
 {
     struct model_map *map = l->map;
     map->params = l->maps->params;
@@ -302,7 +295,7 @@ static enum status inherit(struct map_loader *l)
     const struct model_map *base = model_map_of_family(l->maps, map->extends);
     if (!base)
         return map_bad(l,
-                       arena_printf(l->a, "it extends \"%s\", which is not there", map->extends));
+                       arena_printf(l->a, "it extends \"%s\", which does not exist", map->extends));
 #define COPY(items, count, capacity)                                                               \
     map->items = arena_copy(l->a, base->items, base->count * sizeof *base->items);                 \
     map->count = map->capacity = base->count
@@ -336,11 +329,11 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     TRY(map_take_text(l, tree, "extends", &map->extends));
     TRY(map_take_text(l, tree, "model_type", &map->model_type));
     TRY(map_take_text(l, tree, "architecture", &map->architecture));
-    TRY(inherit(l));
+    TRY(inherit_rows(l));
     if (json_get(tree, "prefixes"))
         TRY(map_take_texts(l, json_get(tree, "prefixes"), &map->prefixes, &map->num_prefixes));
     if (!map->family || !map->model_type || !map->architecture)
-        return map_bad(l, "family, model_type and architecture are wanted");
+        return map_bad(l, "family, model_type and architecture are required");
     l->own = json_get(tree, "hows");
     if (l->own && !cJSON_IsObject(l->own)) return map_bad(l, "hows is not an object");
     TRY(map_read_sizes(l, tree, "sizes", &map->sizes, &map->num_sizes, &map->sizes_capacity));
@@ -370,7 +363,7 @@ static enum status load_params(struct model_maps *m, struct error *err)
     return st;
 }
 
-/* Loads one map; m already owns the tree. */
+/* Loads one map; m owns the tree already. */
 static enum status load_map(struct model_maps *m, const cJSON *tree, struct error *err)
 {
     struct model_map *map = arena_alloc(&m->arena, sizeof *map);
@@ -380,8 +373,7 @@ static enum status load_map(struct model_maps *m, const cJSON *tree, struct erro
     return OK;
 }
 
-/* Loads each of trees[0..*count) whose base is loaded; *count becomes the number of those that are
- * left. */
+/* Loads each of trees[0..*count) whose base is loaded, and keeps the others. */
 static enum status load_those_with_a_base(struct model_maps *m, const cJSON **trees, size_t *count,
                                           struct error *err)
 {
@@ -397,7 +389,7 @@ static enum status load_those_with_a_base(struct model_maps *m, const cJSON **tr
     return OK;
 }
 
-/* Loads bases before the maps that extend them, whatever the order of the files. */
+/* Loads bases before the maps that extend them, in any order of the files. */
 static enum status load_built_in(struct model_maps *m, const struct embedded_file *files,
                                  size_t num_files, struct error *err)
 {
@@ -421,7 +413,8 @@ static enum status load_built_in(struct model_maps *m, const struct embedded_fil
         size_t before = count;
         TRY(load_those_with_a_base(m, waiting, &count, err));
         if (count == before)
-            return fail(err, ERR_OURS, "the built-in model map %s extends one that is not there",
+            return fail(err, ERR_OURS,
+                        "the built-in model map %s extends a map that does not exist",
                         json_as_text(json_get(waiting[0], "family")));
     }
     return OK;
@@ -439,8 +432,7 @@ enum status map_load_files(struct model_maps *m, const struct embedded_file *fil
     TRY(json_read_file(extra, MAP_CAP, JSON_STRICT, &tree, err));
     keep_tree(m, tree);
     if (load_map(m, tree, err)) return fail_in(err, "%s", extra);
-    struct model_map *own =
-        m->maps[m->num_maps - 1]; /* moved to the front, so that it is found first */
+    struct model_map *own = m->maps[m->num_maps - 1]; /* moved to the front, to be found first */
     memmove(m->maps + 1, m->maps, (m->num_maps - 1) * sizeof *m->maps);
     m->maps[0] = own;
     return OK;
@@ -475,7 +467,7 @@ const struct model_map *model_map_of_family(const struct model_maps *m, const ch
     return NULL;
 }
 
-/* "gpt2, llama, mistral": the known model types, as many as a message has room for. */
+/* "gpt2, llama, mistral": the known model types, as many as a message can hold. */
 static const char *known_model_types(const struct model_maps *m, struct strbuf *out)
 {
     enum { ROOM = 300 };

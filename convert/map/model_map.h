@@ -1,10 +1,13 @@
-/* model_map.h - architectures as data: the names of a family's config.json fields and tensors in
- * Hugging Face's files, and the config fields and logical tensors that they correspond to.
+/* model_map.h - architectures as data: the names of a family's config.json
+ * fields and tensors in Hugging Face's files, and the config fields and logical
+ * tensors that they correspond to.
  *
- * A map is a JSON file (convert/models/README.md has its language). The maps of the families that
- * Ferry knows are embedded in the program; a user adds one by --model-map. The same rows serve both
- * directions. Loading a map checks every row with numbers put in, so a wrong row is refused by its
- * name before it is used. */
+ * A map is a JSON file (convert/models/README.md has its language). Maps of
+ * known families are embedded in the program; a user adds one by --model-map.
+ * The same rows serve both directions.
+ *
+ * Loading a map checks every row with numbers, so a wrong row is refused by
+ * name before use. */
 #ifndef FERRY_CONVERT_MAP_MODEL_MAP_H
 #define FERRY_CONVERT_MAP_MODEL_MAP_H
 
@@ -18,13 +21,13 @@
 
 struct model_map;
 
-/* All maps: the embedded ones and, in front of them, the file `extra` (NULL: none). */
+/* All maps: the file `extra` (NULL: none), then the embedded ones. */
 struct model_maps {
     struct arena arena;
     struct model_map **maps;
     size_t num_maps, capacity;
     struct param_rows *params; /* Megatron's */
-    const cJSON *hows, *inert; /* from hows.json; from hf.json: inert fields of any config.json */
+    const cJSON *hows, *inert; /* from hows.json; inert fields of any config.json, from hf.json */
     cJSON **trees;             /* own the texts of the maps */
     size_t num_trees, trees_capacity;
 };
@@ -32,7 +35,8 @@ MUST_CHECK enum status model_maps_load(struct model_maps *m, const char *extra, 
 void model_maps_release(struct model_maps *m);
 
 const struct model_map *model_map_of_family(const struct model_maps *m, const char *family);
-/* The map for a config.json, by its model_type. ERR_UNSUPPORTED lists the known ones. */
+/* The map for a config.json, by its model_type. ERR_UNSUPPORTED lists the known
+ * ones. */
 MUST_CHECK enum status model_map_of_config(const struct model_maps *m, const cJSON *hf_config,
                                            const struct model_map **out, struct error *err);
 
@@ -41,39 +45,41 @@ const char *model_map_about(const struct model_map *map);
 const char *model_map_model_type(const struct model_map *map);
 const char *model_map_architecture(const struct model_map *map);
 
-/* The name in config.json of a field of the config; NULL if the family has no such field. */
+/* The name of a config field in config.json; NULL if the family has none. */
 const char *model_map_hf_field(const struct model_map *map, const char *megatron);
 
 /* ---- config ---- */
 
-/* Fills c from config.json. Texts are in arena a. ERR_CORRUPT if a required field is missing or a
- * value is impossible, ERR_UNSUPPORTED if Megatron has no counterpart. */
+/* Fills c from config.json. Texts are in arena a. ERR_CORRUPT if a required
+ * field is missing or a value is impossible, ERR_UNSUPPORTED if Megatron has no
+ * counterpart. */
 MUST_CHECK enum status model_config_from_hf(const struct model_map *map, const cJSON *hf_config,
                                             struct arena *a, struct model_config *c,
                                             struct error *err);
-/* Writes c into hf_config (an object, possibly empty) by the map's rows. Fields that already have
- * the same meaning keep their spelling; others are replaced or added. ERR_UNSUPPORTED if the result
- * would be read as another model; names the first field that differs. */
+/* Writes c into hf_config (an object, possibly empty) by the map's rows. Fields
+ * with the same meaning keep their spelling; others are replaced or added.
+ * ERR_UNSUPPORTED, naming the first field that differs, if the result would be
+ * read as another model. */
 MUST_CHECK enum status model_config_to_hf(const struct model_map *map, const struct model_config *c,
                                           cJSON *hf_config, struct error *err);
-/* Calls visit for each unknown field of config.json, one that is neither read nor inert
+/* Calls visit for each field of config.json that is neither read nor inert
  * (config_map.h). */
 void model_config_unknown(const struct model_map *map, const cJSON *hf_config,
                           void (*visit)(void *context, const char *name, const char *value),
                           void *context);
 /* Whether a field is inert in any config.json, with any value (hf.json). */
 bool model_maps_field_is_inert(const struct model_maps *m, const char *name);
-/* The fields that a config.json of this family needs and c lacks (0 or NULL), as text:
- * "layernorm_epsilon, rotary_base". In arena a; NULL: none. */
+/* The fields that a config.json of this family needs and c lacks (0 or NULL),
+ * as text: "layernorm_epsilon, rotary_base". In arena a; NULL: none. */
 const char *model_config_lacks(const struct model_map *map, const struct model_config *c,
                                struct arena *a);
-/* Checks conditions that hold for every model, whatever file describes it: sizes above 0, groups
- * that divide heads, finite positive epsilon ... ERR_CORRUPT. */
+/* Checks conditions of every model, whatever file describes it: sizes above 0,
+ * groups that divide heads, finite positive epsilon ... ERR_CORRUPT. */
 MUST_CHECK enum status model_config_check(const struct model_config *c, struct error *err);
 
 /* ---- tensors ---- */
 
-/* One part of a logical tensor, which is elements of a Hugging Face tensor. */
+/* A part of a logical tensor: elements of one Hugging Face tensor. */
 struct mapped_part {
     const char *hf_name;
     unsigned num_dims;
@@ -89,22 +95,22 @@ struct mapped_tensor {
     size_t num_parts;
 };
 
-/* The existing Hugging Face tensors, to choose between several names of one tensor. has(): whether
- * a tensor of this name exists. NULL: the first name is taken, which is also the one that is
- * written. */
+/* The existing Hugging Face tensors, to choose between several names of one
+ * tensor. has(): whether a tensor of this name exists. NULL: the first name, as
+ * for writing. */
 struct hf_names {
     bool (*has)(const void *context, const char *name);
     const void *context;
 };
 
-/* Calls visit for every logical tensor of a model with this config, in the order in which Hugging
- * Face lists its tensors. The arguments are valid during the call only. */
+/* Calls visit for every logical tensor of a model with this config, in the
+ * order of Hugging Face's files. The arguments are valid during the call only. */
 MUST_CHECK enum status model_map_expand(
     const struct model_map *map, const struct model_config *c, const struct hf_names *names,
     enum status (*visit)(void *context, const struct mapped_tensor *t, struct error *err),
     void *context, struct error *err);
 
-/* Whether a Hugging Face tensor without a row can be ignored, as the map lists it: old files have
+/* Whether the map ignores a Hugging Face tensor without a row: old files have
  * some that no model needs. */
 bool model_map_ignores(const struct model_map *map, const char *hf_name);
 

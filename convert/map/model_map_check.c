@@ -1,5 +1,5 @@
-/* model_map_check.c - checks a model map when it is loaded: evaluates every row with the sizes of
- * sample models. */
+/* model_map_check.c - checks a model map when it is loaded: evaluates every row
+ * with sizes of sample models. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -74,7 +74,7 @@ static enum status eval_part(const struct map_loader *l, const struct tensor_row
     return pattern_pair(&out->logical, &out->hf, &out->pair, l->err);
 }
 
-static bool same_shape(const struct pattern_view *a, const struct pattern_view *b)
+static bool same_view_shape(const struct pattern_view *a, const struct pattern_view *b)
 {
     return a->num_dims == b->num_dims &&
            memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
@@ -110,13 +110,14 @@ static enum status check_logical(const struct map_loader *l, const struct tensor
     for (unsigned i = 0; i < row->num_parts; i++) {
         if (eval_part(l, row, i, c, 1, &part)) return map_bad_in(l);
         if (i == 0) first = part;
-        if (!same_shape(&first.logical, &part.logical))
-            return map_bad(l, "its parts are of tensors of different shapes");
+        if (!same_view_shape(&first.logical, &part.logical))
+            return map_bad(l, "its parts belong to tensors of different shapes");
         pairs[i] = part.pair;
     }
     if (param->split >= (int)first.logical.num_dims)
-        return map_bad(l, arena_printf(l->a, "it has %u dimensions, and Megatron splits number %d",
-                                       first.logical.num_dims, param->split));
+        return map_bad(l,
+                       arena_printf(l->a, "it has %u dimensions, but Megatron splits dimension %d",
+                                    first.logical.num_dims, param->split));
     return check_tiling(l, pairs, row->num_parts, row->megatron, view_numel(&first.logical));
 }
 
@@ -130,7 +131,7 @@ static enum status check_tensor_row(struct map_loader *l, const struct tensor_ro
                                     .layer = row->per_layer ? 1 : -1,
                                     .expert = -1};
     l->where = arena_printf(l->a, "tensor %s", row->megatron);
-    if (!param) return map_bad(l, "no parameter of Megatron-Core is called so");
+    if (!param) return map_bad(l, "Megatron-Core has no parameter of this name");
     if (map_condition(&names, row->when, &applies, l->err)) return map_bad_in(l);
     for (unsigned i = 0; i < NUM_MAP_SAMPLES; i++)
         TRY(check_logical(l, row, param, &map_samples[i]));
@@ -139,7 +140,7 @@ static enum status check_tensor_row(struct map_loader *l, const struct tensor_ro
 
 /* ---- Hugging Face's tensors ---- */
 
-/* The elements of one Hugging Face tensor of one layer that rows take. */
+/* The elements of a Hugging Face tensor of one layer that rows take. */
 struct hf_cover {
     const struct tensor_row *row; /* the first row that takes elements of it */
     const char *hf;
@@ -157,7 +158,7 @@ static enum status cover_part(const struct map_loader *l, const struct tensor_ro
     if (eval_part(l, row, part, c, expert, &p)) return map_bad_in(l);
     if (!to->hf) to->view = p.hf;
     to->hf = hf;
-    if (!same_shape(&to->view, &p.hf))
+    if (!same_view_shape(&to->view, &p.hf))
         return map_bad(l, arena_printf(l->a, "%s has two shapes", hf));
     pair_swap(&p.pair);
     if (!pair_nest(&p.pair))
@@ -166,8 +167,8 @@ static enum status cover_part(const struct map_loader *l, const struct tensor_ro
     return OK;
 }
 
-/* Adds the elements that a row takes of its hf name k; of a tensor of all experts, expert by
- * expert. */
+/* Adds the elements that a row takes of its hf name k, expert by expert for a
+ * tensor of all experts. */
 static enum status cover_hf(const struct map_loader *l, const struct tensor_row *row, unsigned k,
                             const struct model_config *c, struct hf_cover *to)
 {
@@ -186,7 +187,7 @@ static bool cover_tiles(const struct hf_cover *x)
     return pairs_tile(x->pairs, x->num_pairs, view_numel(&x->view), &bad_pair, &covered);
 }
 
-/* The tensors of which a row takes only a part. */
+/* Tensors that single rows take only in part. */
 struct hf_covers {
     struct hf_cover *items;
     size_t count, capacity;
@@ -206,8 +207,8 @@ static enum status check_hf_name(struct map_loader *l, const struct tensor_row *
     return OK;
 }
 
-/* Checks that a row takes all elements of its Hugging Face tensors, or that the rows that share a
- * tensor take all of it together. */
+/* Checks that each row, or the rows that share a Hugging Face tensor together,
+ * take all its elements. */
 static enum status check_hf(struct map_loader *l, const struct model_config *c)
 {
     struct hf_covers partial = {0};

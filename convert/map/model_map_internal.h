@@ -1,5 +1,5 @@
-/* model_map_internal.h - a model map in memory, shared by its loading, its configs and its tensors.
- */
+/* model_map_internal.h - a model map in memory, for its loading, configs and
+ * tensors. */
 #ifndef FERRY_CONVERT_MAP_MODEL_MAP_INTERNAL_H
 #define FERRY_CONVERT_MAP_MODEL_MAP_INTERNAL_H
 
@@ -10,7 +10,7 @@
 #include "convert/map/model_map.h"
 #include "convert/map/pattern.h"
 
-/* A name for an expression: a size of the map, or an override of it in a row. */
+/* A name for an expression: a size of the map, or a row's override of it. */
 struct size {
     const char *name, *text;
 };
@@ -25,7 +25,7 @@ struct tensor_row {
     const char **hf;
     unsigned num_hf;
     const char *when; /* NULL: always */
-    const char *how;  /* the name of the how, for messages; NULL: copied or transposed */
+    const char *how;  /* name of the how, for messages; NULL: copied or transposed */
     struct row_part *parts;
     unsigned num_parts;
     struct size *with;
@@ -53,7 +53,7 @@ struct model_map {
     size_t num_ignored, ignored_capacity;
 };
 
-/* A map that is being read. */
+/* A map while it is read. */
 struct map_loader {
     struct model_maps *maps;
     struct arena *a;
@@ -63,63 +63,65 @@ struct map_loader {
     const char *where; /* "tensors[3] (NAME)", for messages */
     struct error *err;
 };
-/* Like model_maps_load(), but loads these files instead of the embedded ones. */
+/* Like model_maps_load(), but loads these files, not the embedded ones. */
 MUST_CHECK enum status map_load_files(struct model_maps *m, const struct embedded_file *files,
                                       size_t num_files, const char *extra, struct error *err);
 MUST_CHECK enum status map_bad(const struct map_loader *l, const char *what);
 MUST_CHECK enum status
-map_bad_in(const struct map_loader *l); /* adds the place to the message that l->err already has */
+map_bad_in(const struct map_loader *l); /* adds the place to l->err's message */
 
 /* ---- items of a map ---- */
 
-/* Reads member `name`, which must be a text; *out is NULL if it is absent. */
+/* Reads member `name`, a text; *out is NULL if it is absent. */
 MUST_CHECK enum status map_take_text(const struct map_loader *l, const cJSON *from,
                                      const char *name, const char **out);
 /* Reads a text or a list of texts. */
 MUST_CHECK enum status map_take_texts(const struct map_loader *l, const cJSON *item,
                                       const char ***out, unsigned *count);
-/* Sets *out to the first item of member `name`, a list (or an object, if allowed); NULL if it is
- * absent or empty. */
+/* Sets *first to the first item of member `name`, a list (or an object, if
+ * allowed); NULL if it is absent or empty. */
 MUST_CHECK enum status map_take_items(const struct map_loader *l, const cJSON *from,
                                       const char *name, bool object, const cJSON **first);
-/* ERR_USAGE if item has a key that is not in `known`, the allowed keys with a blank after each. */
+/* ERR_USAGE if item has a key that is not in `known`, the allowed keys with a
+ * blank after each. */
 MUST_CHECK enum status map_check_keys(const struct map_loader *l, const cJSON *item,
                                       const char *known);
 MUST_CHECK enum status map_read_sizes(const struct map_loader *l, const cJSON *from,
                                       const char *member, struct size **sizes, size_t *count,
                                       size_t *capacity);
-/* ERR_USAGE if a name has a placeholder other than {l}, {e} and, if `prefix` (Hugging Face's
- * names), {p}. */
+/* ERR_USAGE if a name has a placeholder other than {l}, {e} and, if `prefix`
+ * (Hugging Face's names), {p}. */
 MUST_CHECK enum status map_check_name(const struct map_loader *l, const char *name, bool prefix);
 const char *map_row_name(struct map_loader *l, const char *list, size_t n, const cJSON *item,
                          const char *key);
 
 /* ---- checks ---- */
 
-/* Configs to check rows with: no two sizes are equal by chance, and all divisions are even. */
+/* Configs to check rows with: no sizes are equal by chance, all divisions are
+ * even. */
 enum { NUM_MAP_SAMPLES = 2 };
 extern const struct model_config map_samples[NUM_MAP_SAMPLES];
 
 /* ---- the config (config_map_load.c) ---- */
 
-/* Appends the rows of a list and the inert fields of an object (either may be NULL) to a map. A row
- * replaces inherited rows with the same name. */
+/* Appends the rows of a list and the inert fields of an object (either may be
+ * NULL) to a map. A row replaces inherited rows of its name. */
 MUST_CHECK enum status config_rows_load(struct map_loader *l, const cJSON *list,
                                         struct config_map *map);
 MUST_CHECK enum status config_inert_load(struct map_loader *l, const cJSON *inert,
                                          struct config_map *map);
 MUST_CHECK enum status map_check_unsupported(const struct map_loader *l,
                                              const struct unsupported *u);
-/* Checks the sizes, and that the rows, evaluated for the samples, tile the logical tensors and the
- * Hugging Face tensors. */
+/* Checks the sizes, and that the rows, evaluated for the samples, tile the
+ * logical and the Hugging Face tensors. */
 MUST_CHECK enum status map_check(struct map_loader *l);
 
-/* The scope in which a map's expressions are evaluated. */
+/* The scope of a map's expressions. */
 struct map_names {
     const struct model_map *map;       /* has the sizes */
     const struct model_config *config; /* has the config fields; NULL: none */
     const cJSON *file;                 /* the config file for hf.NAME; NULL: none */
-    const char *member;                /* "hf", "args" or "run_config": the kind of the file */
+    const char *member;                /* kind of the file: "hf", "args" or "run_config" */
     const struct tensor_row *row;      /* has the overrides `with`; NULL: none */
     int64_t layer, expert;             /* l and e; -1: not defined here */
     int depth;                         /* nesting depth of sizes that name sizes */

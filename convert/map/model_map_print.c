@@ -53,8 +53,8 @@ static void print_tensor(struct strbuf *out, const struct tensor_row *r)
                       r->hf[r->parts[i].tensor], r->parts[i].hf);
 }
 
-/* The sections of a row: "gate i, up i when gated_linear_unit", "g times query r*d, key d shared".
- */
+/* The sections of a row: "gate i, up i when gated_linear_unit", "g times query
+ * r*d, key d shared". */
 static void print_sections(struct strbuf *out, const struct param_row *r)
 {
     strbuf_add_text(out, "      sections: ");
@@ -66,7 +66,7 @@ static void print_sections(struct strbuf *out, const struct param_row *r)
     strbuf_add_char(out, '\n');
 }
 
-/* Prints the map's own rows only: Megatron's are the same for all maps. */
+/* Prints the map's own rows only: Megatron's are equal in all maps. */
 static void print_parameters(struct strbuf *out, const struct param_rows *rows)
 {
     if (rows->sizes[SCOPE_MAP].count) strbuf_add_text(out, "parameters\n");
@@ -102,7 +102,7 @@ void model_map_print(struct strbuf *out, const struct model_map *map)
 
 /* ---- for programs ---- */
 
-static void add_text(cJSON *object, const char *name, const char *text)
+static void add_text_member(cJSON *object, const char *name, const char *text)
 {
     if (text) cJSON_AddStringToObject(object, name, text);
 }
@@ -115,17 +115,17 @@ static void add_value(cJSON *object, const char *name, const cJSON *value)
 static cJSON *config_row_json(const struct config_row *r)
 {
     cJSON *o = cJSON_CreateObject();
-    add_text(o, "megatron", r->megatron);
-    add_text(o, "hf", r->key);
-    add_text(o, "how", r->how->name);
+    add_text_member(o, "megatron", r->megatron);
+    add_text_member(o, "hf", r->key);
+    add_text_member(o, "how", r->how->name);
     add_value(o, "value", r->value);
     add_value(o, "default", r->absent);
     add_value(o, "null", r->null);
-    add_text(o, "when", r->when);
-    add_text(o, "holds", r->holds);
+    add_text_member(o, "when", r->when);
+    add_text_member(o, "holds", r->holds);
     add_value(o, "else", r->otherwise);
-    if (r->directions == IMPORT) add_text(o, "only", "import");
-    if (r->directions == EXPORT) add_text(o, "only", "export");
+    if (r->directions == IMPORT) add_text_member(o, "only", "import");
+    if (r->directions == EXPORT) add_text_member(o, "only", "export");
     return o;
 }
 
@@ -143,14 +143,14 @@ static cJSON *inert_json(const struct config_map *config)
 static cJSON *tensor_row_json(const struct tensor_row *r)
 {
     cJSON *o = cJSON_CreateObject();
-    add_text(o, "megatron", r->megatron);
-    add_text(o, "when", r->when);
+    add_text_member(o, "megatron", r->megatron);
+    add_text_member(o, "when", r->when);
     cJSON *parts = cJSON_AddArrayToObject(o, "parts");
     for (unsigned i = 0; i < r->num_parts; i++) {
         cJSON *part = cJSON_CreateObject();
-        add_text(part, "megatron", r->parts[i].megatron);
-        add_text(part, "hf_tensor", r->hf[r->parts[i].tensor]);
-        add_text(part, "hf", r->parts[i].hf);
+        add_text_member(part, "megatron", r->parts[i].megatron);
+        add_text_member(part, "hf_tensor", r->hf[r->parts[i].tensor]);
+        add_text_member(part, "hf", r->parts[i].hf);
         cJSON_AddItemToArray(parts, part);
     }
     return o;
@@ -159,19 +159,19 @@ static cJSON *tensor_row_json(const struct tensor_row *r)
 static cJSON *param_row_json(const struct param_row *r)
 {
     cJSON *o = cJSON_CreateObject();
-    add_text(o, "name", r->name);
-    add_text(o, "shape", r->shape);
-    add_text(o, "group", r->group == PARAM_ETP ? "etp" : "tp");
+    add_text_member(o, "name", r->name);
+    add_text_member(o, "shape", r->shape);
+    add_text_member(o, "group", r->group == PARAM_ETP ? "etp" : "tp");
     if (r->split >= 0) cJSON_AddItemToObject(o, "split", json_new_i64(r->split));
-    add_text(o, "repeat", r->repeat);
+    add_text_member(o, "repeat", r->repeat);
     cJSON *sections = r->num_sections ? cJSON_AddObjectToObject(o, "sections") : NULL;
     cJSON *shared = r->num_sections ? cJSON_AddArrayToObject(o, "shared") : NULL;
     for (unsigned k = 0; k < r->num_sections; k++) {
-        add_text(sections, r->sections[k].name, r->sections[k].size);
+        add_text_member(sections, r->sections[k].name, r->sections[k].size);
         if (r->sections[k].shared)
             cJSON_AddItemToArray(shared, cJSON_CreateString(r->sections[k].name));
     }
-    add_text(o, "sections_when", r->sections_when);
+    add_text_member(o, "sections_when", r->sections_when);
     return o;
 }
 
@@ -188,13 +188,13 @@ static void add_parameters(cJSON *o, const struct param_rows *rows)
 cJSON *model_map_json(const struct model_map *map)
 {
     cJSON *o = cJSON_CreateObject();
-    add_text(o, "family", map->family);
-    add_text(o, "model_type", map->model_type);
-    add_text(o, "architecture", map->architecture);
-    add_text(o, "about", model_map_about(map));
+    add_text_member(o, "family", map->family);
+    add_text_member(o, "model_type", map->model_type);
+    add_text_member(o, "architecture", map->architecture);
+    add_text_member(o, "about", model_map_about(map));
     cJSON *sizes = cJSON_AddObjectToObject(o, "sizes");
     for (size_t i = 0; i < map->num_sizes; i++)
-        add_text(sizes, map->sizes[i].name, map->sizes[i].text);
+        add_text_member(sizes, map->sizes[i].name, map->sizes[i].text);
     cJSON *config = cJSON_AddArrayToObject(o, "config");
     for (size_t i = 0; i < map->config.num_rows; i++)
         cJSON_AddItemToArray(config, config_row_json(&map->config.rows[i]));

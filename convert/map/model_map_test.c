@@ -24,7 +24,8 @@ static int release_maps(void **state)
 
 /* ---- a map against the formulas of model-mappings 1.4, written as loops ---- */
 
-/* One Hugging Face tensor of a model, and the logical tensor that has claimed each element. */
+/* One Hugging Face tensor of a model, and the logical tensor that has claimed
+ * each element. */
 struct hf_tensor {
     const char *name;
     uint64_t numel;
@@ -39,13 +40,15 @@ struct checking {
     size_t count, capacity, num_logical;
 };
 
-/* The Hugging Face tensor and position of an element (row, column) of a logical tensor. */
+/* The Hugging Face tensor and position of an element (row, column) of a logical
+ * tensor. */
 struct place {
     const char *name; /* without what stands before the layer's own name */
     uint64_t row, column, columns;
 };
 
-/* 1.4.1: row R of the fused tensor is of group g; its blocks are n queries, a key, a value. */
+/* 1.4.1: row R of the fused tensor is of group g; its blocks are n queries, a
+ * key, a value. */
 static struct place qkv_place(const struct model_config *c, const char *bias_or_weight, uint64_t R,
                               uint64_t column, uint64_t columns)
 {
@@ -58,7 +61,8 @@ static struct place qkv_place(const struct model_config *c, const char *bias_or_
     return p;
 }
 
-/* 2.18: columns of c_attn are [q | k | v], each head by head; its rows are the input. */
+/* 2.18: columns of c_attn are [q | k | v], each head by head; its rows are the
+ * input. */
 static struct place gpt2_qkv_place(const struct model_config *c, const char *kind, uint64_t R,
                                    uint64_t column)
 {
@@ -69,8 +73,8 @@ static struct place gpt2_qkv_place(const struct model_config *c, const char *kin
     return (struct place){"attn.c_attn.weight", column, at, 3 * c->hidden_size};
 }
 
-/* Tensors that are only renamed or transposed (T), from tables T-LLAMA, T-QKNORM, T-MOE, 2.3 and
- * 2.18. */
+/* Tensors that are only renamed or transposed (T), from tables T-LLAMA,
+ * T-QKNORM, T-MOE, 2.3 and 2.18. */
 static const char *const renamed[][3] = {
     {"self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight", ""},
     {"self_attention.linear_proj.weight", "self_attn.o_proj.weight", ""},
@@ -247,7 +251,8 @@ static enum status check_tensor(void *context, const struct mapped_tensor *t, st
     return OK;
 }
 
-/* Random sizes of which no two are equal by chance; sizes that a family fixes are fixed. */
+/* Random sizes of which no two are equal by chance; sizes that a family fixes
+ * are fixed. */
 static struct model_config random_model(const char *family, uint64_t *seed)
 {
     static const uint64_t heads[] = {1, 2, 3, 4, 6, 9};
@@ -563,9 +568,9 @@ static const struct {
     const char *members, *message;
 } mistakes[] = {
     /* the map */
-    {"'foo':1", "\"foo\" is none of: family about"},
+    {"'foo':1", "\"foo\" is not one of: family about"},
     {"'about':1", "about is not a string"},
-    {"'detect':'!num_experts'", "\"detect\" is none of: family about"},
+    {"'detect':'!num_experts'", "\"detect\" is not one of: family about"},
     {"'prefixes':[1]", "a name that is not a string"},
     {"'prefixes':{}", "a name that is not a string"},
     {"'sizes':[]", "sizes is not an object"},
@@ -576,29 +581,30 @@ static const struct {
     {"'ignored':[[]]", "ignored: a name that is not a string"},
     /* the config */
     {"'config':{}", "config is not a list"},
-    {"'config':[1]", "config[0]: no object"},
+    {"'config':[1]", "config[0]: not an object"},
     {CONFIG("'megatron':'hidden_size','hf':'a','hff':1"), "config[0] (hidden_size): \"hff\" is no"},
-    {CONFIG("'megatron':'hidden_size','hf hff':'a'"), "\"hf hff\" is none of"},
-    {CONFIG("'megatron':'sizes','hf':'a'"), "megatron names no field of the config"},
-    {CONFIG("'hf':'a'"), "config[0]: megatron names no field of the config"},
-    {CONFIG("'megatron':'hidden_size'"), "config[0] (hidden_size): either hf or value"},
-    {CONFIG("'megatron':'hidden_size','hf':'a','value':1"), "either hf or value"},
-    {CONFIG("'megatron':'hidden_size','how':'value','hf':'a'"), "either hf or value"},
-    {CONFIG("'megatron':'hidden_size','how':'copy','value':1"), "either hf or value"},
+    {CONFIG("'megatron':'hidden_size','hf hff':'a'"), "\"hf hff\" is not one of"},
+    {CONFIG("'megatron':'sizes','hf':'a'"), "megatron is not the name of a field of the config"},
+    {CONFIG("'hf':'a'"), "config[0]: megatron is not the name of a field of the config"},
+    {CONFIG("'megatron':'hidden_size'"), "config[0] (hidden_size): exactly one of hf and value"},
+    {CONFIG("'megatron':'hidden_size','hf':'a','value':1"), "exactly one of hf and value"},
+    {CONFIG("'megatron':'hidden_size','how':'value','hf':'a'"), "exactly one of hf and value"},
+    {CONFIG("'megatron':'hidden_size','how':'copy','value':1"), "exactly one of hf and value"},
     {CONFIG("'megatron':'hidden_size','hf':'a','how':'zzz'"), "how \"zzz\" is not known"},
     {CONFIG("'megatron':'hidden_size','hf':'a','how':1"), "how is not a string"},
-    {CONFIG("'megatron':'hidden_size','hf':'a','only':'both'"), "only is import or export"},
+    {CONFIG("'megatron':'hidden_size','hf':'a','only':'both'"), "only must be import or export"},
     {CONFIG("'megatron':'hidden_size','hf':'a','how':'not'"), "for fields of another type"},
     {CONFIG("'megatron':'qk_layernorm','hf':'a','how':'activation'"), "of another type"},
     {CONFIG("'megatron':'hidden_size','hf':'a','default':true"), "a is not a whole number"},
     {CONFIG("'megatron':'hidden_size','hf':'a','default':-1"), "a is not a whole number"},
-    {CONFIG("'megatron':'hidden_size','hf':'a','default':'zzz'"), "its default zzz has no value"},
-    {CONFIG("'megatron':'hidden_size','hf':'a','null':'x'"), "its default x has no value"},
+    {CONFIG("'megatron':'hidden_size','hf':'a','default':'zzz'"),
+     "its default zzz cannot be evaluated"},
+    {CONFIG("'megatron':'hidden_size','hf':'a','null':'x'"), "its default x cannot be evaluated"},
     {CONFIG("'megatron':'hidden_size','value':1.5"), "hidden_size is not a whole number"},
     {CONFIG("'megatron':'layernorm_epsilon','hf':'a','default':'b'"), "a is not a finite number"},
     {CONFIG("'megatron':'qk_layernorm','value':1"), "qk_layernorm is neither true nor false"},
     {CONFIG("'megatron':'normalization','value':1"), "normalization is not a string"},
-    {CONFIG("'megatron':'normalization','value':'a','null':1"), "a value has no null"},
+    {CONFIG("'megatron':'normalization','value':'a','null':1"), "null does not go with value"},
     {CONFIG("'megatron':'normalization','value':'a','default':1"), "takes no default"},
     {CONFIG("'megatron':'activation_func','hf':'a','how':'activation','default':'b'"),
      "config[0] (activation_func): config.json: a \"b\" is not known"},
@@ -606,60 +612,64 @@ static const struct {
     {CONFIG("'how':'moe-layers','default':1"), "config[0] (moe-layers): this how takes no default"},
     {CONFIG("'how':'rope','null':1"), "this how takes no null"},
     {"'unsupported':{}", "unsupported is not a list"},
-    {"'unsupported':[{'when':'hf.a'}]", "unsupported[0] (hf.a): when and why are wanted"},
+    {"'unsupported':[{'when':'hf.a'}]", "unsupported[0] (hf.a): when and why are required"},
     {"'unsupported':[{'when':'zzz','why':'b'}]", "unsupported[0] (zzz): \"zzz\": an unknown name"},
-    {"'unsupported':[[]]", "unsupported[0]: no object"},
+    {"'unsupported':[[]]", "unsupported[0]: not an object"},
     /* the parameters */
     {"'parameters':{}", "parameters is not a list"},
-    {"'parameters':[1]", "parameters[0]: no object"},
-    {PARAM("'shape':'h'"), "parameters[0]: name is wanted"},
-    {PARAM("'name':'x.weight','shape':'h'"), "parameters[0] (x.weight): place is wanted"},
+    {"'parameters':[1]", "parameters[0]: not an object"},
+    {PARAM("'shape':'h'"), "parameters[0]: name is required"},
+    {PARAM("'name':'x.weight','shape':'h'"), "parameters[0] (x.weight): place is required"},
     {PARAM("'name':'x.weight','place':'first'"), "place \"first\" is not known"},
-    {PARAM("'name':'x.weight','place':'layer'"), "a name with {l} is placed with its layer"},
-    {PARAM(XW ",'place':'last'"), "a name with {l} is placed with its layer"},
-    {PARAM("'name':'decoder.layers.{l}.{p}x'"), "{l}, {e} or {p} is expected"},
-    {PARAM("'name':'vision.{l}.x'"), "a name with {l} begins with decoder.layers.{l}."},
-    {PARAM("'name':'decoder.layers.{l}.x.{e}.y'"), "{e} begins with decoder.layers.{l}.mlp.exp"},
-    {PARAM(XW ",'halves':2"), "parameters[0] (decoder.layers.{l}.x.weight): \"halves\" is none of"},
+    {PARAM("'name':'x.weight','place':'layer'"), "place must be \"layer\" for a name with {l}"},
+    {PARAM(XW ",'place':'last'"), "place must be \"layer\" for a name with {l}"},
+    {PARAM("'name':'decoder.layers.{l}.{p}x'"), "expected {l}, {e} or {p}"},
+    {PARAM("'name':'vision.{l}.x'"), "a name with {l} must begin with decoder.layers.{l}."},
+    {PARAM("'name':'decoder.layers.{l}.x.{e}.y'"),
+     "{e} must begin with decoder.layers.{l}.mlp.exp"},
+    {PARAM(XW ",'halves':2"),
+     "parameters[0] (decoder.layers.{l}.x.weight): \"halves\" is not one of"},
     {PARAM(XW ",'group':'dp'"), "group \"dp\" is not known"},
     {PARAM(XW ",'split':-1"), "split is not the number of a dimension"},
     {PARAM(XW ",'split':8"), "split is not the number of a dimension"},
-    {PARAM(XW ",'split':2,'shape':'h i'"), "it has 2 dimensions, and ranks split number 2"},
+    {PARAM(XW ",'split':2,'shape':'h i'"), "it has 2 dimensions, but ranks split dimension 2"},
     {PARAM(XW ",'shape':'h zzz'"), "x.weight): \"zzz\": an unknown name"},
     {PARAM(XW ",'shape':'h l'"), "\"l\": an unknown name"},
     {PARAM(XW ",'shape':'h 0-h'"), "\"0-h\" is negative"},
-    {PARAM(XW ",'shape':'h h h h h h h h h'"), "9 dimensions"},
+    {PARAM(XW ",'shape':'h h h h h h h h h'"), "it has more than 8 dimensions"},
     {PARAM(XW ",'shape':1"), "shape is not a string"},
     {PARAM(XW ",'linear':1"), "linear is neither true nor false"},
-    {PARAM(XW ",'padded':true,'split':1"), "padded rows are those of dimension 0"},
-    {PARAM(XW ",'stacks':'experts'"), "stacks along an axis that the name does not count"},
+    {PARAM(XW ",'padded':true,'split':1"), "padded is for a parameter split along dimension 0"},
+    {PARAM(XW ",'stacks':'experts'"), "stacks has an axis whose placeholder is not in the name"},
     {PARAM(XW ",'stacks':['rows']"), "stacks \"rows\" is not known"},
-    {PARAM(XW ",'local':'x'"), "{l} is in one name and not in the other"},
-    {PARAM(XW ",'sections':{'a':'h'}"), "sections go with split"},
+    {PARAM(XW ",'local':'x'"), "only one of the names has {l}"},
+    {PARAM(XW ",'sections':{'a':'h'}"), "sections need split"},
     {PARAM(XW ",'split':0,'sections':[]"), "sections is not an object"},
     {PARAM(XW ",'split':0,'sections':{'a':1}"), "section a is not a string"},
     {PARAM(XW ",'split':0,'sections':{'a':'zzz'}"), "\"zzz\": an unknown name"},
-    {PARAM(XW ",'split':0,'repeat':'g'"), "sections_when and repeat go with sections"},
+    {PARAM(XW ",'split':0,'repeat':'g'"), "sections_when and repeat need sections"},
     {PARAM(XW ",'split':0,'sections':{'a':'h'},'sections_when':'zzz'"), "\"zzz\": an unknown name"},
     {PARAM(XW ",'split':0,'sections':{'a':'h'},'repeat':'zzz'"), "\"zzz\": an unknown name"},
-    {PARAM(XW ",'split':0,'sections':{'a':'h'},'shared':'b'"), "shared names no section: \"b\""},
+    {PARAM(XW ",'split':0,'sections':{'a':'h'},'shared':'b'"),
+     "shared \"b\" is not the name of a section"},
     {PARAM(XW ",'split':0,'sections':{'a':'1','b':'1','c':'1','d':'1','e':'1','f':'1','g':'1',"
               "'h':'1','i':'1'}"),
      "more than 8 sections"},
     {PARAM(XW ",'split':0,'shape':'3*h','sections':{'a':'h','b':'h'}"),
-     "its sections are 96 of the 144 that dimension 0 has"},
+     "its sections fill 96 of the 144 elements of dimension 0"},
     {PARAM(XW ",'split':1,'shape':'h g*h','repeat':'g','sections':{'a':'h','b':'h'}"),
-     "its sections are 192 of the 96 that dimension 1 has"},
+     "its sections fill 192 of the 96 elements of dimension 1"},
     {"'parameters':[{" XW "},{" XW "}]",
-     "parameters[1] (decoder.layers.{l}.x.weight): the name stands twice"},
+     "parameters[1] (decoder.layers.{l}.x.weight): duplicate name"},
     /* the tensors */
     {"'tensors':{}", "tensors is not a list"},
-    {"'tensors':['a']", "tensors[0]: no object"},
-    {ROW(FC2), "tensors[0] (decoder.layers.{l}.mlp.linear_fc2.weight): either how or shape"},
-    {ROW(FC2 ",'shape':'h i'"), "megatron and hf are wanted"},
-    {ROW("'shape':'h i','hf':'a'"), "tensors[0]: megatron and hf are wanted"},
-    {ROW(FC2 ",'shape':'h i','hf':[]"), "megatron and hf are wanted"},
-    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','what':1"), "\"what\" is none of"},
+    {"'tensors':['a']", "tensors[0]: not an object"},
+    {ROW(FC2),
+     "tensors[0] (decoder.layers.{l}.mlp.linear_fc2.weight): exactly one of how and shape"},
+    {ROW(FC2 ",'shape':'h i'"), "megatron and hf are required"},
+    {ROW("'shape':'h i','hf':'a'"), "tensors[0]: megatron and hf are required"},
+    {ROW(FC2 ",'shape':'h i','hf':[]"), "megatron and hf are required"},
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','what':1"), "\"what\" is not one of"},
     {ROW(FC2 ",'shape':1,'hf':'a.{l}'"), "shape is not a string"},
     {ROW(FC2 ",'shape':'h i','hf':1"), "a name that is not a string"},
     {ROW(FC2 ",'shape':'h i','hf':['a.{l}',1]"), "a name that is not a string"},
@@ -667,27 +677,31 @@ static const struct {
     {ROW(FC2 ",'shape':'h i','hf':'a.{l}','when':'zzz'"), "linear_fc2.weight: \"zzz\": an unknown"},
     {ROW(FC2 ",'shape':'h i','hf':'a.{l}','with':[]"), "with is not an object"},
     {ROW(FC2 ",'shape':'h i','hf':'a.{l}','with':{'i':1}"), "size i is not a string"},
-    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','how':'glu'"), "either how or shape"},
-    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','rest':'h'"), "rest goes with how"},
-    {ROW(FC2 ",'how':'glu','hf_shape':'h','hf':'a.{l}'"), "hf_shape goes with shape"},
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','how':'glu'"), "exactly one of how and shape"},
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','rest':'h'"), "rest needs how"},
+    {ROW(FC2 ",'how':'glu','hf_shape':'h','hf':'a.{l}'"), "hf_shape needs shape"},
     {ROW(FC2 ",'how':'zzz','hf':'a.{l}'"), "how \"zzz\" is not known"},
-    {ROW(FC2 ",'how':'glu','rest':'h','hf':'a.{l}'"), "1 names in hf are too few"},
-    {ROW(FC2 ",'how':'glu','rest':'h','hf':['a.{l}','b.{l}','c.{l}']"), "3 names in hf are too m"},
-    {ROW(FC2 ",'shape':'h i','hf':'a'"), "{l} is in one name and not in the other"},
-    {ROW("'megatron':'output_layer.weight','shape':'V h','hf':'a.{l}'"), "{l} is in one name"},
-    {ROW(FC2 ",'shape':'h i','hf':'a.{l}.{e}'"), "{e} is in hf and not in megatron"},
+    {ROW(FC2 ",'how':'glu','rest':'h','hf':'a.{l}'"),
+     "hf has 1 names, but its parts are of 2 tensors"},
+    {ROW(FC2 ",'how':'glu','rest':'h','hf':['a.{l}','b.{l}','c.{l}']"),
+     "hf has 3 names, but its parts are of 2 tensors"},
+    {ROW(FC2 ",'shape':'h i','hf':'a'"), "only one of the names has {l}"},
+    {ROW("'megatron':'output_layer.weight','shape':'V h','hf':'a.{l}'"),
+     "only one of the names has {l}"},
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}.{e}'"), "hf has {e}, but megatron has not"},
     {"'prefixes':[]," ROW(FC2 ",'shape':'h i','hf':'{p}a.{l}'"),
-     "{p} is in hf, and the map has no prefixes"},
-    {ROW(FC2 ",'shape':'h i','hf':'a.{l}.{x}'"), "\"a.{l}.{x}\": {l}, {e} or {p} is expected"},
+     "hf has {p}, but the map has no prefixes"},
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}.{x}'"), "\"a.{l}.{x}\": expected {l}, {e} or {p}"},
     {ROW("'megatron':'decoder.layers.{l}.mlp.zzz','shape':'h','hf':'a.{l}'"),
-     "no parameter of Megatron-Core is called so"},
-    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','after':'zzz'"), "after names no row: \"zzz\""},
+     "Megatron-Core has no parameter of this name"},
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','after':'zzz'"),
+     "after \"zzz\" is not the name of a row"},
     {ROW(FC2 ",'shape':'h i','hf':'a.{l}','after':1"), "after is not a string"},
     {ROW(FC2 ",'shape':'h zzz','hf':'a.{l}'"), "\"zzz\": an unknown name"},
-    {ROW(FC2 ",'shape':'h (i','hf':'a.{l}'"), "no )"},
-    {ROW(FC2 ",'shape':'h i','hf_shape':'h V','hf':'a.{l}'"), "axis \"i\" does not stand once"},
-    {ROW(FC2 ",'shape':'h i','hf_shape':'h','hf':'a.{l}'"), "two patterns with 2 and 1 axes"},
-    {ROW(FC2 ",'shape':'h','hf':'a.{l}'"), "it has 1 dimensions, and Megatron splits number 1"},
+    {ROW(FC2 ",'shape':'h (i','hf':'a.{l}'"), "missing )"},
+    {ROW(FC2 ",'shape':'h i','hf_shape':'h V','hf':'a.{l}'"), "axis \"i\" must occur once"},
+    {ROW(FC2 ",'shape':'h i','hf_shape':'h','hf':'a.{l}'"), "two patterns have 2 and 1 axes"},
+    {ROW(FC2 ",'shape':'h','hf':'a.{l}'"), "it has 1 dimensions, but Megatron splits dimension 1"},
     {ROW(FC2 ",'shape':'h e','hf':'a.{l}'"), "\"e\": an unknown name"},
     {ROW(FC2 ",'shape':'h i[0 of 2*i]','hf_shape':'h i','hf':'a.{l}'"),
      "its parts hold 2688 of 5376 elements of decoder.layers.{l}.mlp.linear_fc2.weight"},
@@ -695,21 +709,21 @@ static const struct {
      "linear_fc2.weight: its parts hold 2688 of 5376 elements of a.{l}"},
     {"'hows':{'a':1}," ROW(FC2 ",'how':'a','hf':'a.{l}'"), "how \"a\" is not known"},
     {"'hows':{'a':[]}," ROW(FC2 ",'how':'a','hf':'a.{l}'"), "how \"a\" is not known"},
-    {"'hows':{'a':[1]}," ROW(FC2 ",'how':'a','hf':'a.{l}'"), "no object"},
+    {"'hows':{'a':[1]}," ROW(FC2 ",'how':'a','hf':'a.{l}'"), "not an object"},
     {"'hows':{'a':[{'megatron':'h'}]}," ROW(FC2 ",'how':'a','hf':'a.{l}'"),
-     "a part is {megatron, hf [, tensor]}"},
+     "a part must be {megatron, hf [, tensor]}"},
     {"'hows':{'a':[{'megatron':'h i','hf':'h i','tensor':-1}]}," ROW(FC2 ",'how':'a','hf':'a.{l}'"),
-     "a part is {megatron, hf [, tensor]}"},
+     "a part must be {megatron, hf [, tensor]}"},
     {"'hows':{'a':[{'megatron':'h i','hf':'h i','x':1}]}," ROW(FC2 ",'how':'a','hf':'a.{l}'"),
-     "\"x\" is none of"},
+     "\"x\" is not one of"},
     {"'hows':{'a':[{'megatron':'h i','hf':'h i'}]}," ROW(FC2 ",'how':'a','rest':'h','hf':'a.{l}'"),
-     "how \"a\" has no place for a rest"},
+     "how \"a\" has no \"...\" to hold rest"},
     {"'hows':{'a':[{'megatron':'h i[0 of 2*i]','hf':'h i'},{'megatron':'h i[0 of 2*i]','hf':'h i'}"
      "]}," ROW(FC2 ",'how':'a','hf':['a.{l}','b.{l}']"),
      "its parts of decoder.layers.{l}.mlp.linear_fc2.weight overlap"},
     {"'hows':{'a':[{'megatron':'h i[0 of 2*i]','hf':'h i'},{'megatron':'h i[0 of i]','hf':'h i'}"
      "]}," ROW(FC2 ",'how':'a','hf':['a.{l}','b.{l}']"),
-     "its parts are of tensors of different shapes"},
+     "its parts belong to tensors of different shapes"},
     {"'hows':{'a':[{'megatron':'h i[0 of 2*i]','hf':'h i'},"
      "{'megatron':'h i[i of 2*i]','hf':'h i[0 of 2*i]','tensor':0}]}," ROW(
          FC2 ",'how':'a','hf':'a.{l}'"),
@@ -747,13 +761,13 @@ static void texts_that_are_no_map_are_refused(void **state)
     (void)state;
     static const char *const texts[][2] = {
         {"", "map.json"},
-        {"[]", "no object"},
-        {"3", "no object"},
-        {"{'family':'x'}", "family, model_type and architecture are wanted"},
+        {"[]", "not an object"},
+        {"3", "not an object"},
+        {"{'family':'x'}", "family, model_type and architecture are required"},
         {"{'family':1}", "family is not a string"},
         {"{'family':'x','family':'y'}", "twice"},
         {"{'family':'x','model_type':'x','architecture':'X','extends':'zzz'}",
-         "it extends \"zzz\", which is not there"},
+         "it extends \"zzz\", which does not exist"},
         {"{'family':'x','model_type':'x','architecture':'X','extends':[]}",
          "extends is not a string"},
     };
@@ -821,7 +835,7 @@ static void there_may_be_any_number_of_maps(void **state)
     model_maps_release(&m);
 
     assert_fails(map_load_files(&m, chain_of_maps(), MANY, NULL, &err), ERR_OURS,
-                 "family_number_0 extends one that is not there");
+                 "family_number_0 extends a map that does not exist");
     model_maps_release(&m);
     cJSON_Delete(first);
     cJSON_Delete(none);

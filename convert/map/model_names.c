@@ -1,6 +1,6 @@
-/* model_names.c - looks up names in a model map's expressions: l and e (the layer and the expert),
- * sizes of the row and of the map, fields of the config, moe[LAYER], FIELD.TEXT, hf.FIELD,
- * hf.FIELD.TEXT. */
+/* model_names.c - looks up names in a model map's expressions: l and e (layer
+ * and expert), sizes of the row and of the map, fields of the config,
+ * moe[LAYER], FIELD.TEXT, hf.FIELD, hf.FIELD.TEXT. */
 #include <string.h>
 
 #include "common/json.h"
@@ -19,8 +19,8 @@ static const char *size_text(const struct size *sizes, size_t count, const char 
     return NULL;
 }
 
-/* Evaluates a size, an expression over other names. The depth limit ends sizes that refer to
- * themselves. */
+/* Evaluates a size, an expression over other names. The depth limit ends sizes
+ * that refer to themselves. */
 static bool size_value(const struct map_names *names, const char *name, size_t length, int64_t *out)
 {
     const char *text = NULL;
@@ -28,7 +28,7 @@ static bool size_value(const struct map_names *names, const char *name, size_t l
     if (++inner.depth > 16) return false;
     if (names->row) {
         text = size_text(names->row->with, names->row->num_with, name, length);
-        if (text) inner.row = NULL; /* "with": {"i": "f"}: its expression is not overridden again */
+        if (text) inner.row = NULL; /* "with": {"i": "f"}: its expression has no overrides */
     }
     if (!text && names->map)
         text = size_text(names->map->sizes, names->map->num_sizes, name, length);
@@ -37,7 +37,7 @@ static bool size_value(const struct map_names *names, const char *name, size_t l
     return expr_eval(text, strlen(text), &e, out, NULL) == OK;
 }
 
-static const cJSON *item_of(const cJSON *file, const char *name, size_t length)
+static const cJSON *find_file_item(const cJSON *file, const char *name, size_t length)
 {
     const cJSON *item = cJSON_IsObject(file) ? file->child : NULL;
     while (item && !equals(item->string, name, length))
@@ -45,31 +45,31 @@ static const cJSON *item_of(const cJSON *file, const char *name, size_t length)
     return item;
 }
 
-/* Whether an item says a text. "true" and "false": whether it is there, and says something or
- * nothing. */
-static bool says(const cJSON *item, const char *text, size_t length)
+/* Whether an item is this text; for "true" and "false", whether it is set, or
+ * there but unset. */
+static bool item_says(const cJSON *item, const char *text, size_t length)
 {
     const char *own = json_as_text(item);
-    if (equals("true", text, length)) return item && !config_says_nothing(item);
-    if (equals("false", text, length)) return item && config_says_nothing(item);
+    if (equals("true", text, length)) return item && !config_is_unset(item);
+    if (equals("false", text, length)) return item && config_is_unset(item);
     return own && equals(own, text, length);
 }
 
-/* hf.NAME: a whole number, or whether it is there and says something. hf.NAME.TEXT: whether it says
+/* hf.NAME: a whole number, or whether it is set. hf.NAME.TEXT: whether it is
  * TEXT. */
 static bool file_value(const struct map_names *names, const char *name, size_t length, int64_t *out)
 {
     size_t n = strcspn(name, ".");
     if (!cJSON_IsObject(names->file)) return false;
-    const cJSON *item = item_of(names->file, name, n < length ? n : length);
+    const cJSON *item = find_file_item(names->file, name, n < length ? n : length);
     if (n < length)
-        *out = says(item, name + n + 1, length - n - 1);
+        *out = item_says(item, name + n + 1, length - n - 1);
     else if (!json_as_i64(item, out))
-        *out = item && !config_says_nothing(item);
+        *out = item && !config_is_unset(item);
     return true;
 }
 
-/* Whether a name begins with the kind of the file and a dot. */
+/* Whether a name begins with the file's kind and a dot. */
 static bool is_of_file(const struct map_names *names, const char *name, size_t length)
 {
     size_t n = names->member ? strlen(names->member) : 0;
@@ -82,7 +82,8 @@ static bool scalar_as_int(struct scalar s, int64_t *out)
     return s.kind == FIELD_BOOL || (s.kind == FIELD_UINT && *out >= 0);
 }
 
-/* FIELD, a whole number or a truth value, or FIELD.TEXT: whether a text field says TEXT. */
+/* FIELD, a whole number or truth value; FIELD.TEXT: whether a text field is
+ * TEXT. */
 static bool field_value(const struct model_config *c, const char *name, size_t length, int64_t *out)
 {
     size_t n = strcspn(name, ".");

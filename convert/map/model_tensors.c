@@ -1,12 +1,13 @@
-/* model_tensors.c - expands the rows of a model map for all layers and experts of one model. */
+/* model_tensors.c - expands a model map's rows for all layers and experts of
+ * one model. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/strbuf.h"
 #include "convert/map/model_map_internal.h"
 
-/* One row, evaluated for one layer and expert. Patterns are evaluated once, unless they differ from
- * layer to layer. */
+/* One row, evaluated for one layer and expert. Patterns are evaluated once,
+ * unless they vary by layer or expert. */
 struct expanded {
     bool valid;
     struct mapped_tensor tensor;
@@ -22,7 +23,7 @@ struct expander {
     struct error *err;
     const char *prefix;        /* for {p} */
     struct expanded *expanded; /* of each row */
-    struct strbuf *text;       /* [0]: the logical name, [1 + i]: of hf name i */
+    struct strbuf *text;       /* [0]: the logical name, [1 + i]: hf name i */
     struct arena arena;
 };
 
@@ -100,8 +101,8 @@ static enum status row_applies(struct expander *x, size_t index, int64_t layer, 
     return OK;
 }
 
-/* Visits the rows [first, end) of one layer; consecutive rows of experts are visited expert by
- * expert. */
+/* Visits the rows [first, end) of one layer, consecutive rows of experts expert
+ * by expert. */
 static enum status expand_layer(struct expander *x, size_t first, size_t end, int64_t layer)
 {
     for (size_t i = first, next; i < end; i = next) {
@@ -141,7 +142,7 @@ static enum status expand_rows(struct expander *x)
     return OK;
 }
 
-/* Chooses the prefix under which the first tensor with {p} exists. */
+/* Chooses the prefix with which the first tensor with {p} exists. */
 static const char *choose_prefix(struct expander *x)
 {
     const struct model_map *map = x->map;

@@ -47,7 +47,7 @@ static void set_sections(struct param_spec *s, const struct param_row *row,
     }
 }
 
-/* The number of a text in a list, from 1; 0: it is not there. */
+/* The number of a text in a list, from 1; 0: not there. */
 static unsigned number_in(const char *const *texts, unsigned count, const char *text, size_t length)
 {
     for (unsigned i = 0; i < count; i++)
@@ -201,7 +201,7 @@ enum status params_make(const struct model_map *map, const struct model_config *
 enum status params_again(const struct param_table *t, const struct model_config *c, struct arena *a,
                          const struct param_table **out, struct error *err)
 {
-    if (!t->rows) return fail(err, ERR_OURS, "a table of parameters without its rows");
+    if (!t->rows) return fail(err, ERR_OURS, "the table of parameters has no rows");
     *out = param_table_of(copy_rows(a, t->rows), c, a);
     return OK;
 }

@@ -1,9 +1,9 @@
-/* params.h - makes tables of parameters (ckpt/param.h) for one config, from rows that are data:
- * Megatron-Core's own in convert/models/params.json, and the rows of a model map.
+/* params.h - makes tables of parameters (ckpt/param.h) for one config, from
+ * rows: Megatron-Core's in convert/models/params.json, and a model map's.
  * convert/models/README.md has their language.
  *
- * A table and all its texts lie in the arena that it is made in; it may outlive the map and the
- * table that it was made from. Sizes that the config does not give are 0. */
+ * A table and its texts lie in its arena, and may outlive the map or table that
+ * it was made from. Sizes that the config lacks are 0. */
 #ifndef FERRY_CONVERT_MAP_PARAMS_H
 #define FERRY_CONVERT_MAP_PARAMS_H
 
@@ -15,7 +15,7 @@
 MUST_CHECK enum status params_make(const struct model_map *map, const struct model_config *c,
                                    struct arena *a, const struct param_table **out,
                                    struct error *err);
-/* Makes a table from the rows of another table, for config c. */
+/* Makes a table from another table's rows, for config c. */
 MUST_CHECK enum status params_again(const struct param_table *t, const struct model_config *c,
                                     struct arena *a, const struct param_table **out,
                                     struct error *err);
@@ -26,10 +26,11 @@ void params_use(struct checkpoint *c, const struct model_maps *maps, const struc
 
 /* ---- other spellings of names in Megatron's files ---- */
 
-/* A replacement for the beginning of a name; in a layer, of the part after the layer's number. */
+/* A replacement for the beginning of a name; in a layer, of the part behind the
+ * layer's number. */
 struct param_spelling {
     const char *theirs, *ours;
-    bool fused_qkv;  /* from before Megatron-Core: checkpoint_version tells the order of rows */
+    bool fused_qkv;  /* from before Megatron-Core: checkpoint_version gives the order of rows */
     bool local_spec; /* only the local spec has this name */
 };
 struct param_spellings {

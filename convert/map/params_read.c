@@ -1,5 +1,5 @@
-/* params_read.c - reads rows of parameters from params.json and from model maps; checks those of
- * maps for sample models. */
+/* params_read.c - reads rows of parameters from params.json and from model
+ * maps, and checks those of maps for sample models. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ static enum status find_word(const struct map_loader *l, const char *member, con
     return map_bad(l, arena_printf(l->a, "%s \"%s\" is not known", member, text));
 }
 
-/* Reads a member that must be one of the words; `absent` if it is not there. */
+/* Reads a member that is one of the words; `absent` if it is missing. */
 static enum status take_word(const struct map_loader *l, const cJSON *item, const char *member,
                              const struct word *words, int absent, int *out)
 {
@@ -67,7 +67,7 @@ static enum status read_stacks(const struct map_loader *l, const cJSON *item, st
         row->stacks |= (unsigned)axis;
     }
     if (row->stacks & ~possible)
-        return map_bad(l, "stacks along an axis that the name does not count");
+        return map_bad(l, "stacks has an axis whose placeholder is not in the name");
     return OK;
 }
 
@@ -90,7 +90,7 @@ static enum status mark_shared(const struct map_loader *l, const char *name, str
             row->sections[k].shared = true;
             return OK;
         }
-    return map_bad(l, arena_printf(l->a, "shared names no section: \"%s\"", name));
+    return map_bad(l, arena_printf(l->a, "shared \"%s\" is not the name of a section", name));
 }
 
 static enum status read_sections(const struct map_loader *l, const cJSON *item,
@@ -114,45 +114,47 @@ static enum status read_sections(const struct map_loader *l, const cJSON *item,
     for (unsigned i = 0; i < count; i++)
         TRY(mark_shared(l, shared[i], row));
     if (!row->num_sections && (row->sections_when || row->repeat))
-        return map_bad(l, "sections_when and repeat go with sections");
+        return map_bad(l, "sections_when and repeat need sections");
     return OK;
 }
 
-/* Checks that the members of a row do not contradict one another. */
+/* Checks that a row's members do not contradict one another. */
 static enum status check_members(const struct map_loader *l, const struct param_row *row)
 {
     static const char layers[] = "decoder.layers.{l}.",
                       experts[] = "decoder.layers.{l}.mlp.experts.experts.{e}.";
     bool in_layer = strstr(row->name, "{l}") != NULL, of_expert = strstr(row->name, "{e}") != NULL;
     if (in_layer != (row->place == PLACE_LAYER))
-        return map_bad(l, "a name with {l} is placed with its layer, any other \"embedding\" or "
-                          "\"last\"");
+        return map_bad(
+            l, "place must be \"layer\" for a name with {l}, else \"embedding\" or \"last\"");
     if (in_layer && strncmp(row->name, layers, strlen(layers)))
-        return map_bad(l, arena_printf(l->a, "a name with {l} begins with %s", layers));
+        return map_bad(l, arena_printf(l->a, "a name with {l} must begin with %s", layers));
     if (of_expert && strncmp(row->name, experts, strlen(experts)))
-        return map_bad(l, arena_printf(l->a, "a name with {e} begins with %s", experts));
-    if (row->num_sections && row->split < 0) return map_bad(l, "sections go with split");
-    if (row->padded && row->split > 0) return map_bad(l, "padded rows are those of dimension 0");
+        return map_bad(l, arena_printf(l->a, "a name with {e} must begin with %s", experts));
+    if (row->num_sections && row->split < 0) return map_bad(l, "sections need split");
+    if (row->padded && row->split > 0)
+        return map_bad(l, "padded is for a parameter split along dimension 0");
     if (row->local && !strstr(row->local, "{l}.") != !in_layer)
-        return map_bad(l, "{l} is in one name and not in the other");
+        return map_bad(l, "only one of the names has {l}");
     return OK;
 }
 
-static enum status read_row(const struct map_loader *l, const cJSON *item, struct param_row *row)
+static enum status read_param_row(const struct map_loader *l, const cJSON *item,
+                                  struct param_row *row)
 {
     int place = -1, group = 0;
     TRY(map_check_keys(l, item,
                        "name local place group shape split repeat sections sections_when shared "
                        "padded linear buffer stacks "));
     TRY(map_take_text(l, item, "name", &row->name));
-    if (!row->name) return map_bad(l, "name is wanted");
+    if (!row->name) return map_bad(l, "name is required");
     bool in_layer = strstr(row->name, "{l}") != NULL, of_expert = strstr(row->name, "{e}") != NULL;
     TRY(map_check_name(l, row->name, false));
     TRY(map_take_text(l, item, "local", &row->local));
     TRY(map_take_text(l, item, "shape", &row->shape));
     TRY(take_word(l, item, "place", places, in_layer ? PLACE_LAYER : -1, &place));
     TRY(take_word(l, item, "group", groups, of_expert ? PARAM_ETP : PARAM_TP, &group));
-    if (place < 0) return map_bad(l, "place is wanted: \"embedding\" or \"last\"");
+    if (place < 0) return map_bad(l, "place is required: \"embedding\" or \"last\"");
     row->place = (enum param_place)place;
     row->group = (enum split_group)group;
     TRY(read_stacks(l, item, row));
@@ -166,8 +168,8 @@ static enum status read_row(const struct map_loader *l, const cJSON *item, struc
 
 /* ---- a row with numbers ---- */
 
-static enum status check_size(const struct map_loader *l, const struct map_names *names,
-                              const char *text, size_t length)
+static enum status check_size_expression(const struct map_loader *l, const struct map_names *names,
+                                         const char *text, size_t length)
 {
     const struct expr_names e = map_names_for(names);
     int64_t value;
@@ -183,18 +185,19 @@ static enum status check_expressions(const struct map_loader *l, const struct pa
     unsigned dims = 0;
     for (const char *p = row->shape; p && *p; dims++) {
         size_t length = strcspn(p, " ");
-        TRY(check_size(l, names, p, length));
+        TRY(check_size_expression(l, names, p, length));
         p += length + strspn(p + length, " ");
     }
-    if (dims > MAX_AXES) return map_bad(l, arena_printf(l->a, "%u dimensions", dims));
+    if (dims > MAX_AXES)
+        return map_bad(l, arena_printf(l->a, "it has more than %d dimensions", MAX_AXES));
     if (row->shape && row->split >= (int)dims)
-        return map_bad(l, arena_printf(l->a, "it has %u dimensions, and ranks split number %d",
+        return map_bad(l, arena_printf(l->a, "it has %u dimensions, but ranks split dimension %d",
                                        dims, row->split));
     if (map_condition(names, row->sections_when, &applies, l->err)) return map_bad_in(l);
     if (!applies) return OK;
-    if (row->repeat) TRY(check_size(l, names, row->repeat, strlen(row->repeat)));
+    if (row->repeat) TRY(check_size_expression(l, names, row->repeat, strlen(row->repeat)));
     for (unsigned k = 0; k < row->num_sections; k++)
-        TRY(check_size(l, names, row->sections[k].size, strlen(row->sections[k].size)));
+        TRY(check_size_expression(l, names, row->sections[k].size, strlen(row->sections[k].size)));
     return OK;
 }
 
@@ -210,8 +213,8 @@ static enum status check_sum(const struct map_loader *l, const struct param_spec
     if (!mul_u64(sum, s->repeat, &sum)) return map_bad(l, "its sections overflow");
     if (sum == s->shape[s->split]) return OK;
     return map_bad(l, arena_printf(l->a,
-                                   "its sections are %" PRIu64 " of the %" PRIu64
-                                   " that dimension %d has",
+                                   "its sections fill %" PRIu64 " of the %" PRIu64
+                                   " elements of dimension %d",
                                    sum, s->shape[s->split], s->split));
 }
 
@@ -250,7 +253,7 @@ const struct param_row *param_row_find(const struct param_rows *rows, const char
     return row;
 }
 
-/* Reads the rows of a list: a row replaces the row with its name, or goes to the end. */
+/* Reads a list of rows: a row replaces that of its name, or goes to the end. */
 static enum status read_rows(struct map_loader *l, const cJSON *tree, struct param_rows *rows,
                              enum param_scope scope)
 {
@@ -260,10 +263,10 @@ static enum status read_rows(struct map_loader *l, const cJSON *tree, struct par
     for (const cJSON *i = first; i; i = i->next, n++) {
         struct param_row row = {.scope = scope};
         l->where = map_row_name(l, "parameters", n, i, "name");
-        TRY(read_row(l, i, &row));
+        TRY(read_param_row(l, i, &row));
         for (const cJSON *k = first; k != i; k = k->next)
             if (strcmp(json_as_text(json_get(k, "name")), row.name) == 0)
-                return map_bad(l, "the name stands twice");
+                return map_bad(l, "duplicate name");
         if (scope == SCOPE_MAP) TRY(check_row(l, rows, &row));
         struct param_row *old = find_row(rows, row.name);
         if (!old) old = ARENA_PUSH(l->a, rows->items, rows->count, rows->capacity);
@@ -272,7 +275,7 @@ static enum status read_rows(struct map_loader *l, const cJSON *tree, struct par
     return OK;
 }
 
-/* Puts the map's sizes before Megatron's: the first with a name counts. */
+/* Puts the map's sizes before Megatron's: the first of a name counts. */
 static void join_sizes(const struct map_loader *l, struct param_rows *rows)
 {
     const struct model_map *map = l->map;
@@ -287,7 +290,7 @@ static void join_sizes(const struct map_loader *l, struct param_rows *rows)
 enum status param_rows_of_map(struct map_loader *l, const cJSON *tree, struct param_rows *base,
                               struct param_rows **out)
 {
-    bool inherits = base->sizes[SCOPE_MAP].count > 0; /* inherits from a map with rows of its own */
+    bool inherits = base->sizes[SCOPE_MAP].count > 0; /* the base map has rows of its own */
     *out = base;
     if (!json_get(tree, "parameters") && !inherits) return OK;
     struct param_rows *rows = *out = arena_copy(l->a, base, sizeof *base);
@@ -297,7 +300,7 @@ enum status param_rows_of_map(struct map_loader *l, const cJSON *tree, struct pa
     return read_rows(l, tree, rows, SCOPE_MAP);
 }
 
-/* ---- the program's own ---- */
+/* ---- params.json ---- */
 
 static enum status read_spellings(const struct map_loader *l, const cJSON *from, const char *member,
                                   const struct param_spelling **out, size_t *count)
@@ -314,7 +317,7 @@ static enum status read_spellings(const struct map_loader *l, const cJSON *from,
         TRY(map_take_text(l, i, "ours", &s->ours));
         TRY(take_bool(l, i, "fused_qkv", &s->fused_qkv));
         TRY(take_bool(l, i, "local_spec", &s->local_spec));
-        if (!s->theirs || !s->ours) return map_bad(l, "theirs and ours are wanted");
+        if (!s->theirs || !s->ours) return map_bad(l, "theirs and ours are required");
     }
     *out = items;
     return OK;

@@ -84,8 +84,9 @@ static void rows_keep_to_what_the_code_counts_on(void **state)
     }
 }
 
-/* The order of registration of all rows that are trained, and the experts' modules, which are
- * neighbours: the placing of experts relies on it (convert/megatron/optim/buckets.c). */
+/* The order of registration of all rows that are trained, and the experts'
+ * modules, which are neighbours: the placing of experts relies on it
+ * (convert/megatron/optim/buckets.c). */
 static void every_row_has_its_place_in_both_orders(void **state)
 {
     (void)state;
@@ -108,7 +109,8 @@ static void every_row_has_its_place_in_both_orders(void **state)
     }
 }
 
-/* The local spec has norms as modules of their own; the one of attention is its layer's first. */
+/* The local spec has norms as modules of their own; the one of attention is its
+ * layer's first. */
 static void the_local_spec_registers_the_first_norm_first(void **state)
 {
     (void)state;
@@ -122,7 +124,8 @@ static void the_local_spec_registers_the_first_norm_first(void **state)
     assert_true(proj->registered[ORDER_TE].module < qkv->registered[ORDER_TE].module);
 }
 
-/* Experts have a size of their own, query groups repeat, and only gated MLPs have sections. */
+/* Experts have a size of their own, query groups repeat, and only gated MLPs
+ * have sections. */
 static void sizes_are_those_of_the_config(void **state)
 {
     (void)state;
@@ -166,7 +169,7 @@ static void gate_and_up_are_halves_whatever_the_config_says(void **state)
         assert_int_equal(parts.start[1][0], 12 + 3);
         cut.shape[0] = 9;
         assert_fails(cut_shard(&cut, "fc1", 0, &parts, &err), ERR_UNSUPPORTED,
-                     "fc1: 9 rows are not gate and up of one size");
+                     "fc1: 9 rows do not split into gate and up of equal size");
     }
 }
 
@@ -240,7 +243,8 @@ static void shapes_are_those_of_the_maps_of_all_golden_models(void **state)
 
 /* ---- a map's own rows ---- */
 
-/* Loads a map that extends llama with these members; its table for `small` outlives it. */
+/* Loads a map that extends llama with these members; its table for `small`
+ * outlives it. */
 static const struct param_table *load_own(const char *members)
 {
     struct model_maps maps;
@@ -309,7 +313,8 @@ static void rows_of_a_map_go_by_its_sizes(void **state)
     assert_int_equal(spec_of(t, L1 "mlp.linear_fc1.weight")->shape[0], 20);
 }
 
-/* Megatron's rows pass the checks of a map's rows: their sections and shapes agree. */
+/* Megatron's rows pass the checks of a map's rows: their sections and shapes
+ * agree. */
 static void the_programs_rows_pass_the_checks_of_a_map(void **state)
 {
     (void)state;

@@ -41,7 +41,8 @@ static void shapes_are_the_totals_of_the_dimensions(void **state)
     assert_int_equal(view("").num_dims, 0);
 }
 
-/* The row of the fused tensor that holds key row x of group g (model-mappings 1.4.1). */
+/* The row of the fused tensor that holds key row x of group g (model-mappings
+ * 1.4.1). */
 static void keys_lie_behind_the_queries_of_their_group(void **state)
 {
     (void)state;
@@ -72,8 +73,8 @@ static void wrong_patterns_are_refused(void **state)
 {
     (void)state;
     static const char *const texts[][2] = {
-        {"(g d", "no )"},        {"g) d", ") too many"},      {"x h", "unknown name"},
-        {"i[h of i]", "larger"}, {"i[0 i]", "OFFSET of"},     {"2 h", "other than 1"},
+        {"(g d", "missing )"},   {"g) d", "unmatched )"},     {"x h", "unknown name"},
+        {"i[h of i]", "larger"}, {"i[0 i]", "OFFSET of"},     {"2 h", "the only number"},
         {"h + i", "an axis"},    {"h[0 of 1-h]", "negative"},
     };
     struct pattern_view v, a = view("i h"), b = view("i d"), c = view("i i");

@@ -1,5 +1,5 @@
-/* testing_models.h - Hugging Face folders with small models of random weights, for tests of whole
- * conversions. */
+/* testing_models.h - Hugging Face folders with small models of random weights,
+ * for tests of whole conversions. */
 #ifndef FERRY_CONVERT_MAP_TESTING_MODELS_H
 #define FERRY_CONVERT_MAP_TESTING_MODELS_H
 
@@ -55,7 +55,8 @@ static inline enum dtype by_expert(void *context, const char *logical)
     return strstr(logical, "experts.experts.1.") ? DT_F16 : DT_BF16;
 }
 
-/* Makes a model folder NAME whose config.json has these members; returns its path. */
+/* Makes a model folder NAME whose config.json has these members; returns its
+ * path. */
 static inline const char *make(const char *name, const char *members, dtype_choice *choose)
 {
     uint64_t seed = 7;
@@ -68,8 +69,8 @@ static inline const char *make(const char *name, const char *members, dtype_choi
     return folder;
 }
 
-/* Removes `prefix` from the names of a folder's tensors, as save_pretrained() of a base model
- * writes them. */
+/* Removes `prefix` from the names of a folder's tensors, as save_pretrained()
+ * of a base model writes them. */
 static inline void take_off(const char *folder, const char *prefix)
 {
     struct strbuf text = {0};
@@ -96,7 +97,8 @@ static inline void rewrite(const char *folder, const char *name, const char *tex
     assert_ok(file_write_all(path, text, strlen(text), false, &err));
 }
 
-/* Makes an HF folder of a small model and its states; model and tied: options of ferry synth. */
+/* Makes an HF folder of a small model and its states; model and tied: options
+ * of ferry synth. */
 static inline const char *make_trained(const char *name, const char *model, const char *tied)
 {
     const char *folder = in_scratch(name);
@@ -106,7 +108,8 @@ static inline const char *make_trained(const char *name, const char *model, cons
     return folder;
 }
 
-/* Sets a member of the dict in a folder's common.pt, or of its args. data: of a tensor. */
+/* Sets a member of the dict in a folder's common.pt, or of its args. data: of a
+ * tensor. */
 static inline void set_common(const char *folder, bool in_args, const char *name, struct value *v,
                               const void *data)
 {

@@ -5,8 +5,8 @@
 
 #include "common/json.h"
 
-/* Limits: bytes of the text of one value; bytes of all such texts together; items of all lists
- * together. Many attributes may share one value. */
+/* Limits, since many attributes may share one value: bytes of a value's text;
+ * bytes of all texts; items of all lists. */
 enum { MAX_VALUE_BYTES = 4096, MAX_TEXT_BYTES = 16 << 20, MAX_LIST_ITEMS = 1 << 20 };
 
 /* ---- to a tree ---- */
@@ -26,7 +26,7 @@ static cJSON *text_json(const struct value *v, struct room *room)
     return out;
 }
 
-/* A scalar as JSON; NULL if v is none. */
+/* A scalar as JSON; NULL for other values. */
 static cJSON *scalar_json_of(const struct value *v)
 {
     int64_t integer;
@@ -39,7 +39,7 @@ static cJSON *scalar_json_of(const struct value *v)
     return value_as_text(v) ? cJSON_CreateString(value_as_text(v)) : NULL;
 }
 
-/* A list of scalars as JSON; NULL for any other value, since it may be cyclic. */
+/* A list of scalars as JSON; NULL for other values, which may be cyclic. */
 static cJSON *list_json(const struct value *v, struct room *room)
 {
     if (v->kind != VALUE_LIST && v->kind != VALUE_TUPLE) return NULL;
@@ -66,7 +66,8 @@ static cJSON *value_json(const struct value *v, struct room *room)
     return out ? out : text_json(v, room);
 }
 
-/* The attributes of a Namespace; NULL if args is none. A pickled state may be (dict, slots). */
+/* A Namespace's attributes; NULL for other values. A pickled state may be
+ * (dict, slots). */
 static const struct value *attributes_of(const struct value *args)
 {
     const struct value *state = args && args->kind == VALUE_OBJECT ? args->object->state : args;
@@ -98,7 +99,7 @@ static struct value *number_value(struct arena *a, const cJSON *item)
     return value_float(a, number);
 }
 
-/* The Python reference "torch.bfloat16": its module and name. */
+/* A Python reference, as "torch.bfloat16": module and name. */
 static struct value *reference_value(struct arena *a, const char *target)
 {
     const char *dot = strrchr(target, '.');

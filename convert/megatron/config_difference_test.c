@@ -1,5 +1,5 @@
-/* Compares golden Megatron checkpoints with the config.json of the models that they were made from,
- * and small made-up configs with one another. */
+/* Compares golden Megatron checkpoints with the config.json of the models that
+ * they were made from, and small made-up configs with one another. */
 #include "common/count.h"
 #include "convert/map/testing_models.h"
 #include "convert/megatron/config_difference.h"
@@ -8,7 +8,8 @@
 
 #define MEGATRON "tests/golden/megatron/"
 
-/* A checkpoint whose config is that of a family's config.json with these members. */
+/* A checkpoint whose config is that of a family's config.json with these
+ * members. */
 static struct checkpoint said_by_json(const char *family, const char *members)
 {
     struct checkpoint c = {.config_origin = CONFIG_OF_JSON};
@@ -173,8 +174,8 @@ static void an_unknown_field_of_config_json_is_a_difference_where_both_have_one(
     assert_string_equal(config_text(&a, false, &scratch), config_text(&b, false, &scratch));
     assert_non_null(
         strstr(config_text(&a, false, &scratch), "\nunknown foo [1]\nunknown logit_scale 0.5\n"));
-    /* args beside a config.json have unknown fields of their own; fields that both sides' args have
-     * are compared */
+    /* args beside a config.json have unknown fields of their own; fields that
+     * both sides' args have are compared */
     add_unknown(&b, "args", "foo", "True");
     assert_string_equal(list(&a, &b, EFFECT_COMPUTES), "");
     add_unknown(&b, "args", "qk_l2_norm", "True");
@@ -183,7 +184,8 @@ static void an_unknown_field_of_config_json_is_a_difference_where_both_have_one(
     assert_string_not_equal(config_text(&a, true, &scratch), config_text(&b, true, &scratch));
 }
 
-/* A checkpoint that Megatron wrote, and the Hugging Face model that it was made from. */
+/* A checkpoint that Megatron wrote, and the Hugging Face model that it was made
+ * from. */
 static void golden_checkpoints_describe_the_models_that_they_were_made_of(void **state)
 {
     (void)state;

@@ -17,8 +17,8 @@
 
 /* ---- args and run_config.yaml ---- */
 
-/* Takes fields from run_config.yaml that args have no words for. Notes fields that both give, with
- * different values. */
+/* Takes fields from run_config.yaml that args cannot express. Notes fields on
+ * which both differ. */
 static void add_unsaid(struct checkpoint *c, const struct model_config *more)
 {
     const struct checkpoint args = {.config = c->config, .config_origin = CONFIG_OF_ARGS},
@@ -27,14 +27,13 @@ static void add_unsaid(struct checkpoint *c, const struct model_config *more)
     size_t n = config_differences(&args, &yaml, &c->arena, &d);
     for (size_t i = 0; i < n; i++) {
         if (d[i].effect == EFFECT_COMPUTES)
-            checkpoint_note(
-                c, "%s is %s in the checkpoint's args, which are used, %s in run_config.yaml",
-                d[i].field, d[i].values[0], d[i].values[1]);
+            checkpoint_note(c, "%s is %s in the checkpoint's args (used), %s in run_config.yaml",
+                            d[i].field, d[i].values[0], d[i].values[1]);
         if (d[i].effect == EFFECT_UNSAID) model_config_take(&c->config, more, d[i].field);
     }
 }
 
-/* Sets *model to the tree's `model`, NULL if there is none; the caller frees the tree. */
+/* Sets *model to the tree's `model`; NULL: none. The caller frees the tree. */
 static enum status read_run_config(const struct checkpoint *c, cJSON **tree, const cJSON **model,
                                    struct error *err)
 {
@@ -48,16 +47,17 @@ static enum status read_run_config(const struct checkpoint *c, cJSON **tree, con
     return st;
 }
 
-/* The model and the facts that one of the two files gives. */
+/* Model and facts of one of the two files. */
 struct said {
     struct model_config config;
     struct megatron_facts facts;
     bool moe_layers;
 };
 
-/* Reads one file and lists its unknown fields. config: the fields that are known already. */
-static enum status read_file(struct megatron_source *m, enum megatron_file file, const cJSON *tree,
-                             const struct model_config *config, struct said *out, struct error *err)
+/* Reads one file and lists its unknown fields. config: fields known so far. */
+static enum status read_config_file(struct megatron_source *m, enum megatron_file file,
+                                    const cJSON *tree, const struct model_config *config,
+                                    struct said *out, struct error *err)
 {
     static const char *const names[] = {"args", "run_config.yaml"};
     struct unknown_of unknown = {.c = m->c, .o = m->o, .file = names[file]};
@@ -85,12 +85,13 @@ static enum status use_files(struct megatron_source *m, const struct value *args
     enum status st = OK;
     if (args) {
         cJSON *tree = args_tree(args);
-        st = read_file(m, MEGATRON_ARGS, tree, &m->c->config, &said, err);
+        st = read_config_file(m, MEGATRON_ARGS, tree, &m->c->config, &said, err);
         cJSON_Delete(tree);
         use_file(m, &said);
     }
     if (st || !model) return st;
-    TRY(read_file(m, MEGATRON_RUN_CONFIG, model, args ? &nothing : &m->c->config, &said, err));
+    TRY(read_config_file(m, MEGATRON_RUN_CONFIG, model, args ? &nothing : &m->c->config, &said,
+                         err));
     if (args)
         add_unsaid(m->c, &said.config);
     else
@@ -98,8 +99,8 @@ static enum status use_files(struct megatron_source *m, const struct value *args
     return OK;
 }
 
-/* Reads args of the common state and run_config.yaml. run_config.yaml adds fields to args, or
- * replaces them if there are none. */
+/* Reads args of the common state and run_config.yaml, which adds fields to args
+ * or replaces missing args. */
 static enum status read_args(struct megatron_source *m, struct error *err)
 {
     struct checkpoint *c = m->c;
@@ -115,7 +116,7 @@ static enum status read_args(struct megatron_source *m, struct error *err)
     c->config_origin = found || model ? CONFIG_OF_ARGS : CONFIG_OF_TENSORS;
     if (c->config_origin == CONFIG_OF_TENSORS)
         checkpoint_note(
-            c, "%s: neither args nor run_config.yaml: the model is inferred from its tensors",
+            c, "%s: neither args nor run_config.yaml: inferring the model from its tensors",
             c->folder);
     if (c->training.iteration < 0 &&
         value_as_int(value_get(c->training.common, "iteration"), &iteration))
@@ -150,7 +151,8 @@ static enum status compare_sizes(const struct model_config *args, const struct m
     return OK;
 }
 
-/* Notes the fields in which args and config.json differ and that no tensor shows. */
+/* Notes fields in which args and config.json differ and that no tensor
+ * shows. */
 static void note_differences(struct checkpoint *c, const struct model_config *was,
                              const struct model_config *hf, const char *folder)
 {
@@ -160,12 +162,12 @@ static void note_differences(struct checkpoint *c, const struct model_config *wa
     size_t n = config_differences(&args, &json, &c->arena, &d);
     for (size_t i = 0; i < n; i++)
         if (d[i].effect == EFFECT_COMPUTES)
-            checkpoint_note(
-                c, "%s is %s in the checkpoint's args, %s in %s/config.json, which is used",
-                d[i].field, d[i].values[0], d[i].values[1], folder);
+            checkpoint_note(c, "%s is %s in the checkpoint's args, %s in %s/config.json (used)",
+                            d[i].field, d[i].values[0], d[i].values[1], folder);
 }
 
-/* Takes the whole config from config.json; its sizes must agree with the checkpoint. */
+/* Takes the whole config from config.json, whose sizes must agree with the
+ * checkpoint. */
 static enum status apply_hf_config(struct megatron_source *m, const struct megatron_evidence *e,
                                    const char *folder, struct error *err)
 {
@@ -185,8 +187,8 @@ static enum status apply_hf_config(struct megatron_source *m, const struct megat
     TRY(compare_sizes(&was, &hf, folder, err));
     if (e->output_layer && !e->head_may_be_copy && !hf.untie_embeddings_and_output_weights)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s has a head of its own (output_layer.weight); by %s/config.json "
-                    "(tie_word_embeddings) the embedding is the head",
+                    "%s has a separate head (output_layer.weight), but %s/config.json ties it to "
+                    "the embedding (tie_word_embeddings)",
                     c->folder, folder);
     TRY(source_check_vocab(m->o, hf.vocab_size, path_join(&c->arena, folder, "config.json"), err));
     note_differences(c, &was, &hf, folder);
@@ -205,44 +207,44 @@ static enum status use_hf_config(struct megatron_source *m, const struct megatro
 {
     struct checkpoint *c = m->c;
     const char *folder = m->o->hf_config;
-    const char *own = path_join(&c->arena, c->folder, MEGATRON_HF_FOLDER);
+    const char *beside = path_join(&c->arena, c->folder, MEGATRON_HF_FOLDER);
     const struct model_map *map;
-    if (!folder && path_exists(path_join(&c->arena, own, "config.json"))) folder = own;
+    if (!folder && path_exists(path_join(&c->arena, beside, "config.json"))) folder = beside;
     if (folder) return apply_hf_config(m, e, folder, err);
     if (m->o->family)
         TRY(source_choose_map(m->o, m->maps, NULL, &map, err));
-    else /* a model with unknown fields may be of another family */
+    else /* unknown fields may mean another family */
         map = unknown_fields_refused(&c->unknown) ? NULL : model_fit(m->maps, &c->config);
     if (map) c->family = model_map_family(map);
     return OK;
 }
 
-/* Checks the config before later code relies on it. */
+/* Checks the config before other code relies on it. */
 static enum status check_config(const struct checkpoint *c, struct error *err)
 {
     const struct model_config *m = &c->config;
     if (!m->num_layers)
-        return fail(err, ERR_CORRUPT,
-                    "%s: it does not say how many layers the model has; --hf-config DIR can",
+        return fail(err, ERR_CORRUPT, "%s: unknown number of layers; --hf-config DIR gives it",
                     c->folder);
     if (!m->num_attention_heads || !m->num_query_groups)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: neither args nor run_config.yaml say how many heads the model has; "
-                    "--hf-config DIR can",
+                    "%s: unknown number of heads, given by neither args nor run_config.yaml; "
+                    "--hf-config DIR gives it",
                     c->folder);
     if (m->num_layers > MAX_LAYERS || m->num_experts > MAX_EXPERTS ||
         m->num_layers * m->num_experts > MAX_LAYER_EXPERTS || m->num_attention_heads > MAX_HEADS ||
         m->num_attention_heads % m->num_query_groups)
         return fail(err, ERR_CORRUPT,
-                    "%s: no model has %" PRIu64 " layers, %" PRIu64 " heads, %" PRIu64
+                    "%s: impossible model of %" PRIu64 " layers, %" PRIu64 " heads, %" PRIu64
                     " key/value heads and %" PRIu64 " experts",
                     c->folder, m->num_layers, m->num_attention_heads, m->num_query_groups,
                     m->num_experts);
     return OK;
 }
 
-/* Args have no vocabulary size without padding. run_config.yaml beside them may have one, which is
- * used if there is no config.json. --true-vocab-size must contradict neither. */
+/* Sets the vocabulary size without padding, which args lack. Without a
+ * config.json, run_config.yaml may have it. --true-vocab-size must contradict
+ * neither. */
 static enum status use_vocabulary(struct megatron_source *m, struct error *err)
 {
     struct checkpoint *c = m->c;
@@ -282,7 +284,7 @@ enum status megatron_describe(struct megatron_source *m, const struct megatron_e
         struct layout_options one = {0};
         c->layout = (struct layout){0};
         if (e->of_ranks) return OK;
-        checkpoint_note(c, "the layout that it was written in is not understood (%s)", why.text);
+        checkpoint_note(c, "cannot read the layout that it was written in (%s)", why.text);
         return layout_make(&c->layout, &c->arena, &one, &c->config, err);
     }
     return OK;

@@ -4,7 +4,7 @@
 
 #include "common/checked.h"
 #include "common/text.h"
-#include "convert/megatron/own_stack.h"
+#include "convert/megatron/native_stack.h"
 
 void evidence_add(struct megatron_evidence *e, const char *rest, bool of_expert, char half,
                   unsigned num_dims, const uint64_t *shape)
@@ -31,10 +31,10 @@ void evidence_add(struct megatron_evidence *e, const char *rest, bool of_expert,
 
 enum status evidence_add_keys(struct checkpoint *c, struct megatron_evidence *e, struct error *err)
 {
-    struct own_stack k;
-    for (size_t i = 0; i < c->catalog.num_own; i++) {
-        if (!own_is_parameter(&c->catalog.own[i])) continue;
-        TRY(own_stack_make(c, &c->catalog.own[i], &k, err));
+    struct native_stack k;
+    for (size_t i = 0; i < c->catalog.num_native; i++) {
+        if (!native_is_parameter(&c->catalog.native[i])) continue;
+        TRY(native_stack_make(c, &c->catalog.native[i], &k, err));
         uint64_t layers = k.key.stacked_layers ? k.layers : k.key.layer + 1;
         uint64_t experts = k.key.stacked_experts ? k.experts : k.key.expert + 1;
         if (k.key.in_layers) e->num_layers = max_u64(e->num_layers, layers);

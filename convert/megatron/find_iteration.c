@@ -15,13 +15,13 @@ enum { METADATA_CAP = 1 << 20, TRACKER_CAP = 4096 };
 static const char tracker_name[] = "latest_checkpointed_iteration.txt",
                   bridge_tracker_name[] = "latest_train_state.pt";
 
-static bool has(struct arena *a, const char *folder, const char *name)
+static bool has_entry(struct arena *a, const char *folder, const char *name)
 {
     return path_exists(path_join(a, folder, name));
 }
 
-/* Whether metadata.json describes a distributed checkpoint; other programs use this file name
- * too. */
+/* Whether metadata.json, which other programs have too, describes a distributed
+ * checkpoint. */
 static bool has_backend(struct arena *a, const char *folder, bool *of_torch_dist)
 {
     cJSON *tree;
@@ -34,13 +34,14 @@ static bool has_backend(struct arena *a, const char *folder, bool *of_torch_dist
     return has_one;
 }
 
-/* Whether the folder itself, not one below it, holds rank files or a distributed checkpoint. */
+/* Whether the folder itself holds rank files or a distributed checkpoint. */
 static bool is_iteration(struct arena *a, const char *folder)
 {
     struct name_list list;
     bool of_torch_dist;
     const bool is_named = fnmatch("iter_[0-9]*", path_base(a, folder), 0) == 0;
-    if ((is_named || has(a, folder, "metadata.json")) && has(a, folder, ".metadata")) return true;
+    if ((is_named || has_entry(a, folder, "metadata.json")) && has_entry(a, folder, ".metadata"))
+        return true;
     if (has_backend(a, folder, &of_torch_dist) && !of_torch_dist) return true;
     if (!path_is_folder(folder) || folder_list(folder, a, &list, NULL)) return false;
     for (size_t i = 0; i < list.count; i++)
@@ -56,7 +57,7 @@ bool iteration_is_below(const char *path)
     bool of_torch_dist;
     arena_init(&a);
     bool is = path_is_folder(path) &&
-              (has(&a, path, tracker_name) || has(&a, path, bridge_tracker_name) ||
+              (has_entry(&a, path, tracker_name) || has_entry(&a, path, bridge_tracker_name) ||
                has_backend(&a, path, &of_torch_dist) || is_iteration(&a, path));
     arena_release(&a);
     return is;
@@ -72,12 +73,12 @@ static struct iteration iteration_of_name(struct arena *a, const char *root, con
 
 /* ---- Megatron-Bridge's tracker: a dict of 0-dim tensors ---- */
 
-static enum status read_number(const struct stored *s, const struct stored_tensor *t,
-                               const char *path, int64_t *number, struct error *err)
+static enum status read_step_number(const struct stored *s, const struct stored_tensor *t,
+                                    const char *path, int64_t *number, struct error *err)
 {
     char bytes[8];
     if (t->num_dims || (t->dtype != DT_I64 && t->dtype != DT_I32))
-        return fail(err, ERR_CORRUPT, "%s: \"step\" is not a whole number", path);
+        return fail(err, ERR_CORRUPT, "%s: \"step\" is not an integer", path);
     struct stored_reader *r = stored_reader_create(s, 1);
     enum status st =
         stored_read(r, t->pieces->file, t->pieces->offset_bytes, bytes, dtype_bytes(t->dtype), err);
@@ -91,9 +92,9 @@ static enum status read_step_of(struct torch_file *t, struct stored *s, const ch
 {
     const struct value *v = value_get(t->root, "step");
     if (!v || v->kind != VALUE_TENSOR)
-        return fail(err, ERR_CORRUPT, "%s: no tensor \"step\"", path);
+        return fail(err, ERR_CORRUPT, "%s: missing tensor \"step\"", path);
     TRY(torch_add_tensor(t, s, "step", v, err));
-    return read_number(s, stored_find(s, "step"), path, step, err);
+    return read_step_number(s, stored_find(s, "step"), path, step, err);
 }
 
 static enum status read_bridge_step(const char *path, int64_t *step, struct error *err)
@@ -112,7 +113,7 @@ static enum status read_bridge_step(const char *path, int64_t *step, struct erro
 
 /* ---- Megatron-LM's tracker: a number, or the word release ---- */
 
-/* Sets *name to the folder that the tracker's text names. Modifies text. */
+/* Sets *name to the folder of the tracker's text. Modifies text. */
 static enum status parse_tracker(struct arena *a, char *text, const char *path, const char **name,
                                  struct error *err)
 {
@@ -150,11 +151,10 @@ static enum status choose_iteration(struct arena *a, const char *root,
         *name = arena_printf(a, "iter_%07llu", (unsigned long long)o->ckpt_step);
         return OK;
     }
-    if (has(a, root, tracker_name)) return read_tracker(a, root, name, err);
-    if (!has(a, root, bridge_tracker_name))
+    if (has_entry(a, root, tracker_name)) return read_tracker(a, root, name, err);
+    if (!has_entry(a, root, bridge_tracker_name))
         return fail(err, ERR_CORRUPT,
-                    "%s: there is metadata.json and no .metadata: the checkpoint is not complete",
-                    root);
+                    "%s: metadata.json without .metadata: the checkpoint is incomplete", root);
     TRY(read_bridge_step(path_join(a, root, bridge_tracker_name), &step, err));
     *name = arena_printf(a, "iter_%07lld", (long long)step);
     return OK;
@@ -170,13 +170,14 @@ enum status iteration_find(struct arena *a, const char *path, const struct sourc
             *out = iteration_of_name(a, path_parent(a, path), name);
         out->folder = path;
         if (o->has_ckpt_step && out->number != (int64_t)o->ckpt_step)
-            return fail(err, ERR_USAGE, "%s: --ckpt-step %" PRIu64 ": this is one iteration itself",
-                        path, o->ckpt_step);
+            return fail(err, ERR_USAGE,
+                        "%s: --ckpt-step %" PRIu64 ": the path is a single iteration", path,
+                        o->ckpt_step);
         return OK;
     }
     TRY(choose_iteration(a, path, o, &name, err));
     *out = iteration_of_name(a, path, name);
     if (path_is_folder(out->folder)) return OK;
-    return fail(err, ERR_IO, "%s: no folder %s, which %s names", path, name,
+    return fail(err, ERR_IO, "%s: missing folder %s, named by %s", path, name,
                 o->has_ckpt_step ? "--ckpt-step" : "the tracker file");
 }

@@ -1,4 +1,4 @@
-/* format_megatron.c - the rows of Megatron's formats. */
+/* format_megatron.c - rows of Megatron formats. */
 #include "common/count.h"
 #include "convert/format.h"
 

@@ -59,7 +59,7 @@ static const struct {
 
 static const struct {
     struct config_file file;
-    const char *fields; /* the member of megatron.json with its watched or inert fields */
+    const char *fields; /* megatron.json's member with its watched or inert fields */
 } files[] = {
     [MEGATRON_ARGS] = {{"args", "args", true}, "watched_args"},
     [MEGATRON_RUN_CONFIG] = {{"run_config.yaml", "run_config", false}, "inert_run_config"}};
@@ -67,7 +67,7 @@ enum { NUM_FILES = COUNT(files) };
 
 static const struct config_map *loaded[NUM_FILES][NUM_LISTS];
 
-/* Loads the embedded maps, once; a wrong row is a bug. */
+/* Loads the embedded maps once; a wrong row is a bug. */
 static void load_maps(void)
 {
     static struct arena a;
@@ -101,8 +101,7 @@ void model_config_from_megatron(enum megatron_file file, const cJSON *tree, stru
     model_config_join_biases(c);
 }
 
-/* A pipeline layout gives the layers of all stages, so the other fields about stages are
- * cleared. */
+/* Clears fields about stages if a pipeline layout gives all stages' layers. */
 static void keep_pipeline_layout(struct layout_options *o)
 {
     if (!o->pipeline_layout) return;
@@ -142,7 +141,8 @@ bool args_have_grouped_gemm(const struct value *args)
 
 /* ---- what is written ---- */
 
-/* Sets Megatron's fields about virtual stages: the layers of a chunk, or the number of chunks. */
+/* Sets Megatron's fields of virtual stages: layers per chunk, or number of
+ * chunks. */
 static void deal_layers(struct megatron_facts *out, const struct args_facts *f)
 {
     const struct layout *l = f->layout;
@@ -154,7 +154,7 @@ static void deal_layers(struct megatron_facts *out, const struct args_facts *f)
         out->layers_per_chunk = f->config->num_layers / l->pp / l->vpp;
 }
 
-/* dtype: a buffer for the text of params_dtype. */
+/* dtype: buffer for params_dtype's text. */
 static struct megatron_facts facts_of(const struct args_facts *f, char dtype[40])
 {
     const struct layout *l = f->layout;
@@ -190,7 +190,7 @@ static void write_facts(enum megatron_file file, enum list list, const struct ar
 
 /* ---- args ---- */
 
-/* Moves the items of a tree into a dict, and frees the tree. */
+/* Moves a tree's items into a dict, and frees the tree. */
 static void add_items(struct arena *a, struct value *d, cJSON *tree)
 {
     for (const cJSON *i = tree->child; i; i = i->next)
@@ -203,7 +203,7 @@ static void set_iteration(struct arena *a, struct value *d, const struct args_fa
     value_dict_set(a, d, "iteration", value_int(a, (int64_t)f->iteration));
 }
 
-/* Sets what args say about the training state beside them. */
+/* Sets args about the training state beside them. */
 static void set_training(struct arena *a, struct value *d, const struct args_facts *f)
 {
     static const char *const counts[] = {"consumed_train_samples", "skipped_train_samples",
@@ -251,8 +251,9 @@ bool value_holds_tensor(const struct value *v)
     return value_walk(v, "", stop_at_tensor, NULL, NULL) != OK;
 }
 
-/* Classes that Megatron-Core lets every release load in args (core/safe_globals.py): a file with
- * another one, of a newer release, could not be loaded at all by an older one. */
+/* Whether every release of Megatron-Core loads the class in args
+ * (core/safe_globals.py). A file with a newer class could not be loaded by
+ * older releases at all. */
 static bool is_known_class(const struct value_global *g)
 {
     static const char *const modules[] = {"torch",   "argparse", "types",
@@ -265,7 +266,7 @@ static bool is_known_class(const struct value_global *g)
     return false;
 }
 
-/* Whether a value has no class but those. depth: how far to look. */
+/* Whether a value has only such classes. depth: levels to look at. */
 static bool is_loadable(const struct value *v, unsigned depth)
 {
     if (!v) return true;
@@ -282,7 +283,8 @@ static bool is_loadable(const struct value *v, unsigned depth)
            is_loadable(v->object->state, depth - 1);
 }
 
-/* Copies the attributes that can be written and loaded; returns the names of the others. */
+/* Copies attributes that can be written and loaded; returns the others'
+ * names. */
 static const char *copy_attributes(struct arena *a, const struct value *args, struct value *d)
 {
     enum { DEPTH = 8 };

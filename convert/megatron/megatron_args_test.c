@@ -185,8 +185,8 @@ static const struct value *golden_args(size_t i)
     return path_is_folder(path) ? args_of_object(path) : args_of_file(path);
 }
 
-/* Sets the fields of a config from args that args lack, or express differently, to
- * config.json's. */
+/* Sets the fields of a config from args that args lack, or express differently,
+ * to config.json's. */
 static void forgive(struct model_config *c, const struct model_config *hf, const char *model)
 {
     c->vocab_size = hf->vocab_size; /* args have the padded one */
@@ -199,8 +199,8 @@ static void forgive(struct model_config *c, const struct model_config *hf, const
     c->moe_aux_loss_coeff = hf->moe_aux_loss_coeff;
     if (!hf->num_experts) c->moe_router_topk = c->moe_ffn_hidden_size = 0;
     if (strcmp(model, "gpt2") == 0) {
-        /* the maker of the file computed GELU by tanh; args without the fusion mean the exact gelu
-         */
+        /* the maker of the file computed GELU by tanh; args without the fusion
+         * mean the exact gelu */
         assert_string_equal(c->activation_func, "gelu");
         c->activation_func = "gelu_tanh";
         c->rotary_base = 0;
@@ -281,8 +281,8 @@ static bool deal(struct layout *l, const struct layout_options *o, const struct 
     return layout_make(l, &scratch, o, c, &err) == OK;
 }
 
-/* Compares a config that was written and read back, without fields that neither args nor
- * run_config.yaml hold. */
+/* Compares a config that was written and read back, without fields that neither
+ * args nor run_config.yaml hold. */
 static void check_back(const char *what, const struct model_config *c, struct model_config *back)
 {
     if (!c->num_experts) back->moe_router_topk = 0;
@@ -679,8 +679,8 @@ static void flags_are_those_of_python(void **state)
     check_said(MEGATRON_RUN_CONFIG, "{'rope_scaling':{'a':1}}", &c, "rope_scaling {\"a\":1}");
 }
 
-/* A row is tried on the struct that was read; a field that is only used in training may have any
- * type. */
+/* A row is tried on the struct that was read; a field that is only used in
+ * training may have any type. */
 static void values_of_another_type_are_unknown_where_they_count(void **state)
 {
     (void)state;
@@ -757,7 +757,8 @@ static void the_run_config_of_megatron_bridge_says_the_model(void **state)
     cJSON_Delete(tree);
 }
 
-/* The members of an object as lines, without the members that an update may change. */
+/* The members of an object as lines, without the members that an update may
+ * change. */
 static const char *rest_of(const cJSON *model)
 {
     struct strbuf out = {0};

@@ -1,5 +1,5 @@
-/* ferry convert from and to Megatron's formats: missing ranks and experts; facts from args and
- * run_config.yaml, and facts that these lack. */
+/* ferry convert from and to Megatron's formats: missing ranks and experts;
+ * facts from args and run_config.yaml, and facts that these lack. */
 #include "common/count.h"
 #include "convert/map/testing_models.h"
 
@@ -24,15 +24,14 @@ static void experts_of_ranks_that_are_not_there_are_missed(void **state)
     const char *hf = make("hf", MIXTRAL, NULL), *ckpt = in_scratch("ckpt");
     assert_ok(CONVERT(hf, ckpt, "--to=torch", "--ep=2"));
     drop(unit_of(ckpt), "mp_rank_00_001");
-    assert_fails(
-        CONVERT(ckpt, in_scratch("out")), ERR_CORRUPT,
-        "no folder of expert rank 1, expert tensor rank 0, pipeline rank 0: its experts are "
-        "missing; args say TP1 EP2");
+    assert_fails(CONVERT(ckpt, in_scratch("out")), ERR_CORRUPT,
+                 "missing folder of expert rank 1, expert tensor rank 0, pipeline rank 0 with its "
+                 "experts; args give TP1 EP2");
     assert_ok(
         CONVERT(hf, in_scratch("both"), "--to=torch", "--ep=2", "--tp=2", "--etp=1", "--pp=2"));
     drop(unit_of(in_scratch("both")), "mp_rank_01_001_001");
     assert_fails(CONVERT(in_scratch("both"), in_scratch("out")), ERR_CORRUPT,
-                 "no folder of tensor rank 1, pipeline rank 1");
+                 "missing folder of tensor rank 1, pipeline rank 1");
     assert_false(path_exists(in_scratch("out")));
 }
 
@@ -43,7 +42,7 @@ static void a_key_with_a_hole_is_not_written(void **state)
     assert_fails(CONVERT(hf, in_scratch("out"), "--allow-missing=*experts.3.w2.weight"),
                  ERR_UNSUPPORTED,
                  "decoder.layers.0.mlp.experts.experts.linear_fc2.weight [4, 8, 6]: the source has "
-                 "144 of its 192 elements: some of its layers or experts are missing");
+                 "144 of its 192 elements; some layers or experts are missing");
     assert_false(path_exists(in_scratch("out")));
     /* rank files hold each expert under a name of its own */
     assert_ok(CONVERT(hf, in_scratch("out"), "--allow-missing=*experts.3.w2.weight", "--to=torch"));
@@ -70,7 +69,8 @@ static void a_copy_of_the_embedding_must_be_one(void **state)
     assert_ok(
         CONVERT(b, in_scratch("two"), "--to=torch", "--pp=2", "--tp=2", "--torch-dtype=bfloat16"));
     assert_ok(CONVERT(in_scratch("one"), in_scratch("same"), "--to=hf"));
-    /* the last stage of another model, whose head is a copy of another embedding */
+    /* the last stage of another model, whose head is a copy of another
+     * embedding */
     one = path_join(&scratch, unit_of(in_scratch("one")), "mp_rank_00_001/model_optim_rng.pt");
     two = path_join(&scratch, unit_of(in_scratch("two")), "mp_rank_00_001/model_optim_rng.pt");
     assert_ok(path_remove(one, &err));
@@ -79,7 +79,7 @@ static void a_copy_of_the_embedding_must_be_one(void **state)
         CONVERT(in_scratch("one"), in_scratch("out"), "--to=hf"), ERR_UNSUPPORTED,
         "mp_rank_00_001/model.output_layer.weight and "
         "mp_rank_00_000/model.embedding.word_embeddings.weight differ at element 0, but its "
-        "args say that they are tied (untie_embeddings_and_output_weights)");
+        "args tie them (untie_embeddings_and_output_weights)");
 }
 
 static void norms_that_ranks_hold_otherwise_are_told(void **state)
@@ -96,8 +96,8 @@ static void norms_that_ranks_hold_otherwise_are_told(void **state)
     assert_ok(path_remove(one, &err));
     assert_ok(file_copy(two, one, false, &err));
     assert_ok(NOTED(in_scratch("one"), in_scratch("out"), "--to=hf"));
-    assert_said("note: 5 tensors that should be equal on all ranks differ; those of the "
-                "first rank are used: mp_rank_00/model.decoder.layers.0.");
+    assert_said("note: 5 tensors that should be equal on all ranks differ; using the "
+                "first rank's: mp_rank_00/model.decoder.layers.0.");
 }
 
 /* ---- what is said ---- */
@@ -131,10 +131,9 @@ static void tensors_of_another_shape_than_args_say_are_refused(void **state)
     assert_non_null(at);
     at[strlen("  ffn_hidden_size: ")] = '7';
     rewrite(unit_of(ckpt), "run_config.yaml", text);
-    assert_fails(
-        CONVERT(ckpt, in_scratch("out")), ERR_UNSUPPORTED,
-        "decoder.layers.mlp.linear_fc1.weight is [12, 8]; by its args or run_config.yaml it "
-        "should be [14, 8]");
+    assert_fails(CONVERT(ckpt, in_scratch("out")), ERR_UNSUPPORTED,
+                 "decoder.layers.mlp.linear_fc1.weight has shape [12, 8], but its args or "
+                 "run_config.yaml requires [14, 8]");
 }
 
 static void run_config_says_the_vocabulary_that_args_do_not(void **state)
@@ -144,12 +143,12 @@ static void run_config_says_the_vocabulary_that_args_do_not(void **state)
     assert_ok(CONVERT(hf, ckpt, "--tp=2"));
     drop(unit_of(ckpt), "ferry-hf");
     assert_fails(CONVERT(ckpt, in_scratch("out"), "--to=hf", "--true-vocab-size=10"), ERR_USAGE,
-                 "run_config.yaml the vocabulary has 11 entries");
+                 "run_config.yaml has 11 entries");
     assert_ok(CONVERT(ckpt, in_scratch("out"), "--to=hf"));
     check_same_weights(in_scratch("out"), hf);
     drop(unit_of(ckpt), "run_config.yaml");
     assert_fails(CONVERT(ckpt, in_scratch("o2"), "--to=hf"), ERR_UNSUPPORTED,
-                 "it does not say how large the vocabulary is without its padding (256 rows");
+                 "the size of the vocabulary without padding is unknown (256 rows");
 }
 
 /* Args from before expert tensor parallelism had a size of its own. */
@@ -201,7 +200,7 @@ static void exact_gelu_stays_exact(void **state)
         const char *ckpt = in_scratch(arena_printf(&scratch, "ckpt%d", i));
         const char *out = in_scratch(arena_printf(&scratch, "out%d", i));
         assert_ok(NOTED(hf, ckpt));
-        assert_null(strstr(said, "which is used"));
+        assert_null(strstr(said, "(used)"));
         drop(unit_of(ckpt), "ferry-hf");
         assert_ok(CONVERT(ckpt, out, "--to=hf"));
         assert_non_null(strstr(read_text(path_join(&scratch, out, "config.json")),
@@ -217,13 +216,12 @@ static void what_megatron_cannot_say_is_named_and_kept(void **state)
     static const struct {
         const char *members, *note;
     } cases[] = {
-        {GPT2 ",'scale_attn_weights':false", "softmax_scale is 1: Megatron computes with 0"},
+        {GPT2 ",'scale_attn_weights':false", "softmax_scale 1: Megatron computes with 0"},
         {GPT2 ",'scale_attn_by_inverse_layer_idx':true",
-         "softmax_scale_by_layer is true: Megatron computes with false"},
-        {GPT2 ",'activation_function':'relu'",
-         "activation_func is relu: Megatron computes with gelu"},
+         "softmax_scale_by_layer true: Megatron computes with false"},
+        {GPT2 ",'activation_function':'relu'", "activation_func relu: Megatron computes with gelu"},
         {LLAMA ",'rope_scaling':{'rope_type':'yarn','factor':4,'beta_fast':8}",
-         "rope_type is yarn: Megatron computes with default"},
+         "rope_type yarn: Megatron computes with default"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const char *hf = make(arena_printf(&scratch, "hf%zu", i), cases[i].members, NULL);
@@ -231,7 +229,7 @@ static void what_megatron_cannot_say_is_named_and_kept(void **state)
         const char *out = in_scratch(arena_printf(&scratch, "out%zu", i));
         assert_ok(NOTED(hf, ckpt));
         assert_said(
-            arena_printf(&scratch, "note: Megatron's arguments cannot say that %s", cases[i].note));
+            arena_printf(&scratch, "note: Megatron's arguments cannot express %s", cases[i].note));
         assert_ok(CONVERT(ckpt, out, "--to=hf"));
         check_same_file(path_join(&scratch, out, "config.json"),
                         path_join(&scratch, hf, "config.json"));
@@ -243,8 +241,8 @@ static void biases_that_megatron_has_no_place_for_stay_in_hugging_face(void **st
     (void)state;
     const char *hf = make("hf", LLAMA ",'attention_bias':true", NULL);
     assert_fails(CONVERT(hf, in_scratch("out")), ERR_UNSUPPORTED,
-                 "its attention has biases and its MLP has none: Megatron has biases on all linear "
-                 "layers, or on q, k and v alone");
+                 "its attention has biases but its MLP has none; Megatron has biases on all linear "
+                 "layers or on q, k and v only");
     assert_ok(CONVERT(hf, in_scratch("out"), "--to=hf"));
     check_same_weights(in_scratch("out"), hf);
 }
@@ -254,14 +252,14 @@ static void the_plan_says_the_flags_that_megatron_wants_beside_its_checkpoint(vo
     (void)state;
     const char *hf = make("hf", LLAMA ",'rms_norm_eps':2e-6", NULL), *ckpt = in_scratch("ckpt");
     assert_ok(NOTED(hf, in_scratch("o"), "--dry-run"));
-    assert_said("flags    --norm-epsilon 2e-06 (Megatron-LM's, beside --use-checkpoint-args)");
+    assert_said("flags    --norm-epsilon 2e-06 (for Megatron-LM, with --use-checkpoint-args)");
     const char *qwen = make("qwen",
                             QWEN2 ",'rms_norm_eps':1e-5,'use_sliding_window':true,"
                                   "'sliding_window':8,'max_window_layers':1",
                             NULL);
     assert_ok(NOTED(qwen, ckpt, "--iteration=5", "--dry-run"));
     assert_said("flags    --window-size 7,0 --window-attn-skip-freq [0,1] --no-load-optim "
-                "--no-load-rng (Megatron-LM's");
+                "--no-load-rng (for Megatron-LM");
     assert_ok(
         NOTED(make("plain", LLAMA ",'rms_norm_eps':1e-5", NULL), in_scratch("p"), "--dry-run"));
     assert_null(strstr(said, "flags"));

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DIGITS = 9 }; /* of a layer's or an expert's number */
+enum { MAX_DIGITS = 9 }; /* of a layer's or expert's number */
 
 /* Parses "12.rest": *number is 12, *text points behind the dot. */
-static bool take_number(const char **text, uint64_t *number)
+static bool parse_index(const char **text, uint64_t *number)
 {
     char *end;
     if (!isdigit((unsigned char)**text)) return false;
@@ -30,10 +30,10 @@ struct dist_key dist_key_parse(struct arena *a, const char *key)
     k.rest = key;
     if (!text_skip_prefix(&k.rest, "decoder.layers.")) return k;
     k.in_layers = true;
-    k.stacked_layers = !take_number(&k.rest, &k.layer);
+    k.stacked_layers = !parse_index(&k.rest, &k.layer);
     if (text_skip_prefix(&k.rest, "mlp.experts.experts.")) {
         k.of_expert = true;
-        k.stacked_experts = !take_number(&k.rest, &k.expert);
+        k.stacked_experts = !parse_index(&k.rest, &k.expert);
     }
     if (text_ends_with(k.rest, "_w") || text_ends_with(k.rest, "_v")) {
         k.half = k.rest[strlen(k.rest) - 1];
@@ -42,7 +42,7 @@ struct dist_key dist_key_parse(struct arena *a, const char *key)
     return k;
 }
 
-/* The name as a layer with a router spells it (moe), or as one without. */
+/* The spelling of a layer with a router (moe), or without. */
 static const char *beside_router(struct arena *a, const struct param_table *t, const char *rest,
                                  bool moe)
 {
@@ -79,7 +79,7 @@ static const char *behind_expert(const struct param *p)
 {
     const char *rest = p->rest;
     uint64_t expert;
-    (void)(text_skip_prefix(&rest, "mlp.experts.experts.") && take_number(&rest, &expert));
+    (void)(text_skip_prefix(&rest, "mlp.experts.experts.") && parse_index(&rest, &expert));
     return rest;
 }
 
@@ -120,7 +120,8 @@ const char *module_of(struct arena *a, const char *key)
 
 /* ---- in memory ---- */
 
-/* Experts: sequential (local_experts.E.REST), grouped (linear_fc1.weightE) or GroupedMLP's two. */
+/* Parses an expert's name: sequential (local_experts.E.REST), grouped
+ * (linear_fc1.weightE) or GroupedMLP's two. */
 static void parse_expert(struct arena *a, const char *rest, struct memory_name *m)
 {
     m->of_expert = true;
@@ -128,7 +129,7 @@ static void parse_expert(struct arena *a, const char *rest, struct memory_name *
     if (strcmp(rest, "weight1") == 0 || strcmp(rest, "weight2") == 0) {
         m->kind = rest[6] == '1' ? MEMORY_GROUPED_FC1 : MEMORY_GROUPED_FC2;
         m->rest = rest[6] == '1' ? "linear_fc1.weight" : "linear_fc2.weight";
-    } else if (text_skip_prefix(&m->rest, "local_experts.") && take_number(&m->rest, &m->expert)) {
+    } else if (text_skip_prefix(&m->rest, "local_experts.") && parse_index(&m->rest, &m->expert)) {
         m->kind = MEMORY_PARAM;
     } else {
         size_t n = strlen(rest), name = n;
@@ -140,7 +141,7 @@ static void parse_expert(struct arena *a, const char *rest, struct memory_name *
     }
 }
 
-/* Our name for a name that begins with one of the spellings; NULL if it begins with none. */
+/* Our name for a name that begins with a spelling; NULL: none. */
 static const char *respell(struct arena *a, const struct param_spelling *items, size_t count,
                            const char *name, const struct param_spelling **spelling)
 {
@@ -187,7 +188,7 @@ struct memory_name memory_name_parse(struct arena *a, const struct param_table *
         const char *rest = name;
         if (!text_skip_prefix(&rest, s->layers[i])) continue;
         if (i > 0) m.rest = rest;
-        if (!text_skip_prefix(&rest, "layers.") || !take_number(&rest, &m.layer)) break;
+        if (!text_skip_prefix(&rest, "layers.") || !parse_index(&rest, &m.layer)) break;
         m.in_layers = true;
         parse_in_layer(a, s, rest, &m);
         return m;

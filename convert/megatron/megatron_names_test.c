@@ -16,8 +16,8 @@ static int begin(void **state)
 #define L3 "decoder.layers.3."
 #define E7 "mlp.experts.experts.7."
 
-/* A key, the layer and expert of a member (those in the key, if it names them), and the logical
- * name of that member. */
+/* A key, the layer and expert of a member (those in the key, if it names them),
+ * and the logical name of that member. */
 static const struct {
     const char *key;
     uint64_t layer, expert;
@@ -35,7 +35,8 @@ static const struct {
     {"module.decoder.layers.3.mlp.linear_fc2.weight", 3, 0, false, L3 "mlp.linear_fc2.weight"},
     {"decoder.layers.self_attention.linear_qkv.layer_norm_weight", 3, 0, false,
      L3 "self_attention.linear_qkv.layer_norm_weight"},
-    /* the norm before the MLP, in both spellings, beside a router and without one */
+    /* the norm before the MLP, in both spellings, beside a router and without
+     * one */
     {"decoder.layers.pre_mlp_layernorm.weight", 3, 0, true, L3 "pre_mlp_layernorm.weight"},
     {"decoder.layers.mlp.linear_fc1.layer_norm_weight", 3, 0, true, L3 "pre_mlp_layernorm.weight"},
     {"decoder.layers.mlp.linear_fc1.layer_norm_bias", 3, 0, true, L3 "pre_mlp_layernorm.bias"},
@@ -93,8 +94,8 @@ static void numbers_that_none_can_be_are_no_numbers(void **state)
 
 /* ---- names in memory ---- */
 
-/* A legacy name, its kind, and its logical name: local layer 1 is layer 3, local expert 2 is expert
- * 7. */
+/* A legacy name, its kind, and its logical name: local layer 1 is layer 3,
+ * local expert 2 is expert 7. */
 static const struct {
     const char *name;
     enum memory_kind kind;
@@ -203,7 +204,8 @@ static const char *name_of_spec(const struct param_spec *r)
     return arena_printf(&scratch, L3 "%.*s7%s", (int)(expert - rest), rest, expert + 3);
 }
 
-/* Whether a spec is of a layer with experts, where the local spec uses one name for two norms. */
+/* Whether a spec is of a layer with experts, where the local spec uses one name
+ * for two norms. */
 static bool needs_moe(const struct param_spec *r)
 {
     return param_of_expert(r) || strstr(r->name, "router") || strstr(r->name, "pre_mlp_layernorm");
@@ -241,7 +243,8 @@ static void every_parameter_survives_the_names_in_memory(void **state)
         bool te = i % 2, grouped = i / 2 % 2;
         struct param p;
         const char *name = name_of_spec(r);
-        /* MLA's norm has the name that others' first norm has under the local spec */
+        /* MLA's norm has the name that others' first norm has under the local
+         * spec */
         if (strstr(name, ".input_layernorm.")) continue;
         assert_true(param_find(table, name, &p));
         struct memory_name m =

@@ -31,8 +31,8 @@ static bool has_args(const struct checkpoint *c)
 static uint64_t divisible_by(const struct target *t)
 {
     if (t->options.divisible_by) return t->options.divisible_by;
-    uint64_t own = t->source->config.make_vocab_size_divisible_by;
-    return own ? own : DEFAULT_DIVISIBLE_BY;
+    uint64_t of_config = t->source->config.make_vocab_size_divisible_by;
+    return of_config ? of_config : DEFAULT_DIVISIBLE_BY;
 }
 
 /* ---- padding of the vocabulary ---- */
@@ -61,7 +61,7 @@ static enum status add_clipped(void *context, const struct pair *p, struct error
     return OK;
 }
 
-/* The rows of padding that the source has of tensor x, or that were made with x; NULL: none. */
+/* Rows of padding of tensor x: made with x, else the source's; NULL: none. */
 static const struct tensor *padding_of(struct target *t, const struct tensor *x)
 {
     const char *name = arena_printf(&t->plan.arena, "%s.padding", x->name);
@@ -69,7 +69,8 @@ static const struct tensor *padding_of(struct target *t, const struct tensor *x)
     return made ? made : catalog_find(&t->source->catalog, name);
 }
 
-/* Makes the target's rows of padding: the source's as far as they fit, then zeros. */
+/* Makes the target's rows of padding: the source's as far as they fit, then
+ * zeros. */
 static enum status make_padding(struct target *t, const struct tensor *x, struct error *err)
 {
     struct catalog *made = &t->plan.made;
@@ -98,7 +99,8 @@ static enum status make_padding(struct target *t, const struct tensor *x, struct
     return OK;
 }
 
-/* Of a parameter and its states. A tensor is copied, since making one may move the others. */
+/* Pads a parameter and its states. Copies each tensor, since making one may
+ * move the others. */
 static enum status make_paddings(struct target *t, const struct tensor *x, struct error *err)
 {
     for (size_t i = 0; i < t->num_states; i++) {
@@ -117,8 +119,8 @@ static bool is_of_vocabulary(const struct checkpoint *c, const struct tensor *x)
     return is_parameter(x) && x->num_dims && param_find(c->params, x->name, &p) && p.spec->padded;
 }
 
-/* The rows of all tensors of the vocabulary: the vocabulary size, or all stored rows if that is not
- * known. */
+/* Sets the rows of the vocabulary's tensors: its size, or all stored rows if
+ * the size is unknown. */
 static enum status vocabulary_rows(const struct checkpoint *c, uint64_t *rows, struct error *err)
 {
     const struct tensor *first = NULL;
@@ -130,16 +132,16 @@ static enum status vocabulary_rows(const struct checkpoint *c, uint64_t *rows, s
         if (!x->shape[0]) return fail(err, ERR_UNSUPPORTED, "%s has no rows", x->name);
         if (x->shape[0] != first->shape[0])
             return fail(err, ERR_UNSUPPORTED,
-                        "%s has %" PRIu64 " rows, %s has %" PRIu64
-                        ": both should be the vocabulary; --true-vocab-size N says its size",
+                        "%s has %" PRIu64 " rows, but %s has %" PRIu64
+                        "; both hold the vocabulary: give its size, --true-vocab-size N",
                         first->name, first->shape[0], x->name, x->shape[0]);
         *rows = x->shape[0];
     }
     return OK;
 }
 
-/* Pads a known vocabulary as Megatron does; if its size is not known, keeps all stored rows and
- * rounds up. */
+/* Pads a known vocabulary as Megatron does; for an unknown size, keeps all
+ * stored rows and rounds up. */
 static enum status pad_vocabulary(struct target *t, struct error *err)
 {
     uint64_t rows, multiple;
@@ -156,29 +158,28 @@ static enum status pad_vocabulary(struct target *t, struct error *err)
     return OK;
 }
 
-/* Refuses or notes the features of the model that args have no words for. */
+/* Refuses or notes model features that args cannot express. */
 static enum status check_config(struct target *t, struct error *err)
 {
     const struct checkpoint *c = t->source;
     const char *flags = args_flags_beside(&c->config, &t->plan.arena);
-    bool trained = t->options.iteration || t->options.has_iteration; /* else it is a release */
+    bool trained = t->options.iteration || t->options.has_iteration; /* else a release */
     t->facts.flags = arena_printf(&t->plan.arena, "%s%s%s", flags,
                                   *flags && trained && !t->num_states ? " " : "",
                                   trained && !t->num_states ? "--no-load-optim --no-load-rng" : "");
     if (c->names_alone)
-        return fail(
-            err, ERR_UNSUPPORTED,
-            "%s: there is no config.json beside it, which says what model it is of and what "
-            "Megatron calls its parameters; --hf-config DIR gives one",
-            c->path);
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: missing config.json, needed for Megatron's names of its parameters; "
+                    "--hf-config DIR gives one",
+                    c->path);
     if (c->config_origin != CONFIG_OF_JSON) return OK;
     if (c->config.add_proj_bias != c->config.add_mlp_bias)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: its %s has biases and its %s has none: Megatron has biases on all linear "
-                    "layers, or on q, k and v alone",
+                    "%s: its %s has biases but its %s has none; Megatron has biases on all linear "
+                    "layers or on q, k and v only",
                     c->path, c->config.add_proj_bias ? "attention" : "MLP",
                     c->config.add_proj_bias ? "MLP" : "attention");
-    /* without unknown fields: the plan names these */
+    /* without unknown fields, which the plan names */
     const struct checkpoint json = {.config = c->config, .config_origin = CONFIG_OF_JSON};
     struct checkpoint args = {.config_origin = CONFIG_OF_ARGS};
     struct config_difference *d;
@@ -186,13 +187,13 @@ static enum status check_config(struct target *t, struct error *err)
     size_t n = config_differences(&json, &args, &t->plan.arena, &d);
     for (size_t i = 0; i < n; i++)
         notes_add(&t->notes, &t->plan.arena,
-                  "Megatron's arguments cannot say that %s is %s: Megatron computes with %s; "
-                  "the weights are exact, and ferry-hf/config.json keeps the value",
+                  "Megatron's arguments cannot express %s %s: Megatron computes with %s; the "
+                  "weights are exact, and ferry-hf/config.json keeps the value",
                   d[i].field, d[i].values[0], d[i].values[1]);
     return OK;
 }
 
-/* Notes stages without layers. A written pipeline layout shows them itself. */
+/* Notes stages without layers, unless a written pipeline layout shows them. */
 static void note_empty_stages(struct target *t)
 {
     const struct layout *l = &t->layout;
@@ -234,7 +235,7 @@ static enum status find_stage(const struct target *t, struct megatron_part *p, s
         p->chunk = s / l->pp;
         return OK;
     }
-    return fail(err, ERR_UNSUPPORTED, "%s: the layout has no stage for it", p->tensor->name);
+    return fail(err, ERR_UNSUPPORTED, "%s: no stage of the layout holds it", p->tensor->name);
 }
 
 typedef enum status part_visit(void *context, const struct megatron_part *p, struct error *err);
@@ -259,15 +260,15 @@ struct visiting {
     void *context;
 };
 
-static enum status visit_ranks(void *context, const struct own_output *own, struct error *err)
+static enum status visit_ranks(void *context, const struct native_output *native, struct error *err)
 {
     const struct visiting *v = context;
     const struct target *t = v->t;
-    const struct tensor *x = own->parts[0].logical;
-    struct megatron_part p = {.tensor = x, .num_dims = x->num_dims, .own = own};
-    p.whole = own->shape + own->num_dims - x->num_dims;
+    const struct tensor *x = native->parts[0].logical;
+    struct megatron_part p = {.tensor = x, .num_dims = x->num_dims, .native = native};
+    p.whole = native->shape + native->num_dims - x->num_dims;
     (void)param_find(t->source->params, x->name,
-                     &p.param); /* cannot fail: a tensor without a spec has no key */
+                     &p.param); /* cannot fail: without a spec there is no key */
     p.tp_size = p.param.spec->group == PARAM_ETP ? t->layout.etp : t->layout.tp;
     if (param_of_expert(p.param.spec))
         p.ep_rank = p.param.expert / (t->source->config.num_experts / t->layout.ep);
@@ -281,7 +282,8 @@ struct placed {
     bool known;
 };
 
-/* Sorts as the target's models register parameters; tensors without a row come last. */
+/* Sorts in the target's order of registration; tensors without a row come
+ * last. */
 static int by_registration(const void *a, const void *b, void *target)
 {
     const struct placed *x = a, *y = b;
@@ -359,12 +361,12 @@ static struct args_facts facts_of(const struct target *t)
         .has_optimizer = t->num_states > 0,
         .is_distributed = training_target_is_distributed(t),
         .is_model_space = t->options.optim_format == OPTIM_fully_sharded_model_space,
-        .has_rng =
-            t->fates[TRAINING_RNG].fate == FATE_CARRIED || t->fates[TRAINING_RNG].fate == FATE_MADE,
+        .has_rng = t->outcomes[TRAINING_RNG].outcome == OUTCOME_COPIED ||
+                   t->outcomes[TRAINING_RNG].outcome == OUTCOME_MADE,
     };
 }
 
-/* Keys of the common state that are made, or not carried. */
+/* Whether a key of the common state is made, or not copied. */
 static bool is_made(const struct target *t, const char *key)
 {
     static const char *const made[] = {
@@ -378,7 +380,7 @@ static bool is_made(const struct target *t, const char *key)
     return false;
 }
 
-/* Copies what else the source's common state has. */
+/* Copies the rest of the source's common state. */
 static void copy_common(struct target *t, struct value *to)
 {
     const struct value *from = t->source->training.common;
@@ -387,14 +389,14 @@ static void copy_common(struct target *t, struct value *to)
         struct value *v = from->items[2 * i + 1];
         if (!key || is_made(t, key)) continue;
         if (value_holds_tensor(v))
-            notes_add(&t->notes, &t->plan.arena, "common state: %s holds tensors and is left out",
-                      key);
+            notes_add(&t->notes, &t->plan.arena,
+                      "common state: %s is left out, since it holds tensors", key);
         else
             value_dict_set(&t->plan.arena, to, key, v);
     }
 }
 
-/* The source's, brought up to date, or new ones. */
+/* The source's args, updated, or new args. */
 static struct value *begin_args(struct target *t, const struct args_facts *facts)
 {
     struct arena *a = &t->plan.arena;
@@ -404,8 +406,8 @@ static struct value *begin_args(struct target *t, const struct args_facts *facts
     struct value *updated = args_update(a, args, facts, &left_out);
     if (left_out)
         notes_add(&t->notes, a,
-                  "args: left out, since they hold tensors or classes that not every release of "
-                  "Megatron-Core can load: %s",
+                  "args: left out, since they hold tensors or classes that some releases of "
+                  "Megatron-Core cannot load: %s",
                   left_out);
     return updated;
 }
@@ -443,9 +445,9 @@ struct value *megatron_common_state(struct target *t, bool per_layer, struct ten
 
 /* ---- small files ---- */
 
-/* Megatron-Bridge's train_state: a dict of 0-dim tensors. All eight keys must be there
- * (training/state.py:TrainState.load_state_dict). Bridge writes int32; a number that int32 does not
- * hold is int64. */
+/* Makes Megatron-Bridge's train_state: a dict of 0-dim tensors with all eight
+ * keys (training/state.py:TrainState.load_state_dict). Bridge writes int32;
+ * larger numbers become int64. */
 static enum status make_train_state(struct target *t, struct strbuf *out, struct error *err)
 {
     static const char *const ints[] = {"step", "consumed_train_samples", "skipped_train_samples",
@@ -491,15 +493,15 @@ static enum status make_train_state(struct target *t, struct strbuf *out, struct
     return st;
 }
 
-/* The source's train_state.pt if it has one and the iteration is the same; else one made from its
- * args. */
+/* The source's train_state.pt if it has one of the same iteration; else a new
+ * one from its args. */
 static enum status train_state_bytes(struct target *t, struct strbuf *out, struct error *err)
 {
     struct arena *a = &t->plan.arena;
-    const char *own = path_join(a, t->source->folder, "train_state.pt");
-    if (t->options.has_iteration || !has_args(t->source) || !path_exists(own))
+    const char *kept = path_join(a, t->source->folder, "train_state.pt");
+    if (t->options.has_iteration || !has_args(t->source) || !path_exists(kept))
         return make_train_state(t, out, err);
-    return file_read_all(own, CONFIG_FILE_CAP, out, err);
+    return file_read_all(kept, CONFIG_FILE_CAP, out, err);
 }
 
 static enum status write_run_config(struct target *t, const char *path, struct error *err)
@@ -507,10 +509,10 @@ static enum status write_run_config(struct target *t, const char *path, struct e
     struct args_facts facts = facts_of(t);
     struct strbuf text = {0};
     struct arena *a = &t->plan.arena;
-    const char *own = path_join(a, t->source->folder, "run_config.yaml");
+    const char *kept = path_join(a, t->source->folder, "run_config.yaml");
     cJSON *tree;
-    if (has_args(t->source) && path_exists(own)) {
-        TRY(yaml_read_file(own, CONFIG_FILE_CAP, &tree, err));
+    if (has_args(t->source) && path_exists(kept)) {
+        TRY(yaml_read_file(kept, CONFIG_FILE_CAP, &tree, err));
         run_config_update(tree, &facts);
     } else {
         tree = run_config_make(&facts);
@@ -522,7 +524,7 @@ static enum status write_run_config(struct target *t, const char *path, struct e
     return st;
 }
 
-/* Writes config.json and its companions; after a cast, config.json gets the new dtype. */
+/* Writes config.json and its companions; after a cast, with the new dtype. */
 static enum status write_hf_folder(struct target *t, const char *folder, struct error *err)
 {
     struct arena *a = &t->plan.arena;
@@ -549,8 +551,9 @@ enum status megatron_small_files(struct target *t, const char *folder, struct er
     return write_hf_folder(t, path_join(a, folder, MEGATRON_HF_FOLDER), err);
 }
 
-/* Weights without training are a "release": then Megatron-LM, in any version, asks for nothing
- * else. Megatron-Bridge reads the number in its own tracker. */
+/* Whether to write a "release", as weights without training are: then any
+ * version of Megatron-LM asks for nothing else. Megatron-Bridge reads the
+ * number in its tracker. */
 static bool is_release(const struct target *t)
 {
     return t->options.iteration == 0 && !t->options.has_iteration && !t->num_states;

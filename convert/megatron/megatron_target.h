@@ -1,4 +1,4 @@
-/* megatron_target.h - functions that the writers of Megatron's two formats share. */
+/* megatron_target.h - shared by the writers of Megatron's two formats. */
 #ifndef FERRY_CONVERT_MEGATRON_MEGATRON_TARGET_H
 #define FERRY_CONVERT_MEGATRON_MEGATRON_TARGET_H
 
@@ -7,53 +7,53 @@
 #include "convert/naming.h"
 #include "formats/value.h"
 
-/* Sets t->layout, t->unit and the padding of the vocabulary. Call it first. */
+/* Sets t->layout, t->unit and the vocabulary's padding. Call it first. */
 MUST_CHECK enum status megatron_begin(struct target *t, struct error *err);
 
-/* One part of a parameter that one model-parallel rank holds. */
+/* A model parallel rank's part of a parameter. */
 struct megatron_part {
     const struct tensor *tensor; /* in the source's catalog, without padding */
     struct param param;
-    uint64_t pp_rank, chunk; /* of its stage */
-    uint64_t tp_rank,
-        tp_size;      /* in the group that splits it (for experts: expert tensor parallel) */
-    uint64_t ep_rank; /* experts only */
+    uint64_t pp_rank, chunk;   /* of its stage */
+    uint64_t tp_rank, tp_size; /* in its group (experts: expert tensor parallel) */
+    uint64_t ep_rank;          /* experts only */
     unsigned num_dims;
-    const uint64_t *whole;           /* shape of the parameter, padded */
-    const struct param_parts *parts; /* pairs (whole, rank's own); valid during the visit */
-    const struct own_output *own;    /* its part of the key; valid during the visit */
+    const uint64_t *whole;              /* padded shape of the parameter */
+    const struct param_parts *parts;    /* pairs (whole, of the rank); valid during the visit */
+    const struct native_output *native; /* its part of the key; valid during the visit */
 };
 
-/* The parameters to write, in the order of the model, not of the source, so that the same model
- * gives the same files. In the plan's arena. */
+/* Parameters to write, in the model's order rather than the source's, so that a
+ * model always gives the same files. In the plan's arena. */
 const struct tensor **megatron_parameters(struct target *t, size_t *count);
-/* The rows of padding after the rows of tensor x; NULL: none. */
+/* Rows of padding after tensor x; NULL: none. */
 const struct tensor *megatron_padding_of(struct target *t, const struct tensor *x);
 
-/* Calls visit for every part of each parameter, parameter by parameter. Replicated parameters have
- * one part, of tp_rank 0. stacks: STACK_*, the axes along which keys are stacked
- * (convert/naming.h). */
+/* Calls visit for every part, parameter by parameter. Replicated parameters
+ * have one part, of tp_rank 0. stacks: STACK_*, axes along which keys are
+ * stacked (convert/naming.h). */
 MUST_CHECK enum status megatron_each_part(struct target *t, unsigned stacks,
                                           enum status (*visit)(void *context,
                                                                const struct megatron_part *p,
                                                                struct error *err),
                                           void *context, struct error *err);
 
-/* The common state to write: the source's if it is Megatron's, with args of the new layout and the
- * training state of the target. In the plan's arena, as the bytes of its tensors in *data.
- * per_layer: each layer has its own keys. */
+/* The common state to write: the source's if it is Megatron's, with args of the
+ * new layout and the target's training state. In the plan's arena, like its
+ * tensors' bytes in *data. per_layer: each layer has separate keys. */
 struct value *megatron_common_state(struct target *t, bool per_layer, struct tensor_data *data);
 
-/* Writes train_state.pt, run_config.yaml, and ferry-hf/ with config.json and its companions. */
+/* Writes train_state.pt, run_config.yaml, and ferry-hf/ with config.json and
+ * companions. */
 MUST_CHECK enum status megatron_small_files(struct target *t, const char *folder,
                                             struct error *err);
-/* The text of the root's tracker: "10", "release". */
+/* The root tracker's text: "10", "release". */
 const char *megatron_tracker(const struct target *t, struct arena *a);
 MUST_CHECK enum status megatron_root_files(struct target *t, struct root_file **files,
                                            size_t *num_files, struct error *err);
 
-/* The rank within its stage that writes a part: dense parameters by tp_rank, experts by tp_rank and
- * ep_rank. */
+/* The rank in its stage that writes a part: dense parameters by tp_rank,
+ * experts by tp_rank and ep_rank. */
 uint64_t megatron_stage_rank(const struct layout *l, const struct megatron_part *p);
 
 #endif

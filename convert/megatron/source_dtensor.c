@@ -1,17 +1,21 @@
-/* source_dtensor.c - reads the checkpoints of Megatron-FSDP (--ckpt-format fsdp_dtensor): a DCP
- * folder of the nested state dict of one rank, whose tensors are whole. Also those of --ckpt-format
- * torch_dcp.
+/* source_dtensor.c - reads Megatron-FSDP's checkpoints (--ckpt-format
+ * fsdp_dtensor, also torch_dcp): a DCP folder of one rank's nested state dict
+ * with whole tensors.
  *
- *   model.NAME                     a parameter, by its name in memory (megatron_names.h) with the
- * numbers of layer and expert in the whole model; halves of a gated fc1: NAME_w, NAME_v
- *   optimizer.state.module.NAME.STATE      a state of it
- *   optimizer.param_to_group_meta.NAME.KEY a setting of its group
- *   args, iteration, checkpoint_version, opt_param_scheduler.KEY, rng_state, ...  the common state
+ *   model.NAME                       a parameter, by its name in memory
+ *       (megatron_names.h) with the model's numbers of layer and expert; halves
+ *       of a gated fc1: NAME_w, NAME_v
+ *   optimizer.state.module.NAME.STATE         its state
+ *   optimizer.param_to_group_meta.NAME.KEY    a setting of its group
+ *   args, iteration, checkpoint_version, opt_param_scheduler.KEY, rng_state, ...
+ *                                    the common state
  *
- * Names are paths in the nested dict. Source: megatron/training/checkpointing.py
- * (generate_state_dict, preprocess_fsdp_dtensor_state_dict),
- * megatron/core/transformer/fsdp_dtensor_checkpoint.py (handle_swiglu_in_state_dict,
- * handle_experts_in_state_dict), megatron/core/optimizer/distrib_optimizer.py
+ * Names are paths in the nested dict. Source:
+ * megatron/training/checkpointing.py (generate_state_dict,
+ * preprocess_fsdp_dtensor_state_dict),
+ * megatron/core/transformer/fsdp_dtensor_checkpoint.py
+ * (handle_swiglu_in_state_dict, handle_experts_in_state_dict),
+ * megatron/core/optimizer/distrib_optimizer.py
  * (sharded_param_state_fsdp_dtensor). */
 #include <string.h>
 
@@ -27,15 +31,15 @@
 
 static const char separator = '\x1f';
 
-/* The rest of a path below a key; NULL: it is not below it. */
-static const char *below(const char *path, const char *key)
+/* The rest of a path below a key; NULL: not below it. */
+static const char *path_below(const char *path, const char *key)
 {
     const size_t n = strlen(key);
     return path && strncmp(path, key, n) == 0 && path[n] == separator ? path + n + 1 : NULL;
 }
 
-/* A name without the wrappers of its module. */
-static const char *unwrapped(const char *name)
+/* A name without its wrapper modules. */
+static const char *name_without_modules(const char *name)
 {
     while (text_starts_with(name, "module."))
         name += strlen("module.");
@@ -51,7 +55,7 @@ struct reading {
 };
 
 /* A parsed name in memory. half: 'w', 'v' of a gated fc1, else 0. */
-static struct memory_name parse_name(struct checkpoint *c, const char *name, char *half)
+static struct memory_name parse_memory_name(struct checkpoint *c, const char *name, char *half)
 {
     const size_t n = strlen(name);
     const bool is_half = n > 2 && name[n - 2] == '_' && (name[n - 1] == 'w' || name[n - 1] == 'v');
@@ -60,7 +64,8 @@ static struct memory_name parse_name(struct checkpoint *c, const char *name, cha
                              is_half ? arena_text(&c->arena, name, n - 2) : name);
 }
 
-/* Routers tell which layers have experts, and with it what the norm before an MLP is called. */
+/* Finds layers with experts by their routers, which also fixes the name of the
+ * norm before an MLP. */
 static void find_routers(struct reading *r)
 {
     struct checkpoint *c = r->m->c;
@@ -68,9 +73,9 @@ static void find_routers(struct reading *r)
     char half;
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < s->num_tensors; i++) {
-            const char *name = below(s->tensors[i].nested_path, "model");
+            const char *name = path_below(s->tensors[i].nested_path, "model");
             if (!name) continue;
-            const struct memory_name m = parse_name(c, unwrapped(name), &half);
+            const struct memory_name m = parse_memory_name(c, name_without_modules(name), &half);
             const bool is_router = m.in_layers && strcmp(m.rest, "mlp.router.weight") == 0;
             if (!is_router || m.layer >= s->num_tensors) continue;
             if (pass)
@@ -82,16 +87,17 @@ static void find_routers(struct reading *r)
     }
 }
 
-/* Adds a parameter, or its state, as an own tensor under the key that torch_dist has for it. */
-static enum status add_tensor(struct reading *r, const struct stored_tensor *s, const char *name,
-                              const char *state, struct error *err)
+/* Adds a parameter, or its state, as a native tensor under its torch_dist
+ * key. */
+static enum status add_dtensor(struct reading *r, const struct stored_tensor *s, const char *name,
+                               const char *state, struct error *err)
 {
     struct checkpoint *c = r->m->c;
     char half;
-    const struct memory_name m = parse_name(c, unwrapped(name), &half);
+    const struct memory_name m = parse_memory_name(c, name_without_modules(name), &half);
     if (m.kind == MEMORY_SKIP) return OK;
     if (m.kind != MEMORY_PARAM && state) {
-        states_unread(c, "%s is of no parameter that is known", s->name);
+        states_unread(c, "%s belongs to no known parameter", s->name);
         return OK;
     }
     if (m.kind != MEMORY_PARAM) {
@@ -101,28 +107,28 @@ static enum status add_tensor(struct reading *r, const struct stored_tensor *s, 
     const bool moe = m.in_layers && m.layer < r->num_moe && r->moe[m.layer];
     const char *key = memory_name_logical(&c->arena, c->params, &m, m.layer, m.expert, moe);
     if (half) key = arena_printf(&c->arena, "%s_%c", key, half);
-    return catalog_own_stored(&c->catalog, key, state, s, err);
+    return catalog_native_stored(&c->catalog, key, state, s, err);
 }
 
 static enum status add_parameters(struct reading *r, struct error *err)
 {
     const struct stored *s = &r->m->c->catalog.stored;
     for (size_t i = 0; i < s->num_tensors; i++) {
-        const char *name = below(s->tensors[i].nested_path, "model");
-        if (name) TRY(add_tensor(r, &s->tensors[i], name, NULL, err));
+        const char *name = path_below(s->tensors[i].nested_path, "model");
+        if (name) TRY(add_dtensor(r, &s->tensors[i], name, NULL, err));
     }
     return OK;
 }
 
-/* Adds what lies at optimizer.state.NAME.STATE. Numbers, as the step of each parameter, are no
- * states. */
-static enum status add_states(struct reading *r, struct error *err)
+/* Adds tensors at optimizer.state.NAME.STATE, except numbers, as each
+ * parameter's step. */
+static enum status add_dtensor_states(struct reading *r, struct error *err)
 {
     struct checkpoint *c = r->m->c;
     struct optimizer_info *o = &c->training.optimizer;
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++) {
         const struct stored_tensor *s = &c->catalog.stored.tensors[i];
-        const char *path = below(below(s->nested_path, "optimizer"), "state");
+        const char *path = path_below(path_below(s->nested_path, "optimizer"), "state");
         const char *end = path ? strchr(path, separator) : NULL;
         if (!end || !s->num_dims) continue;
         o->present = true;
@@ -130,9 +136,9 @@ static enum status add_states(struct reading *r, struct error *err)
         const char *state = end + 1, *name = arena_text(&c->arena, path, (size_t)(end - path));
         if (strcmp(state, "master_param") == 0) state = master_state;
         if (!state_is_valid(state))
-            states_unread(c, "%s is no state of a parameter", s->name);
+            states_unread(c, "%s is not a parameter's state", s->name);
         else
-            TRY(add_tensor(r, s, name, state, err));
+            TRY(add_dtensor(r, s, name, state, err));
     }
     if (o->present) o->kind = "distributed, fsdp_dtensor";
     return OK;
@@ -157,16 +163,16 @@ static void put_at(struct arena *a, struct value *dict, const char *path, struct
     value_dict_set(a, dict, path, v);
 }
 
-static bool is_wanted(const char *path)
+static bool is_common_path(const char *path)
 {
     static const char *const not_common[] = {"model", "rng_state", "rerun_state_machine"};
     for (size_t i = 0; i < sizeof not_common / sizeof *not_common; i++)
-        if (below(path, not_common[i]) || strcmp(path, not_common[i]) == 0) return false;
-    return !below(below(path, "optimizer"), "state");
+        if (path_below(path, not_common[i]) || strcmp(path, not_common[i]) == 0) return false;
+    return !path_below(path_below(path, "optimizer"), "state");
 }
 
-/* The settings of each parameter's group become a list of groups, as other formats have it; equal
- * ones are one group. */
+/* Makes a list of groups, as in other formats, of the settings of each
+ * parameter's group; equal ones are one group. */
 static void list_groups(struct arena *a, struct value *common)
 {
     const struct value *metas = value_get(value_get(common, "optimizer"), "param_to_group_meta");
@@ -188,13 +194,13 @@ static enum status read_common(struct reading *r, struct error *err)
     for (size_t i = 0; i < s->num_objects; i++) {
         const char *path = s->objects[i].nested_path;
         c->training.run.has_rng |= path && text_starts_with(path, "rng_state");
-        if (!path || !is_wanted(path)) continue;
+        if (!path || !is_common_path(path)) continue;
         TRY(dcp_read_object(s, &s->objects[i], &c->arena, &v, err));
         put_at(&c->arena, common, path, v);
     }
     list_groups(&c->arena, common);
     c->training.common = common;
-    if (!value_get(common, "args")) checkpoint_note(c, "%s: no args among its objects", c->folder);
+    if (!value_get(common, "args")) checkpoint_note(c, "%s: its objects lack args", c->folder);
     return OK;
 }
 
@@ -215,11 +221,12 @@ static void read_training(struct checkpoint *c)
 static enum status check_paths(const struct checkpoint *c, struct error *err)
 {
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
-        if (below(c->catalog.stored.tensors[i].nested_path, "model")) return OK;
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: a checkpoint of torch.distributed.checkpoint without metadata.json, in which "
-                "no tensor lies below `model`: neither torch_dist nor fsdp_dtensor",
-                c->folder);
+        if (path_below(c->catalog.stored.tensors[i].nested_path, "model")) return OK;
+    return fail(
+        err, ERR_UNSUPPORTED,
+        "%s: this DCP checkpoint is neither torch_dist (no metadata.json) nor fsdp_dtensor (no "
+        "tensor below `model`)",
+        c->folder);
 }
 
 static enum status read_dtensor(struct megatron_source *m, struct error *err)
@@ -233,7 +240,7 @@ static enum status read_dtensor(struct megatron_source *m, struct error *err)
     TRY(add_parameters(&r, err));
     TRY(evidence_add_keys(m->c, &evidence, err));
     TRY(megatron_describe(m, &evidence, err));
-    TRY(add_states(&r, err));
+    TRY(add_dtensor_states(&r, err));
     read_training(m->c);
     TRY(megatron_import(m, err));
     return megatron_import_states(m, err);

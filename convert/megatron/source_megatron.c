@@ -1,4 +1,4 @@
-/* source_megatron.c - shared by the readers of Megatron's formats: finds the iteration, calls
+/* source_megatron.c - shared by Megatron's readers: finds the iteration, calls
  * the reader, lists missing parameters. */
 #include "convert/megatron/megatron_source.h"
 
@@ -15,8 +15,8 @@
 
 /* ---- missing parameters ---- */
 
-/* Names of a layer's tensors behind the layer's number: [1] of layers with experts, [0] of others.
- * {e} stands for the expert's number. */
+/* Names of a layer's tensors after its number: [1] of layers with experts, [0]
+ * of others. {e} stands for the expert's number. */
 struct layer_names {
     struct map rests[2];
 };
@@ -47,7 +47,7 @@ static void collect_rests(struct checkpoint *c, struct layer_names *names)
     }
 }
 
-/* Lists the tensor `rest` of a layer as missing if it is not there; if it is an expert's, for all
+/* Lists a layer's tensor `rest` as missing if it is; an expert's, for all
  * experts. */
 static enum status add_missing(struct checkpoint *c, uint64_t layer, const char *rest,
                                struct error *err)
@@ -75,33 +75,32 @@ static enum status compare_layers(struct checkpoint *c, const struct layer_names
     return OK;
 }
 
-/* Checks that a parameter of the model map is there, with the shape that the config gives. */
+/* Checks that a parameter of the model map exists with the config's shape. */
 static enum status check_mapped(void *context, const struct mapped_tensor *t, struct error *err)
 {
     struct checkpoint *c = context;
-    const struct tensor *own = catalog_find(&c->catalog, t->name);
-    if (!own) return gaps_add_missing(&c->gaps, &c->arena, t->name, err);
-    if (own->num_dims == t->num_dims &&
-        memcmp(own->shape, t->shape, own->num_dims * sizeof *own->shape) == 0)
+    const struct tensor *found = catalog_find(&c->catalog, t->name);
+    if (!found) return gaps_add_missing(&c->gaps, &c->arena, t->name, err);
+    if (found->num_dims == t->num_dims &&
+        memcmp(found->shape, t->shape, found->num_dims * sizeof *found->shape) == 0)
         return OK;
     c->contradicts = true;
-    return fail(err, ERR_UNSUPPORTED, "%s: %s is %s; by its %s it should be %s", c->folder,
-                own->stored_name ? own->stored_name : own->name,
-                shape_text(&c->arena, own->num_dims, own->shape),
+    return fail(err, ERR_UNSUPPORTED, "%s: %s has shape %s, but its %s requires %s", c->folder,
+                found->stored_name ? found->stored_name : found->name,
+                shape_text(&c->arena, found->num_dims, found->shape),
                 c->config_origin == CONFIG_OF_JSON ? "config.json" : "args or run_config.yaml",
                 shape_text(&c->arena, t->num_dims, t->shape));
 }
 
-/* Lists missing parameters as gaps. For a known family, its model map names all parameters, and
- * their shapes must match (ERR_UNSUPPORTED); without a family, a layer must have each parameter
- * that another layer of its kind has. */
+/* Lists missing parameters as gaps. A known family's model map names all
+ * parameters, and shapes must match (ERR_UNSUPPORTED); without a family, a
+ * layer must have each parameter of another layer of its kind. */
 static enum status find_missing(struct megatron_source *m, struct error *err)
 {
     struct checkpoint *c = m->c;
     const struct model_map *map = c->family ? model_map_of_family(m->maps, c->family) : NULL;
     struct model_config config = c->config;
-    if (!config.vocab_size)
-        config.vocab_size = config.padded_vocab_size; /* then all rows are kept */
+    if (!config.vocab_size) config.vocab_size = config.padded_vocab_size; /* keeps all rows */
     if (map && config.vocab_size) return model_map_expand(map, &config, NULL, check_mapped, c, err);
     struct layer_names names = {0};
     collect_rests(c, &names);

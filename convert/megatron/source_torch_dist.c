@@ -1,5 +1,6 @@
-/* source_torch_dist.c - reads Megatron-Core's distributed checkpoint: a DCP folder. Its keys are
- * names of parameters and of their optimizer state; everything else is in objects. */
+/* source_torch_dist.c - reads Megatron-Core's distributed checkpoint: a DCP
+ * folder with keys of parameters and their optimizer states; the rest is in
+ * objects. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -25,22 +26,22 @@ static enum status check_backend(struct megatron_source *m, struct error *err)
     (void)json_as_u64(json_get(tree, "sharded_backend_version"), &version);
     enum status st = OK;
     if (!backend)
-        st = fail(err, ERR_CORRUPT, "%s: sharded_backend is missing, or not a string", path);
+        st = fail(err, ERR_CORRUPT, "%s: sharded_backend is missing or not a string", path);
     else if (strcmp(backend, "zarr") == 0)
         st = fail(err, ERR_UNSUPPORTED,
-                  "%s: this is a Zarr checkpoint, which NeMo 1 and older releases of Megatron-Core "
-                  "write: let one of these load it and save it with --ckpt-format torch_dist",
+                  "%s: this is a Zarr checkpoint of NeMo 1 or an older Megatron-Core: load it "
+                  "there and save it with --ckpt-format torch_dist",
                   m->c->folder);
     else if (strcmp(backend, "torch_dist") || version != 1)
         st = fail(err, ERR_UNSUPPORTED,
-                  "%s: backend %s version %" PRIu64 "; torch_dist version 1 is known", path,
-                  backend, version);
+                  "%s: backend %s version %" PRIu64 "; only torch_dist version 1 is supported",
+                  path, backend, version);
     cJSON_Delete(tree);
     return st;
 }
 
-/* Reads the common state: common.pt, else the object of newer releases, a list whose element 0 it
- * is. */
+/* Reads the common state: common.pt, else element 0 of newer releases' object,
+ * a list. */
 static enum status read_common(struct megatron_source *m, struct error *err)
 {
     struct checkpoint *c = m->c;
@@ -66,7 +67,8 @@ static enum status read_common(struct megatron_source *m, struct error *err)
 
 /* ---- the optimizer ---- */
 
-/* How the optimizer's state is kept, for people: as the common state says, else as keys show. */
+/* The optimizer state's format for people, by the common state, else by
+ * keys. */
 static const char *optimizer_kind(struct checkpoint *c, bool flat, bool objects)
 {
     const struct value *content = value_get(c->training.common, "content_metadata");
@@ -96,8 +98,8 @@ static void note_optimizer(struct checkpoint *c)
     if (o->present) o->kind = optimizer_kind(c, flat || objects, objects);
 }
 
-/* Whether an object is of this kind: "[chained_K.]optimizer.distributed.dp_group_idx_N.KIND/shard".
- */
+/* Whether an object is of this kind:
+ * "[chained_K.]optimizer.distributed.dp_group_idx_N.KIND/shard". */
 static bool is_object(const struct stored_object *o, const char *kind)
 {
     const char *slash = strrchr(o->name, '/'), *dot = slash;
@@ -107,7 +109,8 @@ static bool is_object(const struct stored_object *o, const char *kind)
            strncmp(dot + 1, kind, strlen(kind)) == 0;
 }
 
-/* Reads the groups, or the loss scale, that each cell of ranks has as an object: a list of it. */
+/* Reads groups, or the loss scale, of each cell of ranks from its object, a
+ * list. */
 static enum status read_cells(struct training_source *training, const char *kind, struct error *err)
 {
     struct stored *s = &training->c->catalog.stored;
@@ -149,7 +152,7 @@ static enum status read_training(struct megatron_source *m, struct error *err)
     return st;
 }
 
-/* Adds the states, in whatever form keys have them. */
+/* Adds the states, in any form of keys. */
 static enum status read_states(struct megatron_source *m, struct flat_states *flat,
                                struct error *err)
 {
@@ -163,12 +166,12 @@ static enum status read_states(struct megatron_source *m, struct flat_states *fl
 
 /* ---- all ---- */
 
-/* Adds a key that is not of the optimizer as an own tensor. */
-static enum status own_key(struct checkpoint *c, size_t i, struct error *err)
+/* Adds a key outside the optimizer as a native tensor. */
+static enum status add_native_key(struct checkpoint *c, size_t i, struct error *err)
 {
     const struct stored_tensor *s = &c->catalog.stored.tensors[i];
     if (dist_key_is_optimizer(s->name)) return OK;
-    return catalog_own_stored(&c->catalog, s->name, NULL, s, err);
+    return catalog_native_stored(&c->catalog, s->name, NULL, s, err);
 }
 
 static enum status read_torch_dist(struct megatron_source *m, struct error *err)
@@ -179,7 +182,7 @@ static enum status read_torch_dist(struct megatron_source *m, struct error *err)
     TRY(dcp_open(&c->catalog.stored, c->folder, true, err));
     TRY(read_common(m, err));
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
-        TRY(own_key(c, i, err));
+        TRY(add_native_key(c, i, err));
     TRY(evidence_add_keys(c, &evidence, err));
     TRY(megatron_describe(m, &evidence, err));
     note_optimizer(c);

@@ -1,12 +1,13 @@
 /* target_torch_dist.c - writes Megatron-Core's distributed checkpoint.
  *
- *   __R_0.distcp   the items that global rank R would write: a torch.save archive for each chunk
- *   .metadata      the file and offset of each chunk of each key
- *   common.pt      the common state (or an object of that name); metadata.json marks the checkpoint
- *                  as complete
+ *   __R_0.distcp   items that global rank R would write: a torch.save archive
+ *                  per chunk
+ *   .metadata      file and offset of each key's chunks
+ *   common.pt      the common state (or an object of that name)
+ *   metadata.json  marks the checkpoint as complete
  *
- * Layers are stacked on a leading axis unless they differ in their tensors, shapes or dtypes. The
- * chunks of a key are the shards of the ranks, with each section apart. */
+ * Layers are stacked on a leading axis unless they differ in tensors, shapes or
+ * dtypes. A key's chunks are the ranks' shards, with separate sections. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
-/* One archive in a .distcp file. */
+/* A .distcp file. */
 struct dist_file {
     uint64_t rank;
     uint64_t bytes; /* bytes laid out so far */
@@ -38,27 +39,27 @@ struct dist_file {
 struct chunks {
     struct dcp_chunk *items;
     size_t count, capacity;
-    const uint64_t *original_shape; /* of a key whose tensor is flattened; else NULL */
+    const uint64_t *original_shape; /* of a flattened key; else NULL */
     unsigned num_original_dims;
 };
 
 struct dist_target {
     struct target *t;
     unsigned stacks;         /* STACK_*, the axes along which keys are stacked */
-    struct dist_file *files; /* one each file of the plan */
+    struct dist_file *files; /* one per file of the plan */
     size_t num_files, files_capacity;
     struct map by_rank; /* "RANK" -> file */
     struct out_tensors keys;
-    struct chunks *chunks; /* [keys] the chunks of each key */
+    struct chunks *chunks; /* [keys] chunks of each key */
     size_t num_chunks, chunks_capacity;
     struct dcp_object *objects;
     size_t num_objects, objects_capacity;
-    struct strbuf none_item; /* the archive of [None], which all extra states share */
-    struct strbuf common;    /* the archive of the common state, a file or an object */
-    struct strbuf rng;       /* the archives of the states of random number generators */
+    struct strbuf none_item; /* archive of [None], shared by all extra states */
+    struct strbuf common;    /* archive of the common state, a file or an object */
+    struct strbuf rng;       /* archives of random number generator states */
 };
 
-/* The bytes of tensors of an archive: of the storage "0", "1", ... */
+/* Bytes of an archive's tensors: of storages "0", "1", ... */
 struct rng_bytes {
     struct arena *arena;
     const void **data;
@@ -67,7 +68,7 @@ struct rng_bytes {
 
 /* ---- stacked or layer by layer ---- */
 
-/* Dtype and shape of the first tensor that goes to a key. */
+/* Dtype and shape of a key's first tensor. */
 struct like {
     enum dtype dtype;
     unsigned num_dims;
@@ -87,7 +88,7 @@ static uint64_t members_of(const struct checkpoint *c, const struct param_spec *
            (s->stacks & STACK_EXPERTS ? c->config.num_experts : 1);
 }
 
-/* The key in which the tensor would be stacked; NULL: it is outside of layers. */
+/* The key of the tensor's stack; NULL: outside layers. */
 static const char *stack_of(const struct target *t, struct arena *a, const struct tensor *x,
                             struct param *p)
 {
@@ -100,7 +101,7 @@ static const char *stack_of(const struct target *t, struct arena *a, const struc
     return is_state ? arena_printf(a, "%.*s.%s", (int)length, state, key) : key;
 }
 
-/* Whether every layer (and expert) has the same tensors, in shape and dtype. */
+/* Whether all layers (and experts) have the same tensors, shapes and dtypes. */
 static bool layers_are_alike(const struct target *t, struct arena *a)
 {
     const struct checkpoint *c = t->source;
@@ -139,47 +140,51 @@ static size_t file_of_rank(struct dist_target *x, uint64_t rank)
     return at;
 }
 
-/* Whether a state is written as fully_sharded_model_space has it (optim/dist_states.h). */
-static bool is_flattened(const struct dist_target *x, const struct own_output *own)
+/* Whether a state is written as in fully_sharded_model_space
+ * (optim/dist_states.h). */
+static bool is_flattened(const struct dist_target *x, const struct native_output *native)
 {
-    return own->state && x->t->options.optim_format == OPTIM_fully_sharded_model_space;
+    return native->state && x->t->options.optim_format == OPTIM_fully_sharded_model_space;
 }
 
-/* Whether the optimizer is written as one that is not distributed has it. */
-static bool is_plain(const struct dist_target *x)
+/* Whether to write an optimizer that is not distributed. */
+static bool is_not_distributed(const struct dist_target *x)
 {
     return x->t->options.optim_format == OPTIM_not_distributed;
 }
 
-/* Whether an own tensor is the master of a weight that is its own: of F32. */
+/* Whether a native tensor is the master of an F32 weight, which is its own
+ * master. */
 static bool is_weight_itself(const struct dist_target *x, const struct megatron_part *p)
 {
     const char *state;
     size_t length;
-    if (!p->own->state || strcmp(p->own->state, master_state)) return false;
+    if (!p->native->state || strcmp(p->native->state, master_state)) return false;
     const char *name = name_of_state(p->tensor->name, &state, &length);
     const struct tensor *weight = catalog_find(&x->t->source->catalog, name);
     return weight && dtype_bytes(target_dtype(x->t, weight)) >= dtype_bytes(DT_F32);
 }
 
-/* The optimizer of a chain that has a parameter; -1: there is one only, or keys do not say it. */
+/* The parameter's optimizer in a chain; -1: a single one, or keys do not say
+ * it. */
 static int chained_optimizer(const struct dist_target *x, const struct megatron_part *p)
 {
-    if (!is_flattened(x, p->own) || !buckets_split_experts(&x->t->layout, false)) return -1;
+    if (!is_flattened(x, p->native) || !buckets_split_experts(&x->t->layout, false)) return -1;
     return param_of_expert(p->param.spec);
 }
 
-/* The index of the key of a part in x->keys and of its chunks in x->chunks. own: its output, which
- * may be flattened. */
-static size_t key_of(struct dist_target *x, const struct megatron_part *p,
-                     const struct own_output *own)
+/* Index of a part's key in x->keys, and of its chunks in x->chunks. native: its
+ * output, which may be flattened. */
+static size_t index_of_key(struct dist_target *x, const struct megatron_part *p,
+                           const struct native_output *native)
 {
     struct arena *a = &x->t->plan.arena;
-    const char *name = own->name;
-    if (own->state)
-        name = dist_state_key(a, own->state, own->name, is_flattened(x, own) || is_plain(x),
+    const char *name = native->name;
+    if (native->state)
+        name = dist_state_key(a, native->state, native->name,
+                              is_flattened(x, native) || is_not_distributed(x),
                               chained_optimizer(x, p));
-    size_t at = out_tensors_add(&x->keys, a, name, own);
+    size_t at = out_tensors_add(&x->keys, a, name, native);
     if (at == x->num_chunks) (void)ARENA_PUSH(a, x->chunks, x->num_chunks, x->chunks_capacity);
     return at;
 }
@@ -207,18 +212,18 @@ static void add_item(struct dist_target *x, size_t file, size_t key, const uint6
 static enum status check_key(const struct megatron_part *p, const struct out_tensor *k,
                              struct error *err)
 {
-    if (k->dtype != p->own->dtype)
-        return fail(
-            err, ERR_UNSUPPORTED,
-            "%s is %s, but other parts of its stacked tensor, %s, are %s; --torch-dtype casts "
-            "them",
-            p->tensor->name, dtype_infos[p->own->dtype].name, k->name, dtype_infos[k->dtype].name);
+    if (k->dtype != p->native->dtype)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s has dtype %s, but other parts of its stacked tensor %s have %s; "
+                    "--torch-dtype casts them",
+                    p->tensor->name, dtype_infos[p->native->dtype].name, k->name,
+                    dtype_infos[k->dtype].name);
     if (k->num_dims > MAX_AXES)
         return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", p->tensor->name, p->num_dims);
     return OK;
 }
 
-/* The box of the key that a part of a parameter fills: one step along each leading axis. */
+/* The box of a part in its key: one step along each leading axis. */
 static void box_in_key(struct dist_target *x, const struct megatron_part *p, unsigned part,
                        uint64_t *offsets, uint64_t *sizes)
 {
@@ -230,39 +235,40 @@ static void box_in_key(struct dist_target *x, const struct megatron_part *p, uns
     memcpy(sizes + lead, p->parts->extent[part], p->num_dims * sizeof *sizes);
 }
 
-/* Flattens a key, and the box that a chunk is of it: every box must be a fragment, of one size. */
-static enum status flatten(struct dist_target *x, const struct megatron_part *p,
-                           struct own_output *own, uint64_t **offsets, uint64_t **sizes,
-                           struct error *err)
+/* Flattens a key, and a chunk's box in it: every box must be a fragment of one
+ * size. */
+static enum status flatten_key(struct dist_target *x, const struct megatron_part *p,
+                               struct native_output *native, uint64_t **offsets, uint64_t **sizes,
+                               struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
-    const unsigned n = own->num_dims;
+    const unsigned n = native->num_dims;
     uint64_t *shape = arena_array(a, n + 1, sizeof *shape), *at = arena_array(a, n + 1, sizeof *at),
              *one = arena_array(a, n + 1, sizeof *one), numel = 1;
     if (n + 1 > MAX_AXES)
         return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", p->tensor->name, n + 1);
     for (unsigned d = 0; d < n; d++) {
         const uint64_t size = (*sizes)[d];
-        if (!size || own->shape[d] % size || (*offsets)[d] % size)
+        if (!size || native->shape[d] % size || (*offsets)[d] % size)
             return fail(err, ERR_UNSUPPORTED,
-                        "%s: its shards are no fragments of one size, which "
-                        "fully_sharded_model_space wants",
+                        "%s: fully_sharded_model_space requires shards of equal size",
                         p->tensor->name);
-        shape[d] = own->shape[d] / size;
+        shape[d] = native->shape[d] / size;
         at[d] = (*offsets)[d] / size;
         one[d] = 1;
         numel *= size;
     }
     shape[n] = one[n] = numel;
-    own->shape = shape;
-    own->num_dims = n + 1;
+    native->shape = shape;
+    native->num_dims = n + 1;
     *offsets = at;
     *sizes = one;
     return OK;
 }
 
-/* Megatron flattens gate and up apart, on a single rank too, which otherwise holds them as one part
- * (transformer/mlp.py:apply_swiglu_sharded_factory). Sets the boxes in the whole, not the pairs. */
+/* Splits boxes in the whole (not the pairs) into sections, since Megatron
+ * flattens gate and up separately, even on a single rank, which holds them as
+ * one part (transformer/mlp.py:apply_swiglu_sharded_factory). */
 static void split_sections(const struct param_spec *s, struct param_parts *parts)
 {
     const unsigned count = s->num_sections;
@@ -281,42 +287,42 @@ static enum status add_chunk(struct dist_target *x, const struct megatron_part *
                              size_t file, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
-    struct own_output own = *p->own;
-    struct pair pair; /* here each box is a tensor of its own */
-    uint64_t *offsets = arena_array(a, own.num_dims, sizeof *offsets);
-    uint64_t *sizes = arena_array(a, own.num_dims, sizeof *sizes);
+    struct native_output native = *p->native;
+    struct pair pair; /* here each box is a separate tensor */
+    uint64_t *offsets = arena_array(a, native.num_dims, sizeof *offsets);
+    uint64_t *sizes = arena_array(a, native.num_dims, sizeof *sizes);
     box_in_key(x, p, part, offsets, sizes);
-    if (!pair_of_box(&pair, own.num_dims, own.shape, offsets, sizes, 0, NULL))
-        return fail(err, ERR_OURS, "%s: a shard that is not a view", p->tensor->name);
-    if (is_flattened(x, &own)) TRY(flatten(x, p, &own, &offsets, &sizes, err));
-    const size_t key = key_of(x, p, &own);
+    if (!pair_of_box(&pair, native.num_dims, native.shape, offsets, sizes, 0, NULL))
+        return fail(err, ERR_OURS, "%s: a shard is not a view", p->tensor->name);
+    if (is_flattened(x, &native)) TRY(flatten_key(x, p, &native, &offsets, &sizes, err));
+    const size_t key = index_of_key(x, p, &native);
     struct out_tensor *k = &x->keys.items[key];
     TRY(check_key(p, k, err));
-    if (is_flattened(x, &own) && !x->chunks[key].original_shape) {
+    if (is_flattened(x, &native) && !x->chunks[key].original_shape) {
         x->chunks[key].original_shape =
-            arena_copy(a, p->own->shape, p->own->num_dims * sizeof *p->own->shape);
-        x->chunks[key].num_original_dims = p->own->num_dims;
+            arena_copy(a, p->native->shape, p->native->num_dims * sizeof *p->native->shape);
+        x->chunks[key].num_original_dims = p->native->num_dims;
     }
     const uint64_t numel = pair_count(&pair);
     uint32_t segment = plan_add_segment(&x->t->plan, (uint32_t)file, k->dtype, numel, true);
     add_item(x, file, key, offsets, sizes, segment);
     k->filled += numel;
-    return target_fill(x->t, p->own, &pair, segment, err);
+    return target_fill(x->t, p->native, &pair, segment, err);
 }
 
-static enum status add_part(void *context, const struct megatron_part *p, struct error *err)
+static enum status add_dist_part(void *context, const struct megatron_part *p, struct error *err)
 {
     struct dist_target *x = context;
     const struct layout *l = &x->t->layout;
-    if (is_plain(x) && is_weight_itself(x, p)) return OK;
+    if (is_not_distributed(x) && is_weight_itself(x, p)) return OK;
     uint64_t rank = p->pp_rank * layout_stage_ranks(l) + megatron_stage_rank(l, p);
     size_t file = file_of_rank(x, rank);
     struct param_parts parts = *p->parts;
-    struct megatron_part own = *p;
-    own.parts = &parts;
-    if (is_flattened(x, p->own)) split_sections(p->param.spec, &parts);
+    struct megatron_part split = *p;
+    split.parts = &parts;
+    if (is_flattened(x, p->native)) split_sections(p->param.spec, &parts);
     for (unsigned i = 0; i < parts.count; i++)
-        TRY(add_chunk(x, &own, i, file, err));
+        TRY(add_chunk(x, &split, i, file, err));
     return OK;
 }
 
@@ -341,22 +347,23 @@ static enum status common_archive(struct dist_target *x, struct error *err)
     return torch_to_bytes(&x->common, object ? "archive" : "common", common, data.data, err);
 }
 
-/* Bytes of the common state, if it is an object in the first file. */
+/* Bytes of the common state as an object in the first file. */
 static size_t common_length(const struct dist_target *x)
 {
     return x->t->options.common_as_object ? x->common.length : 0;
 }
 
-static void add_object(struct dist_target *x, const char *name, uint64_t offset, uint64_t length)
+static void add_dist_object(struct dist_target *x, const char *name, uint64_t offset,
+                            uint64_t length)
 {
     *ARENA_PUSH(&x->t->plan.arena, x->objects, x->num_objects, x->objects_capacity) =
         (struct dcp_object){.name = name, .offset_bytes = offset, .length_bytes = length};
 }
 
-static const uint64_t MAX_RNG_BYTES = 1 << 20; /* a state of each generator is some kilobytes */
+static const uint64_t MAX_RNG_BYTES = 1 << 20; /* each generator's state is some kilobytes */
 
-/* Copies the source's states of random number generators behind the other objects of the first
- * file. */
+/* Copies the source's random number generator states after the first file's
+ * other objects. */
 static enum status copy_rng(struct dist_target *x, uint64_t offset, struct error *err)
 {
     const struct stored *s = &x->t->source->catalog.stored;
@@ -367,14 +374,13 @@ static enum status copy_rng(struct dist_target *x, uint64_t offset, struct error
         if (!training_object_is_rng(o->name)) continue;
         if (o->size_bytes > MAX_RNG_BYTES) {
             st = fail(err, ERR_UNSUPPORTED,
-                      "%s: the state of random number generators %s has %s; --no-optim leaves it "
-                      "out",
+                      "%s: random number state %s is too large, %s; --no-optim leaves it out",
                       s->files[o->file].path, o->name, bytes_text(o->size_bytes));
             break;
         }
         char *bytes = must_calloc(o->size_bytes + 1, 1);
         st = stored_read(r, o->file, o->offset_bytes, bytes, o->size_bytes, err);
-        if (!st) add_object(x, o->name, offset + x->rng.length, o->size_bytes);
+        if (!st) add_dist_object(x, o->name, offset + x->rng.length, o->size_bytes);
         strbuf_add(&x->rng, bytes, o->size_bytes);
         free(bytes);
     }
@@ -391,7 +397,8 @@ static struct value *add_rng_tensor(void *list, const void *bytes, uint64_t coun
     return value_tensor(r->arena, key, DT_U8, 1, &count);
 }
 
-/* Adds the object of one pipeline and tensor parallel rank: a list of the list. */
+/* Adds the object of a pipeline and tensor parallel rank: a list of the
+ * list. */
 static enum status make_rng_of(struct dist_target *x, uint64_t offset, const struct rng_place *at,
                                struct error *err)
 {
@@ -403,10 +410,10 @@ static enum status make_rng_of(struct dist_target *x, uint64_t offset, const str
         rng_states_value(&x->t->source->training.rng, at, add_rng_tensor, &list, a);
     states = value_list(a, VALUE_LIST, 1, &states);
     TRY(torch_to_bytes(&x->rng, "archive", states, list.data, err));
-    add_object(x,
-               arena_printf(a, "rng_state/shard_%" PRIu64 ".%" PRIu64 "_%" PRIu64 ".%" PRIu64,
-                            at->pp_rank, at->tp_rank, l->pp, l->tp),
-               offset + from, x->rng.length - from);
+    add_dist_object(x,
+                    arena_printf(a, "rng_state/shard_%" PRIu64 ".%" PRIu64 "_%" PRIu64 ".%" PRIu64,
+                                 at->pp_rank, at->tp_rank, l->pp, l->tp),
+                    offset + from, x->rng.length - from);
     return OK;
 }
 
@@ -421,21 +428,22 @@ static enum status make_rng(struct dist_target *x, uint64_t offset, struct error
     return OK;
 }
 
-/* Puts the archives of objects at the beginning of the first file. */
+/* Puts objects' archives at the beginning of the first file. */
 static enum status begin_first_file(struct dist_target *x, struct error *err)
 {
     TRY(none_archive(x, err));
     TRY(common_archive(x, err));
     size_t first = file_of_rank(x, 0);
     const uint64_t end = x->none_item.length + common_length(x);
-    if (x->t->fates[TRAINING_RNG].fate == FATE_CARRIED) TRY(copy_rng(x, end, err));
-    if (x->t->fates[TRAINING_RNG].fate == FATE_MADE) TRY(make_rng(x, end, err));
+    if (x->t->outcomes[TRAINING_RNG].outcome == OUTCOME_COPIED) TRY(copy_rng(x, end, err));
+    if (x->t->outcomes[TRAINING_RNG].outcome == OUTCOME_MADE) TRY(make_rng(x, end, err));
     x->files[first].bytes = end + x->rng.length;
     return OK;
 }
 
-/* Adds the object MODULE._extra_state/shard_PLACE_SIZES; the place is the layer's (and the
- * expert's) in a stack (transformer/utils.py:_get_extra_state_offsets). */
+/* Adds the object MODULE._extra_state/shard_PLACE_SIZES; the place is the
+ * layer's (and expert's) in a stack
+ * (transformer/utils.py:_get_extra_state_offsets). */
 static void add_extra_state(struct dist_target *x, const struct param *p, const char *module)
 {
     struct arena *a = &x->t->plan.arena;
@@ -446,8 +454,8 @@ static void add_extra_state(struct dist_target *x, const struct param *p, const 
     if (lead == 2)
         shard = arena_printf(a, "%" PRIu64 ".%" PRIu64 "_%" PRIu64 ".%" PRIu64, at[0], at[1],
                              sizes[0], sizes[1]);
-    add_object(x, arena_printf(a, "%s._extra_state/shard_%s", module, shard), 0,
-               x->none_item.length);
+    add_dist_object(x, arena_printf(a, "%s._extra_state/shard_%s", module, shard), 0,
+                    x->none_item.length);
 }
 
 static bool is_norm_module(const char *module)
@@ -456,9 +464,9 @@ static bool is_norm_module(const char *module)
     return last && strstr(last, "norm");
 }
 
-/* Adds the extra states of all releases: a missing one that a release asks for stops its load,
- * others are ignored. Linear layers have one in each release, norms in TE 2, core_attention up to
- * 0.14. */
+/* Adds extra states of all releases, since a missing one stops a release that
+ * asks for it and others are ignored. Linear layers have one in each release,
+ * norms in TE 2, core_attention up to 0.14. */
 static void add_extra_states(struct dist_target *x)
 {
     struct arena *a = &x->t->plan.arena;
@@ -476,7 +484,7 @@ static void add_extra_states(struct dist_target *x)
             add_extra_state(x, &p, arena_printf(a, "%s.core_attention", module_of(a, module)));
     }
     if (common_length(x))
-        add_object(x, "common_state/shard_0_1", x->none_item.length, common_length(x));
+        add_dist_object(x, "common_state/shard_0_1", x->none_item.length, common_length(x));
 }
 
 /* ---- writing ---- */
@@ -519,11 +527,11 @@ static enum status write_metadata(struct dist_target *x, const char *folder, str
                               x->objects, x->num_objects, x->t->options.durable, err);
 }
 
-static enum status write_small_files(struct target *t, const char *folder, struct error *err)
+static enum status write_dist_files(struct target *t, const char *folder, struct error *err)
 {
     static const char mark[] =
         "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1}";
-    struct dist_target *x = t->own;
+    struct dist_target *x = t->state;
     struct arena *a = &t->plan.arena;
     if (!t->options.common_as_object)
         TRY(file_write_all(path_join(a, folder, "common.pt"), x->common.data, x->common.length,
@@ -534,8 +542,8 @@ static enum status write_small_files(struct target *t, const char *folder, struc
                           t->options.durable, err);
 }
 
-/* Checks that the chunks of each key, which never overlap, hold as many elements as the key:
- * Megatron would leave elements that no chunk has undefined, without an error. */
+/* Checks that each key's chunks, which never overlap, hold all its elements:
+ * Megatron would silently leave others undefined. */
 static enum status check_keys(const struct dist_target *x, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
@@ -544,7 +552,7 @@ static enum status check_keys(const struct dist_target *x, struct error *err)
         if (k->numel == k->filled) continue;
         return fail(err, ERR_UNSUPPORTED,
                     "%s %s: the source has %" PRIu64 " of its %" PRIu64
-                    " elements: some of its layers or experts are missing",
+                    " elements; some layers or experts are missing",
                     k->name, shape_text(a, k->num_dims, k->shape), k->filled, k->numel);
     }
     return OK;
@@ -556,10 +564,10 @@ static enum status plan_torch_dist(struct target *t, struct error *err)
     struct arena scratch;
     const enum optim_format f = t->options.optim_format;
     x->t = t;
-    t->own = x;
+    t->state = x;
     if (f == OPTIM_distributed)
         return fail(err, ERR_USAGE,
-                    "--optim-format %s: torch_dist has fully_reshardable, "
+                    "--optim-format %s: torch_dist supports fully_reshardable, "
                     "fully_sharded_model_space and not_distributed",
                     optim_format_names[f]);
     TRY(megatron_begin(t, err));
@@ -568,7 +576,7 @@ static enum status plan_torch_dist(struct target *t, struct error *err)
     arena_release(&scratch);
     t->facts.per_layer_names = !(x->stacks & STACK_LAYERS);
     TRY(begin_first_file(x, err));
-    TRY(megatron_each_part(t, x->stacks, add_part, x, err));
+    TRY(megatron_each_part(t, x->stacks, add_dist_part, x, err));
     TRY(check_keys(x, err));
     add_extra_states(x);
     for (size_t i = 0; i < x->num_files; i++) {
@@ -583,7 +591,7 @@ static enum status plan_torch_dist(struct target *t, struct error *err)
 
 static void release_torch_dist(struct target *t)
 {
-    struct dist_target *x = t->own;
+    struct dist_target *x = t->state;
     map_release(&x->by_rank);
     map_release(&x->keys.names);
     strbuf_release(&x->none_item);
@@ -591,5 +599,5 @@ static void release_torch_dist(struct target *t)
     strbuf_release(&x->rng);
 }
 
-const struct target_kind target_torch_dist = {plan_torch_dist, write_small_files,
+const struct target_kind target_torch_dist = {plan_torch_dist, write_dist_files,
                                               megatron_root_files, release_torch_dist};

@@ -8,17 +8,17 @@
 
 enum { MAX_BLOCK_AXES = 16 };
 
-/* A block while it is copied: what is left of the axes, the two fastest last. */
+/* A block being copied: the remaining axes, the two fastest last. */
 struct copy {
     size_t bytes; /* of an element */
     unsigned num_axes;
     struct axis axes[MAX_BLOCK_AXES];
 };
 
-/* Where transposing, a tile of this many elements each way stays in the first-level cache. */
+/* Transposing goes in tiles of TILE x TILE elements, which fit the L1 cache. */
 enum { TILE = 32 };
 
-/* One row of b: n elements that lie a_stride apart in a and b_stride apart in b. */
+/* One row of b: n elements, a_stride apart in a and b_stride apart in b. */
 #define STRIDED_ROW(type)                                                                          \
     for (uint64_t i = 0; i < n; i++, a += a_stride * sizeof(type), b += b_stride * sizeof(type))   \
     memcpy(b, a, sizeof(type))
@@ -49,7 +49,8 @@ static void copy_row(char *b, const char *a, size_t bytes, uint64_t n, uint64_t 
 }
 
 #ifdef __SSE2__
-/* 8 x 8 elements of 2 bytes: rows of a, a_pitch bytes apart, become columns of b. */
+/* 8 x 8 elements of 2 bytes: rows of a, a_pitch bytes apart, become
+ * b's columns. */
 static void transpose_2(char *b, size_t b_pitch, const char *a, size_t a_pitch)
 {
     __m128i r[8], s[8];
@@ -88,7 +89,7 @@ static void transpose_4(char *b, size_t b_pitch, const char *a, size_t a_pitch)
 }
 #endif
 
-/* rows x columns, contiguous columns in a and contiguous rows in b: b[c][r] = a[r][c]. */
+/* b[c][r] = a[r][c], of contiguous columns in a and contiguous rows in b. */
 static void transpose_tile(char *b, size_t b_pitch, const char *a, size_t a_pitch, size_t bytes,
                            uint64_t rows, uint64_t columns)
 {
@@ -106,7 +107,7 @@ static void transpose_tile(char *b, size_t b_pitch, const char *a, size_t a_pitc
         copy_row(b + c * b_pitch, a + c * bytes, bytes, rows, a_pitch / bytes, 1);
 }
 
-/* The two last axes, where a is contiguous along `y` and b along `x`. */
+/* The last two axes, if a is contiguous along `y` and b along `x`. */
 static void transpose(char *b, const char *a, size_t bytes, const struct axis *x,
                       const struct axis *y)
 {
@@ -120,8 +121,9 @@ static void transpose(char *b, const char *a, size_t bytes, const struct axis *x
         }
 }
 
-/* Moves the axis on which `side` is contiguous to position `at`; false where there is none. */
-static bool bring(struct copy *c, bool side_b, unsigned at)
+/* Moves the axis on which `side` is contiguous to position `at`; false if
+ * none is. */
+static bool move_axis(struct copy *c, bool side_b, unsigned at)
 {
     for (unsigned k = 0; k <= at; k++) {
         struct axis x = c->axes[k];
@@ -160,11 +162,12 @@ void copy_axes(void *b, const void *a, size_t element_bytes, unsigned num_axes,
         if (axes[k].extent == 0) return;
         if (axes[k].extent > 1) c.axes[c.num_axes++] = axes[k];
     }
-    /* The axis on which both are contiguous goes last; failing that, a's goes last and b's before
-     * it, to be transposed. The others keep their order. */
-    if (c.num_axes && bring(&c, false, c.num_axes - 1) && c.num_axes > 1 &&
+    /* The axis on which both are contiguous goes last. If there is none, a's
+     * goes last and b's before it, to be transposed. Others keep their
+     * order. */
+    if (c.num_axes && move_axis(&c, false, c.num_axes - 1) && c.num_axes > 1 &&
         c.axes[c.num_axes - 1].b_stride != 1)
-        (void)bring(&c, true, c.num_axes - 2);
+        (void)move_axis(&c, true, c.num_axes - 2);
     copy_from(&c, 0, b, a);
 }
 

@@ -8,7 +8,7 @@
 #include "common/half.h"
 #include "kernels/cpu/finite.h"
 
-/* Everything passes through blocks of F32 or F64 that stay in the first-level cache. */
+/* Elements pass through blocks of F32 or F64 that fit the L1 cache. */
 enum { BLOCK = 512 };
 
 static void bf16_to_f32(float *to, const uint16_t *from, size_t n)
@@ -63,7 +63,7 @@ __attribute__((target("avx,f16c"))) static size_t f32_to_f16_f16c(uint16_t *to, 
 
 static bool have_f16c(void)
 {
-    return __builtin_cpu_supports("avx2"); /* which no processor has without F16C */
+    return __builtin_cpu_supports("avx2"); /* implies F16C on all processors */
 }
 #else
 #define f16_to_f32_f16c(to, from, n) 0
@@ -125,7 +125,8 @@ static void store_f32(char *to, enum dtype dtype, const float *from, size_t n)
     }
 }
 
-/* Elements whose value is another one: after a cast from F64, from what F64 holds. */
+/* Counts elements that changed value: after a cast from F64, against
+ * the F64. */
 static uint64_t count_changed(enum dtype from_dtype, const char *from, const float *through,
                               enum dtype to_dtype, const char *to, size_t n)
 {
@@ -174,7 +175,7 @@ uint64_t cast_elements(void *to, enum dtype to_dtype, const void *from, enum dty
 uint64_t cast_overflows(const void *to, enum dtype to_dtype, const void *from,
                         enum dtype from_dtype, size_t n)
 {
-    /* what was not finite is so still; and most often nothing is */
+    /* non-finite elements stay non-finite, and mostly there are none */
     uint64_t after = count_non_finite(to_dtype, to, n);
     return after ? after - count_non_finite(from_dtype, from, n) : 0;
 }

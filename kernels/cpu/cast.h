@@ -1,8 +1,8 @@
 /* cast.h - casts between floating-point types.
  *
- * F16, BF16, F32 and F64 in all pairs. Rounding is to nearest, ties to even; F64 to a 16-bit type
- * goes through F32, as PyTorch does it. NaN stays NaN (the quiet one with the sign kept), values
- * out of range become infinite. */
+ * F16, BF16, F32 and F64 in all pairs, rounded to nearest, ties to even; F64 to
+ * a 16-bit type goes through F32, as in PyTorch. NaN stays NaN (quiet, with its
+ * sign); values out of range become infinite. */
 #ifndef FERRY_KERNELS_CPU_CAST_H
 #define FERRY_KERNELS_CPU_CAST_H
 
@@ -15,12 +15,12 @@
 /* Whether cast_elements() can cast the pair; equal types can. */
 bool cast_exists(enum dtype to, enum dtype from);
 
-/* to[i] = from[i] for n elements; returns how many changed their value (NaN to NaN is no change).
- */
+/* to[i] = from[i] for n elements. Returns how many changed value (NaN to NaN
+ * does not count). */
 uint64_t cast_elements(void *to, enum dtype to_dtype, const void *from, enum dtype from_dtype,
                        size_t n);
 
-/* How many of n finite elements cast_elements() has made infinite. */
+/* How many of n elements cast_elements() turned from finite to infinite. */
 uint64_t cast_overflows(const void *to, enum dtype to_dtype, const void *from,
                         enum dtype from_dtype, size_t n);
 

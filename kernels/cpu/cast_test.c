@@ -11,7 +11,8 @@ static float as_float(uint32_t bits)
     return f;
 }
 
-/* Every 16-bit value goes to F32 as dtype_load reads it, and comes back the same. */
+/* Every 16-bit value becomes the F32 that dtype_load reads, and
+ * returns unchanged. */
 static void sixteen_bit_types_round_trip(void **state)
 {
     (void)state;
@@ -35,7 +36,7 @@ static void sixteen_bit_types_round_trip(void **state)
     }
 }
 
-/* The nearest of the two neighbours, the even one of a tie. */
+/* The nearer of the two neighbours, the even one of a tie. */
 static uint16_t nearest(enum dtype dtype, float f)
 {
     uint16_t best = 0;
@@ -56,7 +57,7 @@ static void narrowing_rounds_to_nearest_even(void **state)
     uint64_t seed = test_seed();
     static const enum dtype types[] = {DT_F16, DT_BF16};
     for (int i = 0; i < 60; i++) {
-        float block[9]; /* long enough for the vector path and its tail */
+        float block[9]; /* covers the vector path and its tail */
         uint16_t out[9];
         float f = ldexpf((float)test_below(&seed, 1 << 24), (int)test_below(&seed, 36) - 46);
         if (i % 3 == 0)

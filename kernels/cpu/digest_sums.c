@@ -1,20 +1,23 @@
-/* How the vector kinds work; the code relies on these by number.
+/* How the vector kinds work; the code refers to these numbers.
  *
- * 1. A column is two 16-bit numbers x, y that lie side by side: two elements, or the halves of one
- *    of 32 bits; elements of 4 and 8 bits are widened when loaded. A row is 16 columns. Rows follow
- *    one another, each with R times the powers of the one before, so that the sum is
+ * 1. A column is two adjacent 16-bit numbers x, y: two elements, or the halves
+ *    of one of 32 bits. Elements of 4 and 8 bits are widened when loaded. A row
+ *    is 16 columns. Each row counts R times the one before, so the sum is
  *
- *        sum over columns c of  w_c * sum over rows b of (x_bc * R^b + y_bc * q * R^b)
+ *        sum over columns c of
+ *            w_c * sum over rows b of (x_bc * R^b + y_bc * q * R^b)
  *
- *    with w_c = r^2c and q = r, or for 32 bits w_c = r^c and q = 2^16. The factors R^b and q * R^b
- *    are the same in all columns: they are broadcast, and their table stays small.
- * 2. Factors are tabled as signed digits small enough that one instruction, pmaddwd, makes the
- *    32-bit x * (a digit of R^b) + y * (the same digit of q * R^b) in every column, and FOLD_ROWS
- *    of these can be added without an overflow.
- * 3. pmaddwd reads signed numbers, so 2^15 is taken from x and y that have 16 bits. What the sum
- *    lacks for it is a geometric series, and added at the end.
- * 4. FOLD_ROWS rows at a time go into struct sums, which holds more than 32 bits a column without
- *    widening anything. */
+ *    with w_c = r^2c and q = r, or for 32 bits w_c = r^c and q = 2^16. The
+ *    factors R^b and q * R^b are equal in all columns: they are broadcast, and
+ *    their table stays small.
+ * 2. Tables hold factors as signed digits, small enough that one
+ *    instruction, pmaddwd, makes the 32-bit x * (a digit of R^b) + y * (the
+ *    same digit of q * R^b) in every column, and that FOLD_ROWS of these add
+ *    up without overflow.
+ * 3. pmaddwd reads signed numbers, so x and y of 16 bits lose 2^15. The sum's
+ *    deficit is a geometric series, added at the end.
+ * 4. Each FOLD_ROWS rows are added to struct sums, which holds more than 32
+ *    bits a column without widening. */
 #include "kernels/cpu/digest_sums.h"
 
 #include <assert.h>
@@ -38,7 +41,8 @@ static uint64_t add_mod(uint64_t a, uint64_t b)
     return a + b >= P ? a + b - P : a + b;
 }
 
-/* Two parts are added in place of a division, since 2^61 is 1; v < 2^122 - 1, so not both are P. */
+/* Adds two parts instead of dividing, since 2^61 is 1. v < 2^122 - 1, so not
+ * both are P. */
 static uint64_t reduce(u128 v)
 {
     return add_mod((uint64_t)v & P, (uint64_t)(v >> 61));
@@ -68,13 +72,14 @@ enum {
     FEW_ELEMENTS = 128, /* fewer are added faster without vectors */
 };
 
-/* How elements become rows, and factors digits. The base is the smallest odd one whose power is
- * above p: being odd, it has digits from -base / 2 to base / 2. */
+/* How elements become rows, and factors digits. The base is the smallest odd
+ * one whose power exceeds p; an odd base has digits from -base / 2 to base /
+ * 2. */
 struct layout {
     unsigned row_elements;
-    unsigned num_digits; /* the fewest that 2. allows */
+    unsigned num_digits; /* fewest possible, see 2. */
     int base;
-    bool is_biased; /* as 3. says */
+    bool is_biased; /* see 3. */
 };
 
 enum layout_id { BYTES, HALVES, WORDS, NUM_LAYOUTS };
@@ -93,12 +98,12 @@ static inline enum layout_id layout_of(unsigned bits)
     return bits <= 8 ? BYTES : bits == 16 ? HALVES : WORDS;
 }
 
-static inline size_t row_bytes(unsigned bits)
+static inline size_t vector_row_bytes(unsigned bits)
 {
     return layouts[layout_of(bits)].row_elements * bits / 8;
 }
 
-/* Digits of R^b in the lower halves, of q * R^b in the upper, for each of the roots. */
+/* Digits of R^b in the lower halves, of q * R^b in the upper, for each root. */
 struct factors {
     int32_t digits[2][MAX_DIGITS];
 };
@@ -180,8 +185,8 @@ static void fill_table(enum layout_id id, int k)
     fill_rows(table, layout, k, id == WORDS ? 1 << 16 : roots[k]);
     fill_weights(table, layout, k);
     if (layout->is_biased) {
-        /* m elements lack 2^15 * (1 + r + ... + r^(m - 1)) = 2^15 * (r^m - 1) / (r - 1), and
-         * those with an upper half 2^16 times that as well */
+        /* m elements lack 2^15 * (1 + r + ... + r^(m - 1)) = 2^15 * (r^m - 1) /
+         * (r - 1); those with an upper half lack 2^16 times that, too */
         uint64_t bias = mul_mod(1 << 15, pow_mod(roots[k] - 1, P - 2));
         table->bias[k] = id == WORDS ? mul_mod(bias, 1 + (1 << 16)) : bias;
     }
@@ -224,7 +229,7 @@ static inline uint32_t load_element(const unsigned char *x, unsigned bits, size_
     }
 }
 
-/* The sums of n <= PLAIN_BLOCK elements, below 2^101; the first element is multiplied by 1. */
+/* The sums of n <= PLAIN_BLOCK elements, below 2^101. The first factor is 1. */
 static inline void sum_elements(u128 sums[2], const unsigned char *x, unsigned bits, size_t n)
 {
     u128 sum_0 = 0, sum_1 = 0;
@@ -239,7 +244,7 @@ static inline void sum_elements(u128 sums[2], const unsigned char *x, unsigned b
 
 static void sum_block(u128 sums[2], const unsigned char *x, unsigned bits, size_t n)
 {
-    switch (bits) { /* each a loop of its own */
+    switch (bits) { /* one loop each */
     case 4:
         sum_elements(sums, x, 4, n);
         break;
@@ -273,9 +278,9 @@ static void add_plain(struct digest *digest, const unsigned char *x, unsigned bi
 
 /* ---- the vector kinds ---- */
 
-/* The sums of columns, by digit. The sum s of up to FOLD_ROWS rows goes into low modulo 2^32 and
- * into high as s >> 16. What high lacks, the lower 16 bits of every s, is below 2^32 in a block,
- * and modulo 2^32 it is low - 2^16 * high. */
+/* The sums of columns, by digit. The sum s of up to FOLD_ROWS rows goes into
+ * low modulo 2^32 and into high as s >> 16. The rest, the lower 16 bits of
+ * every s, is below 2^32 in a block; modulo 2^32 it is low - 2^16 * high. */
 struct sums {
     _Alignas(64) int32_t low[2][MAX_DIGITS][COLUMNS];
     _Alignas(64) int32_t high[2][MAX_DIGITS][COLUMNS];
@@ -295,7 +300,7 @@ static uint64_t total_of_sums(const struct sums *sums, enum layout_id id, int k)
     return reduce((u128)(total + ((i128)P << 60))); /* |total| < 80 * 2^39 * 2^61 */
 }
 
-/* Adds 1 to FOLD_ROWS rows for both roots; factors are those of the first row. */
+/* Adds 1 to FOLD_ROWS rows for both roots, from the first row's factors on. */
 typedef void add_fold_fn(struct sums *sums, const struct factors *factors, const unsigned char *x,
                          size_t rows, unsigned bits);
 
@@ -338,8 +343,8 @@ AVX2 static ALWAYS_INLINE void add_product_avx2(__m256i *s, bool is_first, __m25
 {
     const __m256i product = _mm256_madd_epi16(x, factors);
     *s = is_first ? product : _mm256_add_epi32(*s, product);
-    /* gcc would make all products of a row before it adds them, and there are not enough registers
-     * for that */
+    /* without this gcc makes all products of a row before adding, and runs out
+     * of registers */
     __asm__("" : "+x"(*s));
 }
 
@@ -355,7 +360,8 @@ AVX2 static ALWAYS_INLINE void add_row_avx2(__m256i s[2][MAX_DIGITS], bool is_fi
     }
 }
 
-/* 1 to FOLD_ROWS rows, one root at a time: the sums of both take more registers than there are. */
+/* 1 to FOLD_ROWS rows, one root at a time: both would need too
+ * many registers. */
 AVX2 static ALWAYS_INLINE void add_rows_avx2(struct sums *sums, const struct factors *factors,
                                              const unsigned char *x, size_t rows, unsigned bits)
 {
@@ -363,7 +369,7 @@ AVX2 static ALWAYS_INLINE void add_rows_avx2(struct sums *sums, const struct fac
         __m256i s[2][MAX_DIGITS];
         add_row_avx2(s, true, factors[0].digits[k], x, bits);
         for (size_t row = 1; row < rows; row++)
-            add_row_avx2(s, false, factors[row].digits[k], x + row * row_bytes(bits), bits);
+            add_row_avx2(s, false, factors[row].digits[k], x + row * vector_row_bytes(bits), bits);
         for (unsigned d = 0; d < layouts[layout_of(bits)].num_digits; d++) {
             fold_avx2(sums->low[k][d], sums->high[k][d], s[0][d]);
             fold_avx2(sums->low[k][d] + 8, sums->high[k][d] + 8, s[1][d]);
@@ -374,7 +380,7 @@ AVX2 static ALWAYS_INLINE void add_rows_avx2(struct sums *sums, const struct fac
 AVX2 static void add_fold_avx2(struct sums *sums, const struct factors *factors,
                                const unsigned char *x, size_t rows, unsigned bits)
 {
-    switch (bits) { /* each a loop of its own */
+    switch (bits) { /* one loop each */
     case 4:
         add_rows_avx2(sums, factors, x, rows, 4);
         break;
@@ -410,11 +416,11 @@ AVX512 static ALWAYS_INLINE void fold_avx512(int32_t low[COLUMNS], int32_t high[
     *h = _mm512_add_epi32(*h, _mm512_srai_epi32(s, 16));
 }
 
-/* vpdpwssd is pmaddwd and the addition in one. */
+/* vpdpwssd is pmaddwd with the addition. */
 AVX512 static ALWAYS_INLINE void add_product_avx512(__m512i *s, __m512i x, __m512i factors)
 {
     *s = _mm512_dpwssd_epi32(*s, x, factors);
-    __asm__("" : "+v"(*s)); /* gcc would copy all sums once a row */
+    __asm__("" : "+v"(*s)); /* without this gcc copies all sums in each row */
 }
 
 /* 1 to FOLD_ROWS rows, both roots at a time. */
@@ -427,7 +433,7 @@ AVX512 static ALWAYS_INLINE void add_rows_avx512(struct sums *sums, const struct
         for (unsigned d = 0; d < num_digits; d++)
             s[k][d] = _mm512_setzero_si512();
     for (size_t row = 0; row < rows; row++) {
-        const __m512i all = load_avx512(x + row * row_bytes(bits), bits);
+        const __m512i all = load_avx512(x + row * vector_row_bytes(bits), bits);
         for (int k = 0; k < 2; k++)
             for (unsigned d = 0; d < num_digits; d++)
                 add_product_avx512(&s[k][d], all, _mm512_set1_epi32(factors[row].digits[k][d]));
@@ -440,7 +446,7 @@ AVX512 static ALWAYS_INLINE void add_rows_avx512(struct sums *sums, const struct
 AVX512 static void add_fold_avx512(struct sums *sums, const struct factors *factors,
                                    const unsigned char *x, size_t rows, unsigned bits)
 {
-    switch (bits) { /* each a loop of its own */
+    switch (bits) { /* one loop each */
     case 4:
         add_rows_avx512(sums, factors, x, rows, 4);
         break;
@@ -493,7 +499,7 @@ static const struct {
     [DIGEST_AVX512] = {have_avx512, add_fold_avx512},
 };
 
-/* The sums of up to BLOCK_ROWS rows, the last of which may lack elements: those are 0. */
+/* The sums of up to BLOCK_ROWS rows; elements missing in the last are 0. */
 static void sum_rows(struct sums *sums, enum digest_kind kind, const unsigned char *x,
                      unsigned bits, size_t elements)
 {
@@ -503,7 +509,7 @@ static void sum_rows(struct sums *sums, enum digest_kind kind, const unsigned ch
     const struct factors *factors = tables[id].rows;
     memset(sums, 0, sizeof *sums);
     for (size_t row = 0; row < rows; row += FOLD_ROWS)
-        kinds[kind].add_fold(sums, factors + row, x + row * row_bytes(bits),
+        kinds[kind].add_fold(sums, factors + row, x + row * vector_row_bytes(bits),
                              rows - row < FOLD_ROWS ? rows - row : FOLD_ROWS, bits);
     if (rest) {
         unsigned char last[64] = {0};

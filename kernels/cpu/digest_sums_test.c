@@ -18,7 +18,7 @@ static const unsigned widths[] = {4, 8, 16, 32, 64};
     kind < NUM_DIGEST_KINDS;                                                                       \
     kind++
 
-/* Longer than the blocks that an implementation adds at once. */
+/* Longer than any implementation's block. */
 enum { MANY_BYTES = 250000 };
 
 static uint64_t times(uint64_t a, uint64_t b)
@@ -43,7 +43,7 @@ static uint64_t element(const unsigned char *x, unsigned bits, uint64_t i)
     return e;
 }
 
-/* The definition, an element at a time. */
+/* The definition, element by element. */
 static struct digest slow_digest(const unsigned char *x, unsigned bits, uint64_t count,
                                  uint64_t first)
 {
@@ -85,7 +85,7 @@ static void every_kind_gives(const unsigned char *x, unsigned bits, uint64_t cou
     assert_same(d, want, DIGEST_PLAIN, bits, count, first);
 }
 
-/* No byte more than asked for, so that a sanitizer sees what reads past the end. */
+/* Exactly sized, so that sanitizers see reads past the end. */
 static unsigned char *random_bytes(uint64_t *seed, size_t size)
 {
     unsigned char *x = malloc(size ? size : 1);
@@ -100,7 +100,8 @@ static uint64_t random_first(uint64_t *seed)
     return test_below(seed, (uint64_t)1 << test_below(seed, 62)) & ~(uint64_t)1;
 }
 
-/* Of b[i] = (i * i + 37 * i + 11 ^ i >> 3) & 255, by the Python of digest.h. */
+/* Expected values: digest_sums.h's Python on b[i] = (i * i + 37 * i + 11 ^ i >>
+ * 3) & 255. */
 static void digests_are_those_of_the_definition_in_python(void **state)
 {
     (void)state;
@@ -172,7 +173,7 @@ static void no_elements_change_nothing(void **state)
     }
 }
 
-/* The same element again and again: a geometric series. */
+/* One element repeated: a geometric series. */
 static struct digest digest_of_equal(uint64_t e, unsigned bits, uint64_t count, uint64_t first)
 {
     struct digest d;
@@ -203,8 +204,9 @@ static void long_arrays_of_the_largest_and_smallest_elements(void **state)
     free(x);
 }
 
-/* The largest element where the factor is in the lower half of the numbers modulo p, the smallest
- * where it is in the upper, and the other way round: sums of signed products grow fastest. */
+/* The largest element where its factor is in the lower half of the numbers
+ * modulo p, the smallest in the upper half, and vice versa: signed sums
+ * grow fastest. */
 static void elements_that_follow_the_sign_of_their_factors(void **state)
 {
     (void)state;
@@ -228,7 +230,7 @@ static void parts_in_any_order_make_the_whole(void **state)
         uint64_t cuts[PARTS + 1] = {0};
         struct digest whole = {{0, 0}}, joined = {{0, 0}}, added = {{0, 0}};
         digest_add(&whole, x, widths[w], count, first);
-        for (size_t i = 1; i <= PARTS; i++) /* even ones, so that nibbles are whole bytes */
+        for (size_t i = 1; i <= PARTS; i++) /* even, so that nibbles are whole bytes */
             cuts[i] =
                 i == PARTS ? count : count * i / PARTS / 256 * 256 + 2 * test_below(&seed, 99);
         for (size_t i = 0; i < PARTS; i++) {
@@ -267,7 +269,7 @@ static void one_changed_element_changes_both_sums(void **state)
     free(x);
 }
 
-/* Says in the list of tests which kinds the others went without. */
+/* Shows in the list of tests which kinds this machine lacks. */
 static void this_cpu_runs_avx2(void **state)
 {
     (void)state;

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-enum { BLOCK = 4096 }; /* elements; they are counted only where a block has any */
+enum { BLOCK = 4096 }; /* elements; only blocks with non-finite ones are counted */
 
-/* The elements e that are none: (e & mask) == pattern. */
+/* Elements e that are not finite: (e & mask) == pattern. */
 static const struct {
     uint64_t mask, pattern;
 } non_finite[NUM_DTYPES] = {
@@ -19,8 +19,8 @@ static const struct {
     [DT_F64] = {0x7FF0000000000000, 0x7FF0000000000000},
 };
 
-/* The loops of one width. `any` is as wide as an element, so that a vector holds as many of both.
- */
+/* The loops of one width. `any` is as wide as an element, so that vectors hold
+ * equally many of both. */
 #define COUNT_FUNCTION(name, type, attribute)                                                      \
     attribute static uint64_t name(const char *from, size_t n, uint64_t wide_mask,                 \
                                    uint64_t wide_pattern)                                          \
@@ -43,7 +43,7 @@ static const struct {
         return count;                                                                              \
     }
 
-/* As pairs of a plain function and the same for wider vectors, chosen at run time. */
+/* Each plain function has a twin for wider vectors, chosen at run time. */
 #if defined(__x86_64__)
 #define COUNT_FUNCTIONS(name, type)                                                                \
     COUNT_FUNCTION(name##_plain, type, )                                                           \

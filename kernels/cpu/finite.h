@@ -1,4 +1,4 @@
-/* finite.h - how many of a tensor's elements are NaN or infinite. */
+/* finite.h - counts NaN and infinite elements of a tensor. */
 #ifndef FERRY_KERNELS_CPU_FINITE_H
 #define FERRY_KERNELS_CPU_FINITE_H
 
@@ -7,10 +7,11 @@
 
 #include "common/dtype.h"
 
-/* How many of n elements are NaN or infinite; any alignment. 0 for types without such values, for
- * complex ones, and for those of less than 8 bits. Hardly slower than reading them. A cast (cast.h)
- * never makes such an element finite, so the count after a cast minus the count before it is the
- * number of elements that became infinite. */
+/* Number of NaN and infinite elements among n; any alignment. 0 for types
+ * without such values, complex types and types below 8 bits. Hardly slower than
+ * reading. A cast (cast.h) never makes such an element finite, so the count
+ * after a cast minus the count before is the number of elements that became
+ * infinite. */
 uint64_t count_non_finite(enum dtype dtype, const void *elements, size_t n);
 
 #endif

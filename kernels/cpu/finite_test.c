@@ -7,7 +7,7 @@
 #include "kernels/cpu/cast.h"
 #include "tests/testing.h"
 
-/* Every value of 8 and of 16 bits, told by dtype_load. */
+/* Every value of 8 and of 16 bits, against dtype_load. */
 static void every_small_value_is_told(void **state)
 {
     (void)state;
@@ -36,7 +36,8 @@ static void whole_numbers_are_finite(void **state)
         assert_int_equal(count_non_finite(dtypes[i], ones, 100), 0);
 }
 
-/* At every place around the ends of blocks, alone and among others, at odd addresses. */
+/* At every position around block ends, alone and among others, at
+ * odd addresses. */
 static void they_are_counted_wherever_they_lie(void **state)
 {
     enum { N = 9000 };

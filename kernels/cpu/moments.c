@@ -6,8 +6,8 @@
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/finite.h"
 
-/* Elements become F32 where that holds all values of their type, else F64, block by block, in the
- * first-level cache. */
+/* Elements become F32, or F64 if F32 cannot hold their values, in blocks that
+ * fit the L1 cache. */
 enum { BLOCK = 2048, LANES = 16 };
 
 /* ---- elements as numbers ---- */
@@ -39,7 +39,7 @@ static void load_bytes(float *to, enum dtype dtype, const uint8_t *from, size_t 
         to[i] = values[from[i]];
 }
 
-/* Whether blocks of it are F64. */
+/* Whether its blocks are F64. */
 static bool is_double(enum dtype dtype)
 {
     return dtype == DT_F64 || dtype == DT_I32 || dtype == DT_U32 || dtype == DT_I64 ||
@@ -79,7 +79,7 @@ static void load_doubles(double *to, enum dtype dtype, const void *from, size_t 
 
 /* ---- a block ---- */
 
-/* Leaves out what is not finite; returns how many elements are left. */
+/* Removes non-finite elements; returns how many are left. */
 #define KEEP_FINITE(name, type)                                                                    \
     static size_t name(struct moments *m, type *x, size_t n)                                       \
     {                                                                                              \
@@ -94,7 +94,7 @@ static void load_doubles(double *to, enum dtype dtype, const void *from, size_t 
 KEEP_FINITE(keep_finite_f32, float)
 KEEP_FINITE(keep_finite_f64, double)
 
-/* Two passes over finite elements in LANES lanes, which vectors hold; n at least 1. */
+/* Two passes over n >= 1 finite elements in LANES lanes, which fill vectors. */
 #define ADD_FUNCTION(name, type, count_type, attribute)                                            \
     attribute static void name(struct moments *m, const type *x, size_t n)                         \
     {                                                                                              \
@@ -138,7 +138,7 @@ KEEP_FINITE(keep_finite_f64, double)
         }                                                                                          \
     }
 
-/* As pairs of a plain function and the same for wider vectors, chosen at run time. */
+/* Each plain function has a twin for wider vectors, chosen at run time. */
 #if defined(__x86_64__)
 #define ADD_FUNCTIONS(name, type, count_type)                                                      \
     ADD_FUNCTION(name##_plain, type, count_type, )                                                 \

@@ -7,7 +7,7 @@
 #include "kernels/cpu/cast.h"
 #include "tests/testing.h"
 
-/* The same, one element after the other in long double. */
+/* The same, element by element in long double. */
 static struct moments plain_moments(enum dtype dtype, const void *elements, size_t n)
 {
     struct moments m = {.min = INFINITY, .max = -INFINITY};
@@ -50,7 +50,8 @@ static void assert_moments(const struct moments *a, const struct moments *b)
     assert_near(a->squares, b->squares, 0);
 }
 
-/* Random bytes as elements of every type, among them NaN and infinities, at an odd address. */
+/* Random bytes as elements of every type, with NaN and infinities, at
+ * odd addresses. */
 static void all_types_are_as_one_by_one(void **state)
 {
     enum { MOST = 9001 };
@@ -95,8 +96,8 @@ static void what_is_not_finite_is_counted_and_left_out(void **state)
     assert_true(none.min <= -3 && none.min >= -3);
 }
 
-/* A mean far from 0, where the mean of squares less the square of the mean has no digit left; and
- * sums that f32 would lose. */
+/* A mean far from 0, where mean of squares minus square of mean loses all
+ * digits; and sums beyond f32's precision. */
 static void no_digits_are_lost(void **state)
 {
     enum { N = 1 << 20 };

@@ -28,10 +28,10 @@ uint32_t random_stream(uint64_t seed, const char *name)
     return (uint32_t)(random_seed_of(seed, name) >> 32);
 }
 
-/* Four 16-bit numbers of one word each become elements 4 * word .. 4 * word + 3. */
+/* One word's four 16-bit numbers become elements 4 * word .. 4 * word + 3. */
 static void make_words(float *to, uint32_t stream, float mean, uint64_t first_word, size_t words)
 {
-    const float scale = 0.02f * 1.7320508f / 32768; /* sqrt(3): of a uniform distribution */
+    const float scale = 0.02f * 1.7320508f / 32768; /* sqrt(3), for a uniform distribution */
     for (size_t i = 0; i < words; i++) {
         uint64_t z = mix(((uint64_t)stream << 32) + (first_word + i) * 0x9E3779B97F4A7C15u);
         for (int lane = 0; lane < LANES; lane++, z >>= 16)

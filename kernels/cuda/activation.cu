@@ -59,7 +59,7 @@ template <typename E> __device__ inline real_of<E> silu_slope(real_of<E> x)
     return s.of + x * s.slope;
 }
 
-/* Of gelu: Phi(x) + x phi(x). */
+/* gelu's slope: Phi(x) + x phi(x). */
 template <typename E> __device__ inline real_of<E> gelu_slope(real_of<E> x)
 {
     typedef real_of<E> R;
@@ -67,7 +67,7 @@ template <typename E> __device__ inline real_of<E> gelu_slope(real_of<E> x)
     return R(0.5) * (1 + erf(x * R(0.70710678118654752440))) + x * phi;
 }
 
-/* Away from 0 it is 0 or 1, and powers of x are not to overflow before. */
+/* Away from 0 the slope is 0 or 1; powers of x must not overflow first. */
 template <typename E> __device__ inline real_of<E> gelu_tanh_slope(real_of<E> x)
 {
     typedef real_of<E> R;
@@ -95,7 +95,7 @@ template <typename E> __device__ inline real_of<E> quick_gelu_slope(real_of<E> x
     return s.of + c * x * s.slope;
 }
 
-/* What activate() does to x, differentiated. */
+/* Derivative of activate(). */
 template <typename E, int N>
 __device__ inline void make_slopes(real_of<E> (&x)[N], enum activation kind)
 {
@@ -127,7 +127,7 @@ template <typename E> struct slope_args {
     enum activation kind;
 };
 
-/* A thread has read both halves of a gated x where it writes them. */
+/* A thread reads both halves of a gated x before it writes them. */
 template <typename E, int N> __global__ void activate_backward_rows(const slope_args<E> a)
 {
     if (blockIdx.x >= counted_rows(a.counts, a.num_counts, gridDim.x)) return;

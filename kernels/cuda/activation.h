@@ -1,10 +1,11 @@
-/* activation.h - the functions of OP_ACTIVATION, an element at a time, for all kernels that apply
- * them.
+/* activation.h - the functions of OP_ACTIVATION, element by element, for all
+ * kernels that apply them. E is the type of elements, real_of<E> that of the
+ * arithmetic.
  *
- * E is the type of the elements, real_of<E> that of the arithmetic. f32 and f64 get exp() and a
- * division of full precision. bf16 and f16 get the GPU's fast ones. These are off by 2^-16 of the
- * result at most (exp() near the ends of its range), where the types themselves round by 2^-9 and
- * 2^-12. The fast division makes 0 of x / y where y is beyond 2^126: there f(x) is below 2^-119. */
+ * f32 and f64 get exp() and a division of full precision, bf16 and f16 the
+ * GPU's fast ones. These err by at most 2^-16 of the result (exp() near the
+ * ends of its range), where the types round by 2^-9 and 2^-12. The fast x / y
+ * is 0 for y beyond 2^126: there f(x) is below 2^-119. */
 #ifndef FERRY_KERNELS_CUDA_ACTIVATION_H
 #define FERRY_KERNELS_CUDA_ACTIVATION_H
 
@@ -42,7 +43,8 @@ template <typename E> __device__ inline real_of<E> gelu(real_of<E> x)
     return x * R(0.5) * (1 + erf(x * R(0.70710678118654752440)));
 }
 
-/* (1 + tanh(u)) / 2 is sigmoid(2u), which does not cancel where u is far below 0. */
+/* (1 + tanh(u)) / 2 is sigmoid(2u), which does not cancel where u is far
+ * below 0. */
 template <typename E> __device__ inline real_of<E> gelu_tanh(real_of<E> x)
 {
     typedef real_of<E> R;
@@ -65,7 +67,7 @@ template <typename E> __device__ inline real_of<E> quick_gelu(real_of<E> x)
     return divide_for<E>(x, 1 + exp_for<E>(real_of<E>(-1.702) * x));
 }
 
-/* Within a function of x[N]: each becomes f of it. */
+/* For a function of x[N]: applies f to each element. */
 #define ACTIVATE_EACH(f)                                                                           \
     _Pragma("unroll") for (int j = 0; j < N; j++) x[j] = f(x[j]);                                  \
     break

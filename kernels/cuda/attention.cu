@@ -5,11 +5,11 @@
 #include "kernels/cuda/trust.h"
 #include "kernels/device.h"
 
-/* One warp's, in shared memory. */
+/* A warp's, in shared memory. */
 template <typename R> struct row_state {
     R *q, *o;   /* [head_dim]; q times scale */
-    R *weights; /* [WARP] of the keys at hand */
-    size_t row; /* of q */
+    R *weights; /* [WARP], of the current keys */
+    size_t row; /* in q */
     unsigned head;
     R max, sum; /* of the scores so far; of exp(score - max) */
 };
@@ -35,8 +35,8 @@ struct larger {
     }
 };
 
-/* Keys [at, min(at + WARP, end)) of a span, whose heads begin at kv and positions at k_position; a
- * lane scores one of them. */
+/* Attends to keys [at, min(at + WARP, end)) of a span, whose heads begin at kv
+ * and positions at k_position; each lane scores one. */
 template <typename E>
 __device__ inline void attend_keys(const attention_args<E> &a, struct row_state<real_of<E>> &r,
                                    const E *kv, int k_position, int at, int end)
@@ -62,7 +62,7 @@ __device__ inline void attend_keys(const attention_args<E> &a, struct row_state<
     __syncwarp();
 }
 
-/* A row with no key has a sum of 0, sinks or not. */
+/* A row without keys has a sum of 0, with sinks too. */
 template <typename E>
 __device__ inline void finish_row(const attention_args<E> &a, struct row_state<real_of<E>> &r,
                                   size_t item, unsigned head)
@@ -77,7 +77,7 @@ __device__ inline void finish_row(const attention_args<E> &a, struct row_state<r
     if (a.lse && lane_id() == 0) a.lse[item] = empty ? -real(INFINITY) : r.max + log(r.sum);
 }
 
-/* A warp a query head of a token. */
+/* A warp for each query head of a token. */
 template <typename E> __global__ void attend_rows(const attention_args<E> a)
 {
     typedef real_of<E> real;
@@ -118,14 +118,14 @@ static enum status attention_plain(const attention_args<E> &a, struct error *err
     const size_t bytes = row_bytes<real_of<E>>(a.head_dim);
     const unsigned warps = (unsigned)std::min<size_t>(4, PLAIN_SHARED_BYTES / bytes);
     if (warps == 0)
-        return fail(err, ERR_UNSUPPORTED, "heads of %u elements are more than a GPU attends with",
+        return fail(err, ERR_UNSUPPORTED, "attention: head_dim %u exceeds the limit of GPU kernels",
                     a.head_dim);
     const size_t items = (size_t)a.num_queries * a.groups * a.queries;
     return launch("attention", err, attend_rows<E>, dim3(blocks_for(items, warps)), warps * WARP,
                   warps * bytes, a);
 }
 
-/* ---- which of them ---- */
+/* ---- the choice ---- */
 
 template <typename E> static bool takes_mma(WORKSPACE_ARGUMENTS)
 {
@@ -136,7 +136,7 @@ template <typename E> static bool takes_mma(WORKSPACE_ARGUMENTS)
 template <typename E> static bool takes_decode(WORKSPACE_ARGUMENTS)
 {
     return takes_mma<E>(p, in, out) && attention_decodes(p, in) &&
-           (uintptr_t)out[0].data % (4 * sizeof(E)) == 0; /* it stores four at a time */
+           (uintptr_t)out[0].data % (4 * sizeof(E)) == 0; /* stores four at a time */
 }
 
 template <typename E> static enum status run_mma(OP_ARGUMENTS)
@@ -152,11 +152,12 @@ template <typename E> static enum status run_decode(OP_ARGUMENTS)
 
 /* ---- attention_sm90.cu ---- */
 
-/* Of a small case: every stage of a ring of blocks of keys is used three times. */
+/* Length of a small case: uses every stage of a ring of blocks of keys
+ * three times. */
 enum { NUM_SM90_HEADS = 3, SMALL_LENGTH_SM90 = 530 };
 static const unsigned sm90_heads[NUM_SM90_HEADS] = {64, 128, 256};
 
-/* What an op may have. */
+/* Features of an op. */
 enum {
     HAS_CAUSAL = 1,
     HAS_WINDOW = 2,
@@ -166,7 +167,7 @@ enum {
     NUM_FEATURE_SETS = 32
 };
 
-/* Ops of one head_dim are one kernel, which takes other ways for other features. */
+/* One kernel for each head_dim, with a path for each set of features. */
 static enum verdict verdicts[NUM_ELEM_TYPES][NUM_SM90_HEADS][NUM_FEATURE_SETS];
 
 static unsigned features_of(WORKSPACE_ARGUMENTS)
@@ -176,7 +177,7 @@ static unsigned features_of(WORKSPACE_ARGUMENTS)
            (out[1].data ? HAS_LSE : 0u);
 }
 
-/* The place of its head_dim in sm90_heads, or NUM_SM90_HEADS. */
+/* Index of head_dim in sm90_heads, or NUM_SM90_HEADS. */
 static unsigned sm90_head(const union op_params *p)
 {
     unsigned i = 0;
@@ -215,7 +216,7 @@ struct op_call attention_small_case(const struct op_call *o, uint32_t sequences,
     s.in[0].shape[0] = s.in[1].shape[0] = s.out[0].shape[0] = s.out[1].shape[0] = rows;
     s.in[2].shape[0] = sequences;
     s.in[3].shape[0] = heads;
-    s.in[4].data = NULL; /* tokens, for dropout: there is none */
+    s.in[4].data = NULL; /* tokens, for dropout: none */
     s.out[0].shape[1] = heads * h->head_dim;
     s.out[1].shape[1] = heads;
     return s;
@@ -231,7 +232,7 @@ void attention_small_spans(const struct op_call *small, int32_t *to)
     }
 }
 
-/* A window has an end within the small case. */
+/* Shortens a window to end within the small case. */
 template <typename E> static enum verdict try_out(WORKSPACE_ARGUMENTS)
 {
     const struct contender plain = {"mma", 0, run_small_case<E>, NULL};
@@ -249,7 +250,7 @@ template <typename E> static enum verdict try_out(WORKSPACE_ARGUMENTS)
     return try_sm90(what, &small, attention_small_spans, &plain, &faster);
 }
 
-/* Until a GPU has timed it: only where it is asked for. */
+/* Only on request, until a GPU has timed it. */
 template <typename E> static bool is_by_sm90(WORKSPACE_ARGUMENTS)
 {
     if (!sm90_has_word("first") || !takes_sm90<E>(p, in, out)) return false;
@@ -306,7 +307,7 @@ template enum status attention_own<f16>(OP_ARGUMENTS);
 FOR_ALL_TYPES(op_attention)
 WORKSPACE_FOR_ALL_TYPES(op_attention_workspace)
 
-/* ---- by name ---- */
+/* ---- named kernels ---- */
 
 static size_t decode_workspace(WORKSPACE_ARGUMENTS)
 {

@@ -1,9 +1,10 @@
-/* attention.h - what the ways to attention share: attention.cu takes everything, a warp a query
- * head of a token; attention_mma.cu bf16 and f16 heads of up to 256 on tensor cores, and
- * attention_decode.cu the same, faster where there are few queries; attention_sm90.cu some of it on
- * Hopper GPUs; attention_cudnn.cu whole sequences of these types, where there is cuDNN.
+/* attention.h - shared by the kernels of attention. attention.cu takes
+ * everything, a warp for each query head of a token. attention_mma.cu takes
+ * bf16 and f16 heads up to 256 on tensor cores; attention_decode.cu the same,
+ * faster for few queries; attention_sm90.cu some of it on Hopper GPUs;
+ * attention_cudnn.cu whole sequences of these types, if cuDNN is installed.
  *
- * Spans are read on the device, by whole warps: nobody waits for the host. */
+ * Whole warps read spans on the device; the host is never waited for. */
 #ifndef FERRY_KERNELS_CUDA_ATTENTION_H
 #define FERRY_KERNELS_CUDA_ATTENTION_H
 
@@ -25,12 +26,13 @@ template <typename E> struct attention_args {
     real_of<E> scale, softcap;
     unsigned window;
     bool causal;
-    const int32_t *tokens; /* for dropout; without it dropout.probability is 0 */
+    const int32_t *tokens; /* for dropout; dropout.probability is 0 without it */
     struct dropout dropout;
     uint64_t first_head;
 };
 
-/* What attention and its backward have in common: q, kv, spans and parameters. */
+/* Arguments common to attention and its backward: q, kv, spans
+ * and parameters. */
 template <typename E>
 static inline struct attention_args<E> attention_inputs_of(const union op_params *p,
                                                            const struct operand *in) {
@@ -70,7 +72,8 @@ attention_args_of(const union op_params *p, const struct operand *in, const stru
     return a;
 }
 
-/* What dropout multiplies the weight of a key with: of the query in this row, for this head. */
+/* Dropout's factor of a key's weight, for the query in this row and
+ * this head. */
 template <typename E>
 __device__ inline real_of<E> kept_share(const attention_args<E> &a, size_t row, unsigned head,
                                         int64_t k_position)
@@ -87,8 +90,8 @@ struct interval {
     int begin, end;
 };
 
-/* Those that query number `query` of the span may attend to. Neither end falls from one query to
- * the next. */
+/* The keys that query number `query` of the span may attend to. From query to
+ * query neither end falls. */
 template <typename E>
 __device__ inline struct interval keys_of(const attention_args<E> &a, const struct span &s,
                                           int query)
@@ -108,7 +111,7 @@ __device__ inline struct span no_span()
     return s;
 }
 
-/* The lanes before the first span that ends them all. */
+/* The lanes before the first span that ends the list. */
 __device__ inline unsigned live_lanes(const struct span &s)
 {
     const unsigned ended = __ballot_sync(ALL_LANES, s.q_count <= 0);
@@ -119,7 +122,7 @@ struct spans_found {
     unsigned first, count;
 };
 
-/* The spans of the query at a row; they stand one behind the other. */
+/* The spans of the query at a row, which are adjacent. */
 template <typename E>
 __device__ inline struct spans_found spans_of_query(const attention_args<E> &a, int row)
 {
@@ -137,7 +140,8 @@ __device__ inline struct spans_found spans_of_query(const attention_args<E> &a, 
     return f;
 }
 
-/* Queries [begin, end) of a span that may attend to its key number `key`. */
+/* The queries [begin, end) of a span that may attend to its key
+ * number `key`. */
 template <typename E>
 __device__ inline struct interval queries_of(const attention_args<E> &a, const struct span &s,
                                              int key)
@@ -151,7 +155,7 @@ __device__ inline struct interval queries_of(const attention_args<E> &a, const s
     return queries;
 }
 
-/* A sink is one more score: what is left of all others' sum. */
+/* Adds a sink, one more score. Returns the factor of the other sums. */
 template <typename R> __device__ inline R add_sink(R sink, R *max, R *sum)
 {
     const R top = sink > *max ? sink : *max, before = exp(*max - top);
@@ -160,32 +164,35 @@ template <typename R> __device__ inline R add_sink(R sink, R *max, R *sum)
     return before;
 }
 
-/* In attention_mma.cu: whether it, and attention_decode.cu, take these shapes (of rows aligned to
- * 16 bytes); the launch. */
+/* In attention_mma.cu: whether it and attention_decode.cu support these shapes
+ * (rows aligned to 16 bytes); the launch. */
 bool attention_fits_mma(const union op_params *p, const struct operand *in);
 template <typename E> enum status attention_mma(const attention_args<E> &a, struct error *err);
 
-/* In attention_decode.cu: whether it is for these shapes; bytes of its workspace; the launch. It
- * computes with any shape that attention_mma takes. num_keys: rows of kv. */
+/* In attention_decode.cu: whether it suits these shapes; bytes of its
+ * workspace; the launch. It supports every shape that attention_mma does.
+ * num_keys: rows of kv. */
 bool attention_decodes(const union op_params *p, const struct operand *in);
 size_t attention_decode_workspace(const union op_params *p, const struct operand *in);
 template <typename E>
 enum status attention_decode(const attention_args<E> &a, uint64_t num_keys, void *workspace,
                              struct error *err);
 
-/* In attention.cu, for bf16 and f16: by our own kernels, whichever takes it. */
+/* In attention.cu, for bf16 and f16: runs whichever of our kernels
+ * supports it. */
 template <typename E> enum status attention_own(OP_ARGUMENTS);
 size_t attention_own_workspace(const union op_params *p, const struct operand *in);
 
-/* In attention.cu, for trust.h: a case of one kind with the op, its strides and masks, of so many
- * sequences of so many tokens, and at most two groups; its spans. Data of the call are those of the
- * op: they only say what there is. */
+/* In attention.cu, for trust.h: a case like the op, with its strides and masks,
+ * of `sequences` sequences of `length` tokens and at most two groups; its
+ * spans. Data pointers are the op's and only tell which operands are
+ * present. */
 struct op_call;
 struct op_call attention_small_case(const struct op_call *o, uint32_t sequences, uint64_t length);
 void attention_small_spans(const struct op_call *small, int32_t *to);
 
-/* In attention_cudnn.cu, for bf16 and f16: 0, and false, where it does not take an op. It takes
- * those only whose workspace was asked for. */
+/* In attention_cudnn.cu, for bf16 and f16: 0 and false if it does not take an
+ * op. It takes only ops whose workspace was asked for. */
 template <typename E> size_t attention_cudnn_workspace(WORKSPACE_ARGUMENTS);
 template <typename E> bool attention_cudnn_takes(WORKSPACE_ARGUMENTS);
 void attention_cudnn_close(void);

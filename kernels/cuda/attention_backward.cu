@@ -1,6 +1,6 @@
-/* attention_backward.cu - OP_ATTENTION_BACKWARD of any type and head: slow, plain. A warp has a
- * query head of a token, or a key head and its value head; its lanes share 32 keys, or queries, and
- * then the elements of the head. */
+/* attention_backward.cu - OP_ATTENTION_BACKWARD for any type and head: slow,
+ * plain. A warp has a query head of a token, or a key head and its value head.
+ * Its lanes share 32 keys or queries, then the head's elements. */
 #include <algorithm>
 
 #include "kernels/cuda/attention_backward.h"
@@ -8,7 +8,7 @@
 
 enum { DELTA_WARPS = 4 };
 
-/* delta of each query head: a warp each. */
+/* delta of each query head, a warp each. */
 template <typename E>
 __global__ void __launch_bounds__(DELTA_WARPS *WARP) make_delta(const attention_backward_args<E> b)
 {
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(DELTA_WARPS *WARP) make_delta(const attention_
 /* ---- a query and a key ---- */
 
 template <typename R> struct pair_weights {
-    R p, ds; /* p: times what dropout makes of it */
+    R p, ds; /* p: times dropout's factor */
 };
 
 template <typename E>
@@ -54,7 +54,7 @@ __device__ inline pair_weights<real_of<E>> weigh_pair(const attention_backward_a
 
 /* ---- dq ---- */
 
-/* One warp's, in shared memory. */
+/* A warp's, in shared memory. */
 template <typename R> struct dq_state {
     R *q, *d_o, *dq; /* [head_dim]; q times scale */
     R *ds;           /* [WARP] */
@@ -65,7 +65,7 @@ template <typename R> static size_t dq_bytes(unsigned head_dim)
     return (3 * (size_t)head_dim + WARP) * sizeof(R);
 }
 
-/* Keys [at, min(at + WARP, end)) of a span, whose heads begin at kv. */
+/* Adds keys [at, min(at + WARP, end)) of a span, whose heads begin at kv. */
 template <typename E>
 __device__ inline void add_keys(const attention_backward_args<E> &b, const dq_state<real_of<E>> &r,
                                 const E *kv, size_t row, unsigned head, int k_position, int at,
@@ -126,7 +126,7 @@ template <typename E> __global__ void make_dq(const attention_backward_args<E> b
 
 /* ---- dk and dv ---- */
 
-/* One warp's, in shared memory. */
+/* A warp's, in shared memory. */
 template <typename R> struct dkv_state {
     R *k, *v, *dk, *dv; /* [head_dim]; k times scale */
     R *p, *ds;          /* [WARP] */
@@ -137,7 +137,7 @@ template <typename R> static size_t dkv_bytes(unsigned head_dim)
     return (4 * (size_t)head_dim + 2 * WARP) * sizeof(R);
 }
 
-/* Queries [first, min(first + WARP, end)) of the rows of q, for one head. */
+/* Adds queries [first, min(first + WARP, end)) in rows of q, for one head. */
 template <typename E>
 __device__ inline void add_queries(const attention_backward_args<E> &b,
                                    const dkv_state<real_of<E>> &r, unsigned head, int first,
@@ -170,7 +170,7 @@ __device__ inline void add_queries(const attention_backward_args<E> &b,
     __syncwarp();
 }
 
-/* All that a span adds to one of its keys. */
+/* Adds a span's contribution to one of its keys. */
 template <typename E>
 __device__ inline void add_span(const attention_backward_args<E> &b, const dkv_state<real_of<E>> &r,
                                 const struct span &s, int key, unsigned group)
@@ -227,7 +227,8 @@ static enum status launch_items(void (*kernel)(attention_backward_args<E>, size_
 {
     const unsigned warps = (unsigned)std::min<size_t>(4, PLAIN_SHARED_BYTES / warp_bytes);
     if (warps == 0)
-        return fail(err, ERR_UNSUPPORTED, "heads of %u elements are more than a GPU attends with",
+        return fail(err, ERR_UNSUPPORTED,
+                    "attention_backward: head_dim %u exceeds the limit of GPU kernels",
                     b.a.head_dim);
     return launch("attention_backward", err, kernel, dim3(blocks_for(items, warps)), warps * WARP,
                   warps * warp_bytes, b, warp_bytes);
@@ -259,7 +260,7 @@ template <typename E> static attention_backward_args<E> backward_args_of(OP_ARGU
     return b;
 }
 
-/* What belongs to no head is 0; heads are written behind it. */
+/* Zeros both gradients: elements outside heads stay 0. */
 template <typename E>
 static enum status clear_gradients(const struct operand *out, struct error *err)
 {
@@ -318,7 +319,7 @@ template <typename E> size_t op_attention_backward_workspace(WORKSPACE_ARGUMENTS
 FOR_ALL_TYPES(op_attention_backward)
 WORKSPACE_FOR_ALL_TYPES(op_attention_backward_workspace)
 
-/* ---- by name ---- */
+/* ---- named kernels ---- */
 
 // clang-format off
 const struct device_kernel attention_backward_kernels[] = {

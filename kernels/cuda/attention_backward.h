@@ -1,14 +1,18 @@
-/* attention_backward.h - what the ways to the backward of attention share: attention_backward.cu
- * takes everything, attention_backward_mma.cu bf16 and f16 heads on tensor cores.
+/* attention_backward.h - shared by the kernels of attention's backward:
+ * attention_backward.cu takes everything, attention_backward_mma.cu bf16 and
+ * f16 heads on tensor cores.
  *
- * Of a query and a key let x = scale * q.k, score = x or softcap * tanh(x / softcap), p = exp(score
- * - lse), and m what dropout multiplies p with. Then
+ * For a query and a key let x = scale * q.k, score = x or softcap * tanh(x /
+ * softcap), p = exp(score - lse), and m dropout's factor of p. Then
  *
- *   dv += p m do,  ds = p (m do.v - delta) * (1 - (score / softcap)^2),  dq += scale ds k,
- *   dk += scale ds q,  where delta = do.o of the query and head.
+ *   dv += p m do
+ *   ds = p (m do.v - delta) * (1 - (score / softcap)^2)
+ *   dq += scale ds k
+ *   dk += scale ds q
  *
- * Gradients of queries and those of keys and values are made by two kernels, each of which adds up
- * what it owns in one order: nothing is added by several blocks. */
+ * where delta = do.o of the query and head. One kernel makes the gradients of
+ * queries, one those of keys and values. Each adds up what it owns in one
+ * order: no gradient is added to by several blocks. */
 #ifndef FERRY_KERNELS_CUDA_ATTENTION_BACKWARD_H
 #define FERRY_KERNELS_CUDA_ATTENTION_BACKWARD_H
 
@@ -19,12 +23,12 @@ template <typename E> struct attention_backward_args {
     const E *o, *d_o;    /* [num_queries, heads, head_dim] */
     const real_of<E> *lse;
     real_of<E> *delta; /* [num_queries, heads] */
-    E *dq, *dkv;       /* as q and kv; dkv is dq where they are one array */
+    E *dq, *dkv;       /* as q and kv; dkv is dq if q and kv are one array */
     unsigned num_keys;
 };
 
-/* In attention_backward_mma.cu: whether it takes these shapes, and the two launches. delta is
- * there, and dq and dkv are zeros. */
+/* In attention_backward_mma.cu: whether it supports these shapes; the two
+ * launches, which need delta, and dq and dkv zeroed. */
 bool attention_backward_fits_mma(const union op_params *p, const struct operand *in);
 template <typename E>
 enum status attention_backward_mma(const attention_backward_args<E> &b, struct error *err);

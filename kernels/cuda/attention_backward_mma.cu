@@ -1,19 +1,22 @@
-/* attention_backward_mma.cu - the backward of attention for bf16 and f16 heads of up to 256 on
- * tensor cores, after FlashAttention-2 (Dao 2023).
+/* attention_backward_mma.cu - the backward of attention for bf16 and f16 heads
+ * up to 256 on tensor cores, after FlashAttention-2 (Dao 2023).
  *
- * 1. dq: a block has a tile of rows, as attention_tiles.h has them, and goes over its blocks of
- *    keys: three products each.
- * 2. dk and dv: a block has KEYS rows of kv, a warp 16, and goes over all spans that share keys
- *    with them, the query heads of the group, and tiles of queries: four products each. Scores are
- *    made with keys as rows, so that they are the left side of the products that follow. Scores are
- *    made twice in all; in return no gradient is added by several blocks, and bits do not depend on
- *    which block is first.
- * 3. What comes next is loaded into the other of two stages while this one is computed with.
- * 4. Heads of more than 128: a block has OUT of the columns of dk and dv, for registers are few.
- * 5. p and ds are rounded to E for the products that follow, whose sums are f32. In f16 both keep
- *    fewer digits below 2^-14. A ds that is too large for f16 makes dq and dk infinite or NaN,
- * though their own sums might not be: then the step is skipped and the loss scale falls, as where a
- *    gradient itself overflows. */
+ * 1. dq: a block has a tile of rows (attention_tiles.h) and goes over its
+ *    blocks of keys: three products each.
+ * 2. dk and dv: a block has KEYS rows of kv, a warp 16. It goes over all spans
+ *    that share keys with them, the group's query heads, and tiles of queries:
+ *    four products each. Scores have keys as rows, to be the left side of the
+ *    products that follow. Scores are computed twice in all; in return no
+ *    gradient is added to by several blocks, and bits do not depend on the
+ *    order of blocks.
+ * 3. The next data is loaded into the other of two stages during computation.
+ * 4. Heads above 128: a block has OUT of the columns of dk and dv, for lack
+ *    of registers.
+ * 5. p and ds are rounded to E for the products that follow, whose sums are
+ *    f32. In f16 both have fewer digits below 2^-14. A ds too large for f16
+ *    makes dq and dk infinite or NaN, even if their own sums are not: then the
+ *    step is skipped and the loss scale falls, as when a gradient itself
+ *    overflows. */
 #include <algorithm>
 
 #include "kernels/cuda/attention_backward.h"
@@ -25,7 +28,8 @@ template <typename E> using backward_args = attention_backward_args<E>;
 
 /* ---- a query and a key ---- */
 
-/* Scores become p, and dov becomes ds. lse is times log2(e). A pair that does not attend has 0s. */
+/* Scores become p, dov becomes ds. lse is times log2(e). Both are 0 for
+ * masked pairs. */
 template <typename E>
 __device__ inline void weigh_pair(const attention_args<E> &a, float &score, float &dov, float lse,
                                   float delta, bool attends)
@@ -48,7 +52,7 @@ template <int N> __device__ inline void clear(float (&x)[1][N][4])
         x[0][j][0] = x[0][j][1] = x[0][j][2] = x[0][j][3] = 0;
 }
 
-/* Two elements of a head; d is even, and so is head_dim. */
+/* Stores two elements of a head; d and head_dim are even. */
 template <typename E>
 __device__ inline void store_pair(E *head, int d, unsigned head_dim, float x, float y)
 {
@@ -88,7 +92,7 @@ __device__ inline struct dq_rows load_dq_rows(const backward_args<E> &b, const s
     return r;
 }
 
-/* first_row: the lane's first, of the range. */
+/* first_row: the lane's first row, in the range. */
 template <int KEYS, typename E>
 __device__ inline void weigh_keys(float (&scores)[1][KEYS / 8][4], float (&dov)[1][KEYS / 8][4],
                                   const attention_args<E> &a, const struct span &s, int at,
@@ -138,7 +142,7 @@ __device__ inline void load_keys(E *stage, const attention_args<E> &a, const str
     load_heads<D, shape::KEYS>(stage + shape::KEYS * shape::STRIDE, a, t, p, group, a.v_at);
 }
 
-/* Blocks are tiles of all groups, those of one tile beside one another. */
+/* Blocks are tiles of all groups; those of one tile are neighbours. */
 template <int D, typename E>
 __global__ void __launch_bounds__(TILE_THREADS) dq_tiles(const backward_args<E> b)
 {
@@ -161,7 +165,7 @@ __global__ void __launch_bounds__(TILE_THREADS) dq_tiles(const backward_args<E> 
     load_queries<D, ROWS>(q, a.q + group * a.q_stride, a.q_columns, a, t);
     load_queries<D, ROWS>(d_o, b.d_o + heads_at, (size_t)a.groups * a.queries * a.head_dim, a, t);
     if (num_blocks > 0) {
-        p = seek<KEYS>(a, t, 0);
+        p = seek_block<KEYS>(a, t, 0);
         load_keys<D>(stages, a, t, p, group);
     }
     copies_commit();
@@ -170,7 +174,7 @@ __global__ void __launch_bounds__(TILE_THREADS) dq_tiles(const backward_args<E> 
         const struct place now = p;
         const E *const k = stages + block % 2 * shape::STAGE, *v = k + KEYS * shape::STRIDE;
         copies_wait<0>();
-        __syncthreads(); /* this block is here, and all are done with the one before */
+        __syncthreads(); /* this block has arrived, the previous one is free */
         if (block + 1 < num_blocks) {
             p = next_block<KEYS>(a, t, now);
             load_keys<D>(stages + (block + 1) % 2 * shape::STAGE, a, t, p, group);
@@ -199,11 +203,12 @@ template <int D> struct dkv_shape {
 
 /* Queries [at, min(at + ROWS, end)) of a span, for a head of the group. */
 struct query_tile {
-    unsigned number, head; /* number: of the span; num_spans where there are no more */
-    int begin, at, end;    /* begin: where the next head's begin */
+    unsigned number, head; /* number: of the span; num_spans: no more tiles */
+    int begin, at, end;    /* begin: first query of the next head */
 };
 
-/* The first tile of the spans from `span` on that share keys with rows [row, row + KEYS) of kv. */
+/* The first tile of spans from `span` on that share keys with rows [row, row +
+ * KEYS) of kv. */
 template <int KEYS, typename E>
 __device__ inline struct query_tile first_tile(const attention_args<E> &a, unsigned span, int row)
 {
@@ -251,7 +256,7 @@ __device__ inline void load_tile(E *stage, const backward_args<E> &b, const stru
                                a.head_dim, t.end - t.at);
 }
 
-/* lse and delta of one query of a tile. A query that is not there has p = 0. */
+/* lse and delta of one query of a tile. A missing query has p = 0. */
 struct query_numbers {
     float lse, delta;
 };
@@ -278,7 +283,8 @@ template <int ROWS> __device__ inline void keep_numbers(float *to, const struct 
     to[ROWS + threadIdx.x] = n.delta;
 }
 
-/* row: the lane's first, of kv. numbers: lse of the tile's queries, then delta. */
+/* row: the lane's first row of kv. numbers: lse of the tile's queries,
+ * then delta. */
 template <int ROWS, typename E>
 __device__ inline void weigh_queries(float (&scores)[1][ROWS / 8][4], float (&dov)[1][ROWS / 8][4],
                                      const attention_args<E> &a, const struct query_tile &t,
@@ -302,7 +308,8 @@ __device__ inline void weigh_queries(float (&scores)[1][ROWS / 8][4], float (&do
     }
 }
 
-/* OUT columns from out_at on of the lane's rows: of dk where factor is scale, or of dv. */
+/* Stores OUT columns from out_at on of the lane's rows: of dk (factor: scale),
+ * or of dv. */
 template <int OUT, typename E>
 __device__ inline void store_dkv(const backward_args<E> &b, const float (&sums)[1][OUT / 8][4],
                                  int row, unsigned group, unsigned head_at, int out_at,
@@ -320,8 +327,8 @@ __device__ inline void store_dkv(const backward_args<E> &b, const float (&sums)[
     }
 }
 
-/* Blocks in x are KEYS rows of kv of all groups, those of the same rows beside one another; in y,
- * parts of the columns. */
+/* Blocks in x are KEYS rows of kv of all groups, those of equal rows
+ * neighbours; in y, parts of the columns. */
 template <int D, typename E>
 __global__ void __launch_bounds__(TILE_THREADS) dkv_tiles(const backward_args<E> b)
 {
@@ -353,7 +360,7 @@ __global__ void __launch_bounds__(TILE_THREADS) dkv_tiles(const backward_args<E>
         const struct query_tile now = t;
         struct query_numbers next = {0, 0};
         copies_wait<0>();
-        __syncthreads(); /* this tile is here, and all are done with the one before */
+        __syncthreads(); /* this tile has arrived, the previous one is free */
         t = next_tile<KEYS, ROWS>(a, now, first);
         if (t.number < a.num_spans) {
             load_tile<D>(stages + (stage ^ 1) * shape::STAGE, b, t, group);
@@ -383,14 +390,14 @@ bool attention_backward_fits_mma(const union op_params *p, const struct operand 
            (head_dim <= 128 ? MOST_BYTES<128> : MOST_BYTES<256>) <= cuda_shared_bytes;
 }
 
-/* Of tiles at least as many as there can be. */
+/* Launches at least as many blocks as tiles. */
 template <int D, typename E>
 static enum status launch_backward(const backward_args<E> &b, struct error *err)
 {
     typedef dq_shape<D> dq;
     typedef dkv_shape<D> dkv;
     const attention_args<E> &a = b.a;
-    static bool is_set; /* that they may have so much shared memory */
+    static bool is_set; /* shared memory has been allowed */
     if (!is_set) {
         TRY(allow_shared("attention_backward", dq_tiles<D, E>, dq::BYTES, err));
         TRY(allow_shared("attention_backward", dkv_tiles<D, E>, dkv::BYTES, err));

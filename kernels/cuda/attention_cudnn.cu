@@ -1,13 +1,16 @@
-/* Attention of bf16 and f16 through cuDNN, where the caller says what the spans are.
+/* Attention of bf16 and f16 through cuDNN, if the caller declares the spans.
  *
- * 1. Spans are on the GPU, and a plan of cuDNN wants shapes on the host: so this is for calls with
- *    uniform_sequences, without what cuDNN's pattern has no place for.
- * 2. A plan is made when the workspace is asked for. A call whose plan is not there goes to our own
- *    kernels, so a run makes and waits for nothing.
- * 3. Before a plan is used, a small case of its kind is compared with our own kernels.
- * 4. cuDNN wants one stride from head to head. Where several groups have several query heads each,
- *    rows have two: then a launch is one sequence, whose groups are the batch; or one group of all
- *    sequences; whichever makes fewer launches. */
+ * 1. Spans are on the GPU, and cuDNN plans need shapes on the host: so this
+ *    takes only calls with uniform_sequences, without features that cuDNN's
+ *    pattern lacks.
+ * 2. Plans are made when the workspace is asked for. A call without a plan goes
+ *    to our own kernels, so a run neither makes plans nor waits.
+ * 3. Before a plan is used, a small case of its kind is compared with
+ *    our kernels.
+ * 4. cuDNN takes one stride from head to head. With several groups of
+ *    several query heads, rows have two: then a launch is one sequence,
+ *    whose groups are the batch, or one group of all sequences; whichever
+ *    makes fewer launches. */
 #include <algorithm>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,14 +20,15 @@
 #include "kernels/cuda/cudnn_plan.h"
 #include "kernels/cuda/trust.h"
 
-/* Shorter ones are not worth a plan. */
+/* Shorter sequences are not worth a plan. */
 enum { SHORTEST = 64, SMALL_LENGTH = 200, MAX_PLANS = 256, WORKSPACE_ALIGNMENT = 256 };
 
 struct launches {
-    struct cudnn_shape shape; /* of each */
+    struct cudnn_shape shape; /* of each launch */
     unsigned count;
-    size_t q_step, kv_step, o_step; /* elements from one's to the next one's */
-    /* Where stats of a sequence and of a group begin; the heads of a group follow one another. */
+    size_t q_step, kv_step, o_step; /* in elements, from launch to launch */
+    /* Strides of stats from sequence to sequence and from group to group; a
+     * group's heads are adjacent. */
     size_t stats_of_sequence, stats_of_group;
 };
 
@@ -45,24 +49,26 @@ static bool says_why()
     return value && strcmp(value, "say") == 0;
 }
 
-static bool is_off()
+static bool cudnn_is_off()
 {
     const char *value = getenv("FERRY_CUDA_CUDNN");
     return value && strcmp(value, "0") == 0;
 }
 
-/* By shapes alone. A window that no two tokens are further apart than is none. */
+/* By shapes alone. A window longer than the sequences has no effect. */
 static bool fits_cudnn(const union op_params *p, const struct operand *in)
 {
     const uint64_t rows = in[0].shape[0], sequences = p->attention.uniform_sequences;
-    if (is_off() || sequences == 0 || rows % sequences != 0 || in[1].shape[0] != rows) return false;
+    if (cudnn_is_off() || sequences == 0 || rows % sequences != 0 || in[1].shape[0] != rows)
+        return false;
     const uint64_t length = rows / sequences;
     if (length < SHORTEST || in[3].data || p->attention.softcap != 0) return false;
     if (p->attention.window != 0 && p->attention.window < length) return false;
     return attention_fits_mma(p, in);
 }
 
-/* Floats that a launch's stats take: each begins as aligned as cuDNN was told. */
+/* Floats of a launch's stats, so that each begins as aligned as cuDNN
+ * was told. */
 static size_t stats_of_launch(const struct cudnn_shape *s)
 {
     const size_t count = (size_t)(s->batch * s->heads * s->length);
@@ -70,8 +76,8 @@ static size_t stats_of_launch(const struct cudnn_shape *s)
            (WORKSPACE_ALIGNMENT / 4);
 }
 
-static struct launches arrange(enum elem_type elem, const union op_params *p,
-                               const struct operand *in, const struct operand *out)
+static struct launches arrange_launches(enum elem_type elem, const union op_params *p,
+                                        const struct operand *in, const struct operand *out)
 {
     const struct head_shape h = p->attention.heads;
     const int64_t d = h.head_dim, sequences = p->attention.uniform_sequences;
@@ -120,7 +126,7 @@ static size_t workspace_bytes(const struct planned *e, const struct launches *l)
     return plan_bytes(e) + (s.stats ? stats_of_launch(&s) * l->count * sizeof(float) : 0);
 }
 
-/* lse [rows, heads] from cuDNN's [.., length]; a thread each. */
+/* lse [rows, heads] from cuDNN's [.., length]; one element a thread. */
 __global__ void unpack_stats(float *lse, const float *stats, size_t items, unsigned groups,
                              unsigned queries, unsigned length, size_t of_sequence, size_t of_group)
 {
@@ -131,7 +137,7 @@ __global__ void unpack_stats(float *lse, const float *stats, size_t items, unsig
                       head % queries * length + row % length];
 }
 
-/* Element i of what has two bytes each. */
+/* Element i of an operand with two-byte elements. */
 static char *element(const struct operand &o, size_t i)
 {
     return data_of<char>(o) + 2 * i;
@@ -161,9 +167,9 @@ static enum status run_launches(const union op_params *p, const struct operand *
                   l->stats_of_sequence, l->stats_of_group);
 }
 
-/* ---- beside our own kernels ---- */
+/* ---- comparison with our own kernels ---- */
 
-/* As many sequences as make the op's launches one of a kind. */
+/* A small case with enough sequences to have launches of the op's kind. */
 static struct op_call small_case(const struct op_call *o)
 {
     const uint32_t sequences = o->p.attention.uniform_sequences;
@@ -213,7 +219,7 @@ static struct planned *find_plan(const struct cudnn_shape *s)
     return NULL;
 }
 
-static void say(const struct cudnn_shape *s, const char *what)
+static void print_cudnn_plan(const struct cudnn_shape *s, const char *what)
 {
     if (!says_why()) return;
     (void)fprintf(stderr, "cuDNN %u: attention [%lld, %lld/%lld, %lld, %lld] %s%s%s: %s\n",
@@ -222,18 +228,19 @@ static void say(const struct cudnn_shape *s, const char *what)
                   s->causal ? " causal" : "", s->stats ? " lse" : "", what);
 }
 
-static struct planned *prepare(const struct op_call *o);
+static struct planned *prepare_plan(const struct op_call *o);
 
-/* A small case is compared itself; what is larger is as good as its small case. */
-static enum status approve(const struct op_call *o, const struct planned *e,
-                           const struct launches *l, struct error *err)
+/* Compares a small case directly; a larger case is trusted if its small
+ * case is. */
+static enum status approve_plan(const struct op_call *o, const struct planned *e,
+                                const struct launches *l, struct error *err)
 {
     const struct op_call small = small_case(o);
-    const struct launches of_small = arrange(o->elem, &small.p, small.in, small.out);
+    const struct launches of_small = arrange_launches(o->elem, &small.p, small.in, small.out);
     if (memcmp(&of_small.shape, &l->shape, sizeof l->shape) == 0)
         return compare_with_own(o, e, l, err);
-    const struct planned *like = prepare(&small);
-    return like && like->usable ? OK : fail(err, ERR_UNSUPPORTED, "a small case was refused");
+    const struct planned *like = prepare_plan(&small);
+    return like && like->usable ? OK : fail(err, ERR_UNSUPPORTED, "its small case was refused");
 }
 
 static enum status make_planned(struct planned *e, const struct op_call *o,
@@ -241,14 +248,14 @@ static enum status make_planned(struct planned *e, const struct op_call *o,
 {
     TRY(cudnn_open(cuda_stream, err));
     TRY(cudnn_plan_make(&e->plan, &l->shape, NULL, err));
-    return approve(o, e, l, err);
+    return approve_plan(o, e, l, err);
 }
 
-/* The plan of an op, made where it is new, usable or not; NULL where there is no room for more, or
- * a graph is being recorded. */
-static struct planned *prepare(const struct op_call *o)
+/* The plan of an op, made if new, usable or not. NULL if there is no room for
+ * more, or while a graph is recorded. */
+static struct planned *prepare_plan(const struct op_call *o)
 {
-    const struct launches l = arrange(o->elem, &o->p, o->in, o->out);
+    const struct launches l = arrange_launches(o->elem, &o->p, o->in, o->out);
     struct planned *e = find_plan(&l.shape);
     struct error err;
     if (e || num_plans == MAX_PLANS || cuda_is_capturing()) return e;
@@ -257,7 +264,7 @@ static struct planned *prepare(const struct op_call *o)
     e->shape = l.shape;
     e->usable = make_planned(e, o, &l, &err) == OK;
     if (!e->usable) cudnn_plan_release(&e->plan);
-    say(&l.shape, e->usable ? "used" : err.text);
+    print_cudnn_plan(&l.shape, e->usable ? "used" : err.text);
     return e;
 }
 
@@ -274,8 +281,8 @@ template <typename E> size_t attention_cudnn_workspace(WORKSPACE_ARGUMENTS)
 {
     if (!fits_cudnn(p, in)) return 0;
     const struct op_call o = op_call_of(ELEM_OF<E>, p, in, out);
-    const struct launches l = arrange(ELEM_OF<E>, p, in, out);
-    const struct planned *e = prepare(&o);
+    const struct launches l = arrange_launches(ELEM_OF<E>, p, in, out);
+    const struct planned *e = prepare_plan(&o);
     return e && e->usable ? workspace_bytes(e, &l) : 0;
 }
 
@@ -283,14 +290,14 @@ template <typename E> bool attention_cudnn_takes(WORKSPACE_ARGUMENTS)
 {
     if (!fits_cudnn(p, in) || !fits_width<E>(WIDTH<E>, {in[0].data, in[1].data, out[0].data}))
         return false;
-    const struct launches l = arrange(ELEM_OF<E>, p, in, out);
+    const struct launches l = arrange_launches(ELEM_OF<E>, p, in, out);
     const struct planned *e = find_plan(&l.shape);
     return e && e->usable;
 }
 
 template <typename E> enum status attention_cudnn(OP_ARGUMENTS)
 {
-    const struct launches l = arrange(ELEM_OF<E>, p, in, out);
+    const struct launches l = arrange_launches(ELEM_OF<E>, p, in, out);
     return run_launches(p, in, out, find_plan(&l.shape), &l, workspace, err);
 }
 

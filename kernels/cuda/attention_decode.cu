@@ -1,18 +1,21 @@
-/* Attention of bf16 and f16 heads of few queries to many keys, on tensor cores: a step of decoding.
+/* Attention of bf16 and f16 heads of few queries to many keys, on tensor cores:
+ * a decoding step.
  *
- * 1. Rows, tiles and blocks of keys are those of attention_tiles.h, with 16 rows a tile: the heads
- *    of a group are few. The softmax is that of attention_rows.h.
- * 2. The blocks of keys of a tile are split among blocks, so that one sequence is enough for all
- *    multiprocessors. How many keys there are is known on the device alone; a block that gets none
- *    ends.
- * 3. A warp has 16 of the 64 keys of a block of keys. It copies them for itself, and those of the
- *    next STAGES - 1 blocks ahead; so warps wait for one another at the beginning and the end
- * alone.
- * 4. The last block of a tile and a group to end merges what all of them have, in the order of the
- *    keys: the result does not depend on which block is the last.
- * 5. Blocks count themselves in `arrived`. All its numbers are 0 whenever none of these kernels is
- *    at work: they begin so, and the last block sets its number back. In a workspace, which other
- *    ops write to, they would have to be cleared for each call. */
+ * 1. Rows, tiles and blocks of keys are those of attention_tiles.h,
+ *    with 16 rows a tile, since a group has few heads. The softmax is
+ *    that of attention_rows.h.
+ * 2. A tile's blocks of keys are split among blocks, so that one sequence
+ *    occupies all multiprocessors. Only the device knows the number of keys; a
+ *    block without keys ends.
+ * 3. A warp has 16 of the 64 keys of a block of keys. It copies them for
+ *    itself, STAGES - 1 blocks ahead; so warps wait for one another only at
+ *    start and end.
+ * 4. The last block of a tile and group to end merges all parts, in the order
+ *    of keys: the result does not depend on which block is last.
+ * 5. Blocks count themselves in `arrived`, whose numbers are 0 whenever none
+ *    of these kernels runs: they start so, and the last block resets its
+ *    number. In a workspace, which other ops overwrite, each call would have
+ *    to clear them. */
 #include <algorithm>
 
 #include "kernels/cuda/attention_rows.h"
@@ -22,18 +25,18 @@ enum {
     WARP_KEYS = 16,
     KEYS = WARP_KEYS * TILE_WARPS,
     MAX_SPLITS = 128,
-    MAX_SPLIT_TILES = 8192, /* of all groups; where there are more, nothing is split */
-    BLOCKS_AT_ONCE = 2      /* of a multiprocessor: three fit that of an H200, one of 100 KB one */
+    MAX_SPLIT_TILES = 8192, /* of all groups; beyond it nothing is split */
+    BLOCKS_AT_ONCE = 2      /* of a multiprocessor: 3 fit an H200's, 1 fits 100 KB */
 };
 
 static __device__ unsigned arrived[MAX_SPLIT_TILES];
 
-/* The maximum (as a power of 2) and the sum of a row's weights. */
+/* Maximum (as a power of 2) and sum of a row's weights. */
 struct alignas(8) row_sums {
     float max, sum;
 };
 
-/* What several warps or blocks have of the rows of a tile. */
+/* Results of several warps or blocks for a tile's rows. */
 struct parts {
     float *o;              /* [parts, ROWS, columns]: sums of values times weights */
     struct row_sums *sums; /* [parts, ROWS] */
@@ -42,14 +45,14 @@ struct parts {
 
 template <typename E> struct decode_args {
     attention_args<E> a;
-    unsigned tiles, splits; /* most tiles that there can be; of each, in all groups */
+    unsigned tiles, splits; /* tiles at most; splits of each tile, in all groups */
     struct parts parts;     /* [tiles, groups, splits] */
 };
 
-/* At most 99 KB for a block; at the end the parts of warps lie where keys and values did. */
+/* At most 99 KB a block; at the end, parts of warps replace keys and values. */
 template <int D> struct decode_shape {
     static const int STAGES = D > 128 ? 1 : D > 64 ? 2 : 4, STRIDE = D + 8;
-    static const int WARP_ELEMS = WARP_KEYS * STRIDE; /* of the keys of a stage, or its values */
+    static const int WARP_ELEMS = WARP_KEYS * STRIDE; /* of a stage's keys, or values */
     static const size_t BYTES =
         (ROWS * STRIDE + 2 * STAGES * TILE_WARPS * WARP_ELEMS) * MMA_ELEM_BYTES;
     static const size_t MERGE_BYTES = TILE_WARPS * ROWS * (D * sizeof(float) + sizeof(row_sums)) +
@@ -59,7 +62,7 @@ template <int D> struct decode_shape {
 
 /* ---- a warp's keys ---- */
 
-/* The warp's 16 of the block of keys at p; there may be none. */
+/* The warp's 16 keys of the block at p, possibly none. */
 __device__ inline struct place warp_place(struct place p)
 {
     p.at += (int)warp_id() * WARP_KEYS;
@@ -84,7 +87,7 @@ __device__ inline void copy_keys(E *to, const attention_args<E> &a, const struct
     }
 }
 
-/* Scores of the warp's keys become weights, and values are added up by them. */
+/* Turns scores of the warp's keys into weights, and adds values by them. */
 template <int D, typename E>
 __device__ inline void add_keys(struct rows_state<D, 1> &r, float (&scores)[1][WARP_KEYS / 8][4],
                                 const attention_args<E> &a, const struct tile &t,
@@ -95,12 +98,12 @@ __device__ inline void add_keys(struct rows_state<D, 1> &r, float (&scores)[1][W
     if (!needs_no_mask<WARP_KEYS>(a, t, p))
         mask_scores<1, WARP_KEYS>(scores, a, span_of(a, t, p), p.at,
                                   t.first_row + (int)lane_id() / 4);
-    soften<D, 1, WARP_KEYS>(scores, r, factor);
+    update_softmax<D, 1, WARP_KEYS>(scores, r, factor);
     add_values<D, D, 1, WARP_KEYS>(r.o, scores, v);
 }
 
-/* Blocks of keys [first, end). q: of the tile, on its way; own: the warp's place for keys and
- * values of each stage. */
+/* Attends to blocks of keys [first, end). q: the tile's queries, in flight;
+ * own: the warp's place for keys and values of each stage. */
 template <int D, typename E>
 __device__ inline void attend_blocks(struct rows_state<D, 1> &r, const attention_args<E> &a,
                                      const struct tile &t, unsigned group, int first, int end,
@@ -113,7 +116,7 @@ __device__ inline void attend_blocks(struct rows_state<D, 1> &r, const attention
     for (int i = 0; i < STAGES; i++) {
         E *k = own + i * STAGE_ELEMS, *v = k + shape::WARP_ELEMS;
         const bool there = first + i < end;
-        if (there) ahead = i == 0 ? seek<KEYS>(a, t, first) : next_block<KEYS>(a, t, ahead);
+        if (there) ahead = i == 0 ? seek_block<KEYS>(a, t, first) : next_block<KEYS>(a, t, ahead);
         if (i == 0) now = ahead;
         if (there) copy_keys<D>(k, a, t, ahead, group, a.k_at);
         copies_commit();
@@ -121,14 +124,14 @@ __device__ inline void attend_blocks(struct rows_state<D, 1> &r, const attention
         copies_commit();
     }
     copies_wait<2 * shape::STAGES>();
-    __syncthreads(); /* all of q is here */
+    __syncthreads(); /* q has arrived */
     for (int block = first; block < end; block++) {
         float scores[1][WARP_KEYS / 8][4];
         E *k = own + (block - first) % STAGES * STAGE_ELEMS, *v = k + shape::WARP_ELEMS;
         const struct place p = warp_place(now);
         const bool has_keys = p.at < p.end, has_next = block + STAGES < end;
         copies_wait<2 * shape::STAGES - 1>();
-        __syncwarp(); /* keys are here */
+        __syncwarp(); /* keys have arrived */
         if (has_keys) make_scores<D, 1, WARP_KEYS>(scores, q, k);
         __syncwarp(); /* and have been read */
         if (has_next) {
@@ -137,7 +140,7 @@ __device__ inline void attend_blocks(struct rows_state<D, 1> &r, const attention
         }
         copies_commit();
         copies_wait<2 * shape::STAGES - 1>();
-        __syncwarp(); /* values are here */
+        __syncwarp(); /* values have arrived */
         if (has_keys) add_keys<D>(r, scores, a, t, p, v);
         __syncwarp(); /* and have been read */
         if (has_next) copy_keys<D>(v, a, t, ahead, group, a.v_at);
@@ -149,7 +152,7 @@ __device__ inline void attend_blocks(struct rows_state<D, 1> &r, const attention
 
 /* ---- merging ---- */
 
-/* The warp's part, of the rows that there are. */
+/* Stores the warp's part, for existing rows. */
 template <int D, typename E>
 __device__ inline void store_part(const struct parts &to, const attention_args<E> &a,
                                   const struct rows_state<D, 1> &r, int num_rows)
@@ -171,7 +174,7 @@ __device__ inline void store_part(const struct parts &to, const attention_args<E
     }
 }
 
-/* The sums of a row over all parts. weights: what each part counts, times `scale`. A warp a row. */
+/* Sums of a row over all parts. weights: each part's factor. A warp a row. */
 __device__ inline struct row_sums merge_sums(const struct parts &from, unsigned count, int row,
                                              float *weights)
 {
@@ -190,7 +193,7 @@ __device__ inline struct row_sums merge_sums(const struct parts &from, unsigned 
     return all;
 }
 
-/* What weights are multiplied by at the end, when the sum over all keys is known. */
+/* Factor of weights at the end, when the sum over all keys is known. */
 template <typename E>
 __device__ inline float finish_sums(const attention_args<E> &a, struct row_sums all, size_t item)
 {
@@ -203,7 +206,8 @@ __device__ inline float finish_sums(const attention_args<E> &a, struct row_sums 
     return empty ? 0 : scale / all.sum;
 }
 
-/* Of the rows of a tile, parts become one: `to`, or where that has no place the op's outputs. */
+/* Merges the parts of a tile's rows into `to`, or if it has no memory into the
+ * op's outputs. */
 template <int D, typename E>
 __device__ inline void merge_parts(const struct parts &to, const struct parts &from, unsigned count,
                                    const attention_args<E> &a, const struct tile &t, unsigned group,
@@ -212,7 +216,7 @@ __device__ inline void merge_parts(const struct parts &to, const struct parts &f
     for (int row = (int)warp_id(); row < t.num_rows; row += TILE_WARPS) {
         float *of_row = weights + row * MAX_SPLITS, scale = 1;
         const struct row_sums all = merge_sums(from, count, row, of_row);
-        if (!to.o) scale = finish_sums(a, all, item_of(a, t, row, group));
+        if (!to.o) scale = finish_sums(a, all, head_row_of(a, t, row, group));
         if (to.o && lane_id() == 0) to.sums[row] = all;
         for (unsigned i = lane_id(); i < count && !to.o; i += WARP)
             of_row[i] *= scale;
@@ -232,12 +236,13 @@ __device__ inline void merge_parts(const struct parts &to, const struct parts &f
         if (to.o)
             store_reals<float, 4>(to.o + row * (size_t)to.columns + d, sum);
         else
-            store_reals<E, 4>(a.o + item_of(a, t, row, group) * a.head_dim + d, sum);
+            store_reals<E, 4>(a.o + head_row_of(a, t, row, group) * a.head_dim + d, sum);
     }
 }
 
-/* Whether this block is the last of `count` to come here with this number, 0 before the first of
- * them, which it is again behind the last. What the others wrote before can be read then. */
+/* Whether this block is the last of `count` to arrive at this number, which is
+ * 0 before the first and after the last. The others' earlier writes are
+ * visible then. */
 __device__ inline bool is_last(unsigned *number, unsigned count)
 {
     __shared__ bool last;
@@ -251,7 +256,8 @@ __device__ inline bool is_last(unsigned *number, unsigned count)
     return last;
 }
 
-/* The block's part, and if it is the last of `count` the outputs. `shared` has no other use now. */
+/* Stores the block's part, and if it is the last of `count`, the outputs.
+ * `shared` is free. */
 template <int D, typename E>
 __device__ inline void finish_split(const decode_args<E> &args, const struct rows_state<D, 1> &r,
                                     const struct tile &t, unsigned number, unsigned group,
@@ -279,8 +285,8 @@ __device__ inline void finish_split(const decode_args<E> &args, const struct row
 
 /* ---- the kernel ---- */
 
-/* A block for each split of each tile, in all groups; and one of each group behind them, so that
- * there is one without a tile, to clear the rows that no span has. */
+/* A block for each split of each tile in all groups. One more for each group
+ * has no tile and clears rows without spans. */
 template <int D, typename E>
 __global__ void __launch_bounds__(TILE_THREADS) attend_few(const decode_args<E> args)
 {
@@ -299,20 +305,20 @@ __global__ void __launch_bounds__(TILE_THREADS) attend_few(const decode_args<E> 
     }
     const unsigned num_blocks = (unsigned)count_blocks<KEYS>(a, t);
     const unsigned each = max(1u, (num_blocks + args.splits - 1) / args.splits);
-    const unsigned count = max(1u, (num_blocks + each - 1) / each); /* splits that have keys */
+    const unsigned count = max(1u, (num_blocks + each - 1) / each); /* splits with keys */
     if (split >= count) return;
     struct rows_state<D, 1> r;
     start_rows(r);
     load_queries<D, ROWS>(q, a.q + group * a.q_stride, a.q_columns, a, t);
     attend_blocks<D>(r, a, t, group, (int)(split * each), (int)min((split + 1) * each, num_blocks),
                      q, keys + warp_id() * 2 * shape::STAGES * shape::WARP_ELEMS);
-    __syncthreads(); /* nobody reads queries, keys or values any more */
+    __syncthreads(); /* queries, keys and values have been read */
     finish_split<D>(args, r, t, number, group, split, count, shared);
 }
 
 /* ---- the launch ---- */
 
-/* A range has fewer than 128 rows, if all have as many. */
+/* For ranges of fewer than 128 rows, assuming equal ranges. */
 bool attention_decodes(const union op_params *p, const struct operand *in)
 {
     const uint64_t num_queries = in[0].shape[0], num_spans = in[2].shape[0];
@@ -325,14 +331,16 @@ static uint64_t most_tiles(uint64_t num_queries, uint64_t queries, uint64_t num_
     return num_queries * queries / ROWS + std::min(num_spans, num_queries);
 }
 
-/* How full multiprocessors with room for so many blocks are, on average, while these run. */
+/* Average occupancy of multiprocessors with `room` for blocks, while
+ * these run. */
 static double fill_of(uint64_t blocks, uint64_t room)
 {
     return (double)blocks / (double)((blocks + room - 1) / room * room);
 }
 
-/* As many as all run at once, of at least 64 keys each; more, where that leaves much of the GPU
- * without work. Tiles are as many as there are where all ranges have as many queries. */
+/* Splits that all run at once, of at least 64 keys each; more if that leaves
+ * much of the GPU idle. Tiles are counted as if all ranges had
+ * equally many queries. */
 static unsigned splits_for(uint64_t num_queries, uint64_t num_spans, uint64_t num_keys,
                            uint64_t groups, uint64_t queries)
 {
@@ -362,7 +370,7 @@ template <int D, typename E>
 static enum status launch_few(const decode_args<E> &args, struct error *err)
 {
     typedef decode_shape<D> shape;
-    static bool is_set; /* that it may have so much shared memory */
+    static bool is_set; /* shared memory has been allowed */
     if (!is_set) TRY(allow_shared("attention", attend_few<D, E>, shape::BYTES, err));
     is_set = true;
     return launch_early("attention", err, attend_few<D, E>,

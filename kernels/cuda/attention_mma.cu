@@ -1,10 +1,10 @@
-/* Attention of bf16 and f16 heads on tensor cores, after FlashAttention-2 (Dao 2023). Where ranges
- * have few queries attention_decode.cu is faster.
+/* Attention of bf16 and f16 heads on tensor cores, after FlashAttention-2 (Dao
+ * 2023). For ranges of few queries attention_decode.cu is faster.
  *
- * 1. Rows, tiles and blocks of keys are those of attention_tiles.h, their softmax that of
- *    attention_rows.h. While a block's scores are made its values arrive; while they are weighed
- *    the next block's keys do.
- * 2. Blocks that are launched without a tile clear the rows that no span has. */
+ * 1. Rows, tiles and blocks of keys are those of attention_tiles.h, the softmax
+ *    that of attention_rows.h. A block's values arrive while its scores are
+ *    made; the next block's keys arrive while they are weighed.
+ * 2. Blocks launched without a tile clear rows without spans. */
 #include "kernels/cuda/attention_rows.h"
 
 template <int D, int M> struct tile_shape {
@@ -14,7 +14,7 @@ template <int D, int M> struct tile_shape {
 
 /* ---- the kernel ---- */
 
-/* Blocks are tiles of all groups, those of one tile beside one another. */
+/* Blocks are tiles of all groups; those of one tile are neighbours. */
 template <int D, int M, typename E>
 __global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const attention_args<E> a)
 {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const attention_arg
     start_rows(r);
     load_queries<D, ROWS>(q, a.q + group * a.q_stride, a.q_columns, a, t);
     if (num_blocks > 0) {
-        p = seek<KEYS>(a, t, 0);
+        p = seek_block<KEYS>(a, t, 0);
         load_heads<D, KEYS>(k, a, t, p, group, a.k_at);
     }
     copies_commit();
@@ -46,12 +46,12 @@ __global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const attention_arg
         float scores[M][KEYS / 8][4];
         const struct place now = p;
         copies_wait<0>();
-        __syncthreads(); /* keys are here, and all are done with the values before */
+        __syncthreads(); /* keys have arrived, the previous values are free */
         load_heads<D, KEYS>(v, a, t, now, group, a.v_at);
         copies_commit();
         if (has_rows) make_scores<D, M, KEYS>(scores, q + warp_row * shape::STRIDE, k);
         copies_wait<0>();
-        __syncthreads(); /* values are here, and all are done with the keys */
+        __syncthreads(); /* values have arrived, the keys are free */
         if (block + 1 < num_blocks) {
             p = next_block<KEYS>(a, t, now);
             load_heads<D, KEYS>(k, a, t, p, group, a.k_at);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const attention_arg
         if (!needs_no_mask<KEYS>(a, t, now))
             mask_scores<M, KEYS>(scores, a, span_of(a, t, now), now.at,
                                  t.first_row + warp_row + (int)lane_id() / 4);
-        soften<D, M, KEYS>(scores, r, factor);
+        update_softmax<D, M, KEYS>(scores, r, factor);
         add_values<D, D, M, KEYS>(r.o, scores, v);
     }
     copies_wait<0>();
@@ -84,7 +84,7 @@ template <int D, int M, typename E>
 static enum status launch_tiles(const attention_args<E> &a, struct error *err)
 {
     typedef tile_shape<D, M> shape;
-    static bool is_set; /* that it may have so much shared memory */
+    static bool is_set; /* shared memory has been allowed */
     if (!is_set) TRY(allow_shared("attention", attend_tiles<D, M, E>, shape::BYTES, err));
     is_set = true;
     return launch("attention", err, attend_tiles<D, M, E>,
@@ -94,7 +94,7 @@ static enum status launch_tiles(const attention_args<E> &a, struct error *err)
 template <typename E>
 using launch_function = enum status(const attention_args<E> &a, struct error *err);
 
-/* By the smallest head that a's fits into. */
+/* Takes the smallest D that head_dim fits into. */
 template <typename E> enum status attention_mma(const attention_args<E> &a, struct error *err)
 {
     static const struct {

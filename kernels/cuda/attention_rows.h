@@ -1,19 +1,21 @@
-/* attention_rows.h - the rows of a tile (attention_tiles.h) on their way through blocks of keys,
- * for attention_mma.cu, attention_sm90.cu and attention_decode.cu.
+/* attention_rows.h - a tile's rows (attention_tiles.h) on their way
+ * through blocks of keys, for attention_mma.cu, attention_sm90.cu
+ * and attention_decode.cu.
  *
- * 1. The four lanes of a row agree on its maximum at once, on its sum at the end.
- * 2. A weight exp(score - max) is at most 1. It is rounded to E for the product with values; all
- *    sums are f32. In f16 a weight below 2^-25 is 0: over 2^14 keys that takes less than 2^-11 of
- *    the largest value, which is how far f16 rounds it. */
+ * 1. The four lanes of a row share its maximum at once, its sum at the end.
+ * 2. A weight exp(score - max) is at most 1. It is rounded to E for the
+ *    product with values; all sums are f32. In f16 a weight below 2^-25 is 0:
+ *    over 2^14 keys that loses less than 2^-11 of the largest value, which is
+ *    f16's own rounding. */
 #ifndef FERRY_KERNELS_CUDA_ATTENTION_ROWS_H
 #define FERRY_KERNELS_CUDA_ATTENTION_ROWS_H
 
 #include "kernels/cuda/attention_tiles.h"
 
-/* Row `row` of a tile, of a group, in [num_queries, heads]. */
+/* Index of row `row` of a group's tile in [num_queries, heads]. */
 template <typename E>
-__device__ inline size_t item_of(const attention_args<E> &a, const struct tile &t, int row,
-                                 unsigned group)
+__device__ inline size_t head_row_of(const attention_args<E> &a, const struct tile &t, int row,
+                                     unsigned group)
 {
     const int of_range = t.first_row + row, query = query_at(a, of_range);
     const size_t token = (size_t)(a.spans[t.first_span].q_begin + query);
@@ -22,7 +24,7 @@ __device__ inline size_t item_of(const attention_args<E> &a, const struct tile &
 
 /* ---- rows without keys ---- */
 
-/* 0 for the rows that no span has; a group's blocks without a tile share them. */
+/* Clears rows without a span; a group's blocks without a tile share them. */
 template <typename E>
 __device__ inline void clear_uncovered(const attention_args<E> &a, const struct tile &t,
                                        unsigned group)
@@ -41,10 +43,10 @@ __device__ inline void clear_uncovered(const attention_args<E> &a, const struct 
 
 /* ---- one block of keys ---- */
 
-/* A lane's part of the rows of its warp. */
+/* A lane's part of its warp's rows. */
 template <int D, int M> struct rows_state {
     float o[M][D / 8][4];
-    float max[M][2], sum[M][2]; /* sums of this lane's columns alone */
+    float max[M][2], sum[M][2]; /* sums over this lane's columns only */
 };
 
 template <int D, int M> __device__ inline void start_rows(struct rows_state<D, M> &r)
@@ -71,7 +73,7 @@ __device__ inline void cap_scores(float (&scores)[M][KEYS / 8][4], float scale, 
                 scores[m][j][e] = softcap * tanhf(scores[m][j][e] * scale / softcap);
 }
 
-/* first_row: the lane's first, of the range. */
+/* first_row: the lane's first row, in the range. */
 template <int M, int KEYS, typename E>
 __device__ inline void mask_scores(float (&scores)[M][KEYS / 8][4], const attention_args<E> &a,
                                    const struct span &s, int at, int first_row)
@@ -92,7 +94,7 @@ __device__ inline void mask_scores(float (&scores)[M][KEYS / 8][4], const attent
         }
 }
 
-/* The largest of a row: of the lane's columns, then of the four lanes'. */
+/* The largest of a row: over the lane's columns, then over the four lanes. */
 template <int N> __device__ inline float row_max(const float (&scores)[N][4], int half)
 {
     float top = -INFINITY;
@@ -103,8 +105,8 @@ template <int N> __device__ inline float row_max(const float (&scores)[N][4], in
     return fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
 }
 
-/* Scores become exp2(factor * (score - max)) with the new max of their rows; r.max and r.sum go
- * along. before: what o is worth under the new max. */
+/* Scores become exp2(factor * (score - max)) under the rows' new max; r.max and
+ * r.sum are updated. before: o's factor under the new max. */
 template <int D, int M, int KEYS>
 __device__ inline void weigh_scores(float (&scores)[M][KEYS / 8][4], struct rows_state<D, M> &r,
                                     float factor, float (&before)[M][2])
@@ -141,10 +143,10 @@ __device__ inline void rescale_rows(struct rows_state<D, M> &r, const float (&be
                 r.o[m][j][e] *= before[m][e / 2];
 }
 
-/* Both. */
+/* Updates the softmax and rescales o. */
 template <int D, int M, int KEYS>
-__device__ inline void soften(float (&scores)[M][KEYS / 8][4], struct rows_state<D, M> &r,
-                              float factor)
+__device__ inline void update_softmax(float (&scores)[M][KEYS / 8][4], struct rows_state<D, M> &r,
+                                      float factor)
 {
     float before[M][2];
     weigh_scores<D, M, KEYS>(scores, r, factor, before);
@@ -155,14 +157,14 @@ __device__ inline void soften(float (&scores)[M][KEYS / 8][4], struct rows_state
 
 /* One row of the lane: `item` of o. */
 template <int D, int M, typename E>
-__device__ inline void finish_row(const attention_args<E> &a, const struct rows_state<D, M> &r,
-                                  int m, int half, size_t item, unsigned head)
+__device__ inline void finish_tile_row(const attention_args<E> &a, const struct rows_state<D, M> &r,
+                                       int m, int half, size_t item, unsigned head)
 {
     const int first = (int)lane_id() % 4 * 2;
     float sum = r.sum[m][half], max = r.max[m][half] * (a.softcap != 0 ? 1 : a.scale), scale = 1;
     sum += __shfl_xor_sync(ALL_LANES, sum, 1);
     sum += __shfl_xor_sync(ALL_LANES, sum, 2);
-    if (head >= a.groups * a.queries) return; /* behind the last row */
+    if (head >= a.groups * a.queries) return; /* beyond the last row */
     const bool empty = sum == 0;
     if (a.sinks && !empty) scale = add_sink(to_real(a.sinks[head]), &max, &sum);
     scale = empty ? 0 : scale / sum;
@@ -175,7 +177,7 @@ __device__ inline void finish_row(const attention_args<E> &a, const struct rows_
     if (first == 0 && a.lse) a.lse[item] = empty ? -INFINITY : max + logf(sum);
 }
 
-/* warp_row: the warp's first, of the tile. */
+/* warp_row: the warp's first row, in the tile. */
 template <int D, int M, typename E>
 __device__ inline void finish_rows(const attention_args<E> &a, const struct tile &t,
                                    const struct rows_state<D, M> &r, int warp_row, unsigned group)
@@ -185,9 +187,10 @@ __device__ inline void finish_rows(const attention_args<E> &a, const struct tile
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int row = warp_row + m * 16 + half * 8 + (int)lane_id() / 4;
-            const size_t item = item_of(a, t, row, group);
+            const size_t item = head_row_of(a, t, row, group);
             const unsigned heads = a.groups * a.queries;
-            finish_row(a, r, m, half, item, row < t.num_rows ? (unsigned)(item % heads) : heads);
+            finish_tile_row(a, r, m, half, item,
+                            row < t.num_rows ? (unsigned)(item % heads) : heads);
         }
 }
 

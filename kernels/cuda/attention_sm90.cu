@@ -1,13 +1,16 @@
-/* Attention of bf16 and f16 heads of 64, 128 and 256 for compute capability 9.0, after
- * FlashAttention-3 (Shah et al. 2024).
+/* Attention of bf16 and f16 heads of 64, 128 and 256 for compute capability
+ * 9.0, after FlashAttention-3 (Shah et al. 2024).
  *
- * 1. Rows, tiles and blocks of keys are those of attention_tiles.h, their softmax that of
- *    attention_rows.h. Two warpgroups have 64 rows of a tile each.
- * 2. A thread of the third warpgroup brings blocks of keys and values into rings of STAGES, whose
- *    barriers say that a stage has come, and that all warps have read it.
- * 3. While a block's scores become weights, the values of the block before are being weighed.
- * 4. A copy reads whole blocks. What lies behind the last key of a span may be any bits: such
- *    scores are masked, and such values become 0 before they are multiplied with weights of 0. */
+ * 1. Rows, tiles and blocks of keys are those of attention_tiles.h, the softmax
+ *    that of attention_rows.h. Two warpgroups have 64 rows of a tile each.
+ * 2. A thread of the third warpgroup copies blocks of keys and values into
+ *    rings of STAGES, whose barriers tell that a stage has arrived, and that
+ *    all warps have read it.
+ * 3. While a block's scores become weights, the previous block's values are
+ *    weighed.
+ * 4. A copy reads whole blocks. Elements beyond a span's last key may be any
+ *    bits: such scores are masked, and such values become 0 before their
+ *    product with weights of 0. */
 #include <algorithm>
 
 #include "kernels/cuda/attention_rows.h"
@@ -15,24 +18,26 @@
 
 enum { STAGES = 2, READERS = 2, GROUP_ROWS = 64, ROWS = READERS * GROUP_ROWS };
 enum { THREADS = (READERS + 1) * WARPGROUP, GROUP_WARPS = WARPGROUP / WARP };
-/* A thread's, as soon as it is known which warpgroup it is in: 64 K of a multiprocessor in all. */
+/* Registers of a thread once its warpgroup is known: 64 K of a multiprocessor
+ * in all. */
 enum { READER_REGISTERS = 232, COPIER_REGISTERS = 40 };
 
 template <int D> struct panel_shape {
     static const int KEYS = D > 128 ? 64 : 128, PANELS = D / PANEL;
-    static const int OUT = D > 128 ? 128 : D; /* columns of o that a product makes */
+    static const int OUT = D > 128 ? 128 : D; /* columns of o a product makes */
     static const size_t Q_BYTES = (size_t)PANELS * ROWS * PANEL_ROW_BYTES;
     static const size_t STAGE_BYTES = (size_t)PANELS * KEYS * PANEL_ROW_BYTES;
     static const size_t BYTES = PANEL_ALIGNMENT + Q_BYTES + 2 * STAGES * STAGE_BYTES;
 };
 
-/* Block number i is in stage i % STAGES, in the phase of parity i / STAGES % 2. */
+/* Block number i is in stage i % STAGES, in the phase of parity i / STAGES
+ * % 2. */
 struct ring {
     char *stages;
     barrier *full, *empty; /* [STAGES] */
 };
 
-/* What all threads of a block know. */
+/* Common to all threads of a block. */
 template <typename E> struct job {
     const attention_args<E> &a;
     struct tile t;
@@ -54,7 +59,7 @@ __device__ inline unsigned parity_of(int block)
 
 /* ---- copies ---- */
 
-/* Waits until all have read what is in its stage. */
+/* Requests a block, once all have read its stage's old contents. */
 template <int D>
 __device__ inline void ask_for_block(const struct ring &ring, int block, const CUtensorMap *map,
                                      int column, int row)
@@ -70,12 +75,12 @@ __device__ inline void ask_for_block(const struct ring &ring, int block, const C
                   ring.full + stage);
 }
 
-/* By one thread. */
+/* For one thread. */
 template <int D, typename E>
 __device__ inline void copy_blocks(const struct job<E> &x, const CUtensorMap *map)
 {
     const int KEYS = panel_shape<D>::KEYS, column = (int)(x.group * x.a.kv_stride);
-    struct place p = seek<KEYS>(x.a, x.t, 0);
+    struct place p = seek_block<KEYS>(x.a, x.t, 0);
     for (int block = 0; block < x.num_blocks; block++) {
         if (block > 0) p = next_block<KEYS>(x.a, x.t, p);
         const int row = span_of(x.a, x.t, p).k_begin + p.at;
@@ -84,9 +89,9 @@ __device__ inline void copy_blocks(const struct job<E> &x, const CUtensorMap *ma
     }
 }
 
-/* ---- queries, and what is behind the last key ---- */
+/* ---- queries, and values beyond the last key ---- */
 
-/* 16 bytes at element d of a row. */
+/* The 16 bytes at element d of a row. */
 __device__ inline uint4 *panel_place(char *panels, int rows, int row, int d)
 {
     const int panel = d / PANEL, run = d % PANEL / 8;
@@ -94,7 +99,7 @@ __device__ inline uint4 *panel_place(char *panels, int rows, int row, int d)
                                      (run ^ row % 8) * 16);
 }
 
-/* The rows of this warpgroup, by its threads. */
+/* Loads this warpgroup's rows, by its threads. */
 template <int D, typename E>
 __device__ inline void load_own_queries(const struct job<E> &x, int first_row)
 {
@@ -119,13 +124,13 @@ template <int D> __device__ inline void clear_values(char *v, int count, unsigne
     const int rows = shape::KEYS - count, runs = D / 8;
     for (int i = (int)threadIdx.x % WARPGROUP; i < rows * runs; i += WARPGROUP)
         *panel_place(v, shape::KEYS, count + i / runs, i % runs * 8) = zeros;
-    fence_copies(); /* products read as copies do */
+    fence_copies(); /* products read in the copies' proxy */
     sync_warpgroup(1 + warpgroup);
 }
 
 /* ---- products ---- */
 
-/* scores = q k^T, under way. q: the first row of the warpgroup. */
+/* Starts scores = q k^T. q: the warpgroup's first row. */
 template <int D, typename E>
 __device__ inline void start_scores(float (&scores)[1][panel_shape<D>::KEYS / 8][4], const char *q,
                                     const char *k)
@@ -141,7 +146,7 @@ __device__ inline void start_scores(float (&scores)[1][panel_shape<D>::KEYS / 8]
     products_commit();
 }
 
-/* A block's weights in E, as products take them. */
+/* A block's weights in E, in the products' layout. */
 template <int KEYS> struct packed_weights {
     uint32_t of[KEYS / 16][4];
 };
@@ -158,7 +163,7 @@ __device__ inline void pack_weights(struct packed_weights<KEYS> &w,
                                      scores[0][2 * j + n / 2][n % 2 * 2 + 1]);
 }
 
-/* o += weights v, under way. */
+/* Starts o += weights v. */
 template <int D, typename E>
 __device__ inline void start_values(struct rows_state<D, 1> &r,
                                     const struct packed_weights<panel_shape<D>::KEYS> &w,
@@ -183,13 +188,13 @@ __device__ inline char *stage_bytes(const struct ring &ring, int block, size_t b
     return ring.stages + stage_of(block) * bytes;
 }
 
-/* All lanes call it after they have read the block. */
+/* All lanes call it after reading the block. */
 __device__ inline void release_stage(const struct ring &ring, int block)
 {
     if (lane_id() == 0) barrier_arrive(ring.empty + stage_of(block));
 }
 
-/* Waits for a block's values, and clears those behind its keys. */
+/* Waits for a block's values, and clears those beyond its keys. */
 template <int D, typename E>
 __device__ inline void await_values(const struct job<E> &x, const struct place &p, int block,
                                     unsigned warpgroup)
@@ -200,7 +205,8 @@ __device__ inline void await_values(const struct job<E> &x, const struct place &
         clear_values<D>(stage_bytes(x.v, block, shape::STAGE_BYTES), p.end - p.at, warpgroup);
 }
 
-/* Scores of a block of keys become weights. lane_row: the lane's first, of the range. */
+/* Turns scores of a block of keys into weights. lane_row: the lane's first row,
+ * in the range. */
 template <int D, typename E>
 __device__ inline void weigh_block(const struct job<E> &x, const struct place &p, int lane_row,
                                    float (&scores)[1][panel_shape<D>::KEYS / 8][4],
@@ -214,7 +220,7 @@ __device__ inline void weigh_block(const struct job<E> &x, const struct place &p
     weigh_scores<D, 1, KEYS>(scores, r, factor, before);
 }
 
-/* There is a block of keys. */
+/* Requires a block of keys. */
 template <int D, typename E>
 __device__ inline void attend_blocks(const struct job<E> &x, struct rows_state<D, 1> &r,
                                      unsigned warpgroup)
@@ -226,14 +232,14 @@ __device__ inline void attend_blocks(const struct job<E> &x, struct rows_state<D
     const char *const q = x.q + first_row * PANEL_ROW_BYTES;
     float scores[1][KEYS / 8][4] = {}, before[1][2];
     struct packed_weights<KEYS> weights;
-    struct place p = seek<KEYS>(x.a, x.t, 0);
+    struct place p = seek_block<KEYS>(x.a, x.t, 0);
     barrier_wait(x.k.full, 0);
     products_begin();
     start_scores<D, E>(scores, q, x.k.stages);
     products_wait<0>();
     products_made(scores[0]);
     release_stage(x.k, 0);
-    weigh_block<D>(x, p, lane_row, scores, r, before); /* before: of no values yet */
+    weigh_block<D>(x, p, lane_row, scores, r, before); /* before: there are no values yet */
     pack_weights<KEYS, E>(weights, scores);
     for (int block = 1; block < x.num_blocks; block++) {
         const struct place last = p;
@@ -268,7 +274,7 @@ __device__ inline void attend_own_rows(const struct job<E> &x, unsigned warpgrou
     struct rows_state<D, 1> r;
     start_rows(r);
     load_own_queries<D>(x, first_row);
-    fence_copies(); /* products read as copies do */
+    fence_copies(); /* products read in the copies' proxy */
     sync_warpgroup(1 + warpgroup);
     if (x.num_blocks > 0) attend_blocks<D>(x, r, warpgroup);
     finish_rows<D, 1>(x.a, x.t, r, warp_row, x.group);
@@ -288,15 +294,15 @@ __device__ inline void init_barriers(barrier (&full)[2][STAGES], barrier (&empty
     __syncthreads();
 }
 
-/* Blocks are tiles of all groups, those of one tile beside one another. kv: all of it, of boxes of
- * one panel's columns and KEYS rows. */
+/* Blocks are tiles of all groups; those of one tile are neighbours. kv: all of
+ * it, in boxes of one panel's columns and KEYS rows. */
 template <int D, typename E>
 __global__ void __launch_bounds__(THREADS, 1)
     attend_panels(const attention_args<E> a, const __grid_constant__ CUtensorMap kv)
 {
     typedef panel_shape<D> shape;
     DYNAMIC_SHARED(shared);
-    __shared__ barrier full[2][STAGES], empty[2][STAGES]; /* of keys and of values */
+    __shared__ barrier full[2][STAGES], empty[2][STAGES]; /* for keys and values */
     const unsigned group = blockIdx.x % a.groups, warpgroup = threadIdx.x / WARPGROUP;
     const struct tile t =
         find_tile<ROWS>(a, (int)(blockIdx.x / a.groups), (int)(gridDim.x / a.groups));
@@ -323,7 +329,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- the launch ---- */
 
-/* The driver's function that makes tensor maps; NULL: it has none. */
+/* The driver's function that makes tensor maps; NULL: missing. */
 static decltype(&cuTensorMapEncodeTiled) map_encoder()
 {
     static void *found;
@@ -343,22 +349,23 @@ static enum status make_map(CUtensorMap *map, const attention_args<E> &a, uint64
     const CUtensorMapDataType type =
         ELEM_OF<E> == ELEM_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     const auto encode = map_encoder();
-    if (!encode) return fail(err, ERR_DEVICE, "attention: the driver makes no tensor maps");
+    if (!encode) return fail(err, ERR_DEVICE, "attention: the driver cannot make tensor maps");
     const CUresult code =
         encode(map, type, 2, const_cast<E *>(a.kv), sizes, row_bytes, box, steps,
                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code == CUDA_SUCCESS) return OK;
-    return fail(err, ERR_DEVICE, "attention: no tensor map of %llu x %zu elements (error %d)",
+    return fail(err, ERR_DEVICE,
+                "attention: cannot make a tensor map of %llu x %zu elements (error %d)",
                 (unsigned long long)num_keys, a.kv_columns, (int)code);
 }
 
-/* As many blocks as attention_mma.cu has. */
+/* Launches as many blocks as attention_mma.cu. */
 template <int D, typename E>
 static enum status launch_panels(const attention_args<E> &a, uint64_t num_keys, struct error *err)
 {
     typedef panel_shape<D> shape;
-    static bool is_set; /* that it may have so much shared memory */
+    static bool is_set; /* shared memory has been allowed */
     CUtensorMap kv;
     if (!is_set) TRY(allow_shared("attention", attend_panels<D, E>, shape::BYTES, err));
     is_set = true;

@@ -1,15 +1,17 @@
-/* attention_tiles.h - tiles of queries and blocks of keys on tensor cores, for attention_mma.cu,
- * attention_sm90.cu and attention_backward_mma.cu.
+/* attention_tiles.h - tiles of queries and blocks of keys on tensor cores, for
+ * attention_mma.cu, attention_sm90.cu and attention_backward_mma.cu.
  *
- * 1. The queries of one range of spans and one group are rows, row = query * queries + head: the
- *    heads of a group share keys and values. A block has a tile of them, a warp 16 * M; tiles with
- *    the most keys come first.
- * 2. Keys come in blocks, one behind the other through all spans of the range.
- * 3. A lane has rows g and g + 8 of each 16 (mma.h), a quarter of their columns.
- * 4. How many tiles there are is known on the device alone, so more blocks are launched.
+ * 1. Rows are the queries of a range of spans in a group, row = query * queries
+ *    + head: a group's heads share keys and values. A block has a tile of rows,
+ *    of which a warp has 16 M; tiles with the most keys come first.
+ * 2. Keys come in blocks, one after the other through all spans of the range.
+ * 3. A lane has rows g and g + 8 of each 16 (mma.h), a quarter of their
+ *    columns.
+ * 4. Only the device knows the number of tiles, so blocks are launched in
+ *    excess.
  *
- * D is head_dim, padded by zeros. Rows in shared memory are 16 bytes longer, so that the eight that
- * ldmatrix reads at once lie in different banks. */
+ * D is head_dim, padded by zeros. Rows in shared memory are 16 bytes longer, so
+ * that the eight that ldmatrix reads at once lie in different banks. */
 #ifndef FERRY_KERNELS_CUDA_ATTENTION_TILES_H
 #define FERRY_KERNELS_CUDA_ATTENTION_TILES_H
 
@@ -19,14 +21,14 @@
 enum { TILE_WARPS = 4, TILE_THREADS = TILE_WARPS * WARP };
 
 struct tile {
-    unsigned first_span, num_spans; /* 0: the block has no tile, but number first_row of num_rows */
-    int first_row, num_rows;        /* of the range */
+    unsigned first_span, num_spans; /* 0: no tile; the block is number first_row of num_rows */
+    int first_row, num_rows;        /* in the range */
     bool all_covered;               /* every row of q is in a span */
 };
 
 /* ---- which tile ---- */
 
-/* Every warp of the block finds the same. */
+/* Every warp of the block finds the same tile. */
 template <int ROWS, typename E>
 __device__ inline struct tile find_tile(const attention_args<E> &a, int number, int num_blocks)
 {
@@ -71,7 +73,8 @@ __device__ inline struct tile find_tile(const attention_args<E> &a, int number, 
     return t;
 }
 
-/* Blocks of a group: one more than there can be tiles, to clear what no span has. */
+/* Blocks of a group: one more than its tiles at most, to clear rows
+ * without spans. */
 template <int ROWS, typename E> static inline unsigned tiles_of(const attention_args<E> &a)
 {
     const unsigned ends = a.num_spans < a.num_queries ? a.num_spans : a.num_queries;
@@ -80,11 +83,11 @@ template <int ROWS, typename E> static inline unsigned tiles_of(const attention_
 
 /* ---- which keys ---- */
 
-/* A block of keys: [at, min(at + KEYS, end)) of a span, where `end` is that of the keys that some
- * row of the tile may attend to. The span is read again where it is needed: registers are scarce.
- */
+/* A block of keys: [at, min(at + KEYS, end)) of a span, where `end` limits the
+ * keys that some row of the tile may attend to. The span is read again when
+ * needed: registers are scarce. */
 struct place {
-    unsigned number; /* of the span, from the tile's first */
+    unsigned number; /* of the span, counted from the tile's first */
     int at, end;
 };
 
@@ -113,7 +116,7 @@ __device__ inline struct place span_start(const attention_args<E> &a, const stru
     return p;
 }
 
-/* From p on to the end of its span. */
+/* Blocks from p to the end of its span. */
 template <int KEYS> __device__ inline int blocks_of(const struct place &p)
 {
     return p.at < p.end ? (p.end - p.at + KEYS - 1) / KEYS : 0;
@@ -128,9 +131,10 @@ __device__ inline int count_blocks(const attention_args<E> &a, const struct tile
     return n;
 }
 
-/* Block number `block`, which there is. */
+/* Block number `block`, which must exist. */
 template <int KEYS, typename E>
-__device__ inline struct place seek(const attention_args<E> &a, const struct tile &t, int block)
+__device__ inline struct place seek_block(const attention_args<E> &a, const struct tile &t,
+                                          int block)
 {
     struct place p = span_start(a, t, 0);
     for (int n; block >= (n = blocks_of<KEYS>(p)); block -= n)
@@ -139,7 +143,7 @@ __device__ inline struct place seek(const attention_args<E> &a, const struct til
     return p;
 }
 
-/* The block behind p, which there is. */
+/* The block after p, which must exist. */
 template <int KEYS, typename E>
 __device__ inline struct place next_block(const attention_args<E> &a, const struct tile &t,
                                           struct place p)
@@ -152,7 +156,8 @@ __device__ inline struct place next_block(const attention_args<E> &a, const stru
 
 /* ---- into shared memory ---- */
 
-/* `rows` rows, of which `there` are; D / 8 runs of 16 bytes each, zeros behind head_dim. */
+/* Loads `rows` rows, of which `there` exist: D / 8 runs of 16 bytes each, zeros
+ * beyond head_dim. */
 template <int D, int KEYS, typename E>
 __device__ inline void load_block(E *to, const E *from, size_t columns, unsigned head_dim,
                                   int there)
@@ -175,7 +180,8 @@ __device__ inline void load_heads(E *to, const attention_args<E> &a, const struc
                         a.head_dim, p.end - p.at);
 }
 
-/* Of an array like q whose rows have `columns` elements, from the first head of the group on. */
+/* Loads rows of an array like q, `columns` elements wide, from the group's
+ * first head on. */
 template <int D, int ROWS, typename E>
 __device__ inline void load_queries(E *to, const E *heads, size_t columns,
                                     const attention_args<E> &a, const struct tile &t)
@@ -223,7 +229,8 @@ __device__ inline void make_scores(float (&scores)[M][KEYS / 8][4], const E *q, 
     }
 }
 
-/* o += weights v, OUT columns of it, of rows of D. Two neighbours of C as they lie are one of A. */
+/* o += weights v, OUT columns of rows of D. Two neighbours of C lie as one
+ * of A. */
 template <int D, int OUT, int M, int KEYS, typename E>
 __device__ inline void add_values(float (&o)[M][OUT / 8][4], const float (&weights)[M][KEYS / 8][4],
                                   const E *v)

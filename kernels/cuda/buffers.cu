@@ -1,12 +1,12 @@
-/* Buffers of the host that the GPU reads by itself: pinned memory, with an event behind its last
- * upload. */
+/* Host buffers that the GPU reads on its own: pinned memory, with an event
+ * after its last upload. */
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/device.h"
 
-/* CUDA copies other memory, too, and then waits: so that is taken where none can be pinned. */
-static enum status allocate(struct device_buffer *b, uint64_t bytes, struct error *err)
+/* Falls back to pageable memory, from which CUDA's copies wait. */
+static enum status allocate_buffer(struct device_buffer *b, uint64_t bytes, struct error *err)
 {
     b->is_pinned = cudaHostAlloc(&b->memory, bytes, cudaHostAllocDefault) == cudaSuccess;
     if (b->is_pinned) return OK;
@@ -30,7 +30,7 @@ static enum status buffer_create(struct device_buffer *b, uint64_t bytes, struct
 {
     cudaEvent_t read = NULL;
     *b = {};
-    TRY(allocate(b, bytes, err));
+    TRY(allocate_buffer(b, bytes, err));
     const enum status st =
         cuda_status("an event", cudaEventCreateWithFlags(&read, cudaEventDisableTiming), err);
     b->read = read;
@@ -45,7 +45,7 @@ static enum status buffer_upload(void *to, const struct device_buffer *b, uint64
         "upload", cudaMemcpyAsync(to, b->memory, bytes, cudaMemcpyHostToDevice, cuda_stream), err));
     const enum status st =
         cuda_status("upload", cudaEventRecord(static_cast<cudaEvent_t>(b->read), cuda_stream), err);
-    if (st) (void)cudaStreamSynchronize(cuda_stream); /* nothing else tells when it has been read */
+    if (st) (void)cudaStreamSynchronize(cuda_stream); /* no event tells when it was read */
     return st;
 }
 

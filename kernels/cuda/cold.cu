@@ -4,7 +4,7 @@
 
 #include "kernels/device.h"
 
-/* Runs between two waits; all of them; seconds that are enough. */
+/* Runs between two waits; runs at most; seconds that suffice. */
 enum { RUNS = 5, MAX_RUNS = 200 };
 #define ENOUGH_SECONDS 2e-3
 
@@ -40,7 +40,7 @@ static enum status fill_cache(const struct cold_clock *c, struct error *err)
                        err);
 }
 
-/* RUNS runs: adds what they take to *total, and keeps the fastest. */
+/* Times RUNS runs: adds them to *total, and keeps the fastest. */
 static enum status time_runs(const struct cold_clock *c, cold_run *run, const void *context,
                              double *total, double *fastest, struct error *err)
 {

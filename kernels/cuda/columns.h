@@ -1,5 +1,6 @@
-/* columns.h - sums over rows, column by column. The order of a sum depends on shapes alone, so the
- * same numbers give the same bits: many rows are summed in parts, and the parts in their order. */
+/* columns.h - sums over rows, column by column. Their order depends on shapes
+ * alone, so equal numbers give equal bits: many rows are summed in parts, and
+ * the parts in order. */
 #ifndef FERRY_KERNELS_CUDA_COLUMNS_H
 #define FERRY_KERNELS_CUDA_COLUMNS_H
 
@@ -9,7 +10,7 @@
 
 enum { COLUMN_WARPS = 8, COLUMN_THREADS = COLUMN_WARPS * WARP, MIN_PART_ROWS = 32 };
 
-/* Rows of a part where there are to be `most` parts or fewer, and how many parts that makes. */
+/* Rows of a part for at most `most` parts; the resulting number of parts. */
 static inline size_t rows_of_part(size_t rows, size_t most)
 {
     return std::max<size_t>(MIN_PART_ROWS, (rows + most - 1) / most);
@@ -20,8 +21,8 @@ static inline size_t parts_of(size_t rows, size_t most)
     return std::max<size_t>(1, blocks_for(rows, rows_of_part(rows, most)));
 }
 
-/* y[part, column] = y_sum[column] + the sum of x over the rows of the part. A block has WARP * N
- * columns of a part, blockIdx.y; its warps take rows in turn. */
+/* y[part, column] = y_sum[column] + sum of x over the part's rows. A block has
+ * WARP * N columns of part blockIdx.y; its warps take rows in turn. */
 template <typename X, typename Y, int N>
 __global__ void __launch_bounds__(COLUMN_THREADS)
     sum_columns(const X *x, const Y *y_sum, Y *y, size_t rows, size_t columns, size_t part_rows)

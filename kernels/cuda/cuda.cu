@@ -1,4 +1,5 @@
-/* cuda.cu - what cuda.h declares of the device that is open, for all files of the folder. */
+/* cuda.cu - the open device: its properties, and errors of CUDA as a status,
+ * for all files of the folder. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@ struct sm90_kernels sm90_kernels; /* zeros before any constructor runs */
 enum status cuda_status(const char *what, cudaError_t code, struct error *err)
 {
     if (code == cudaSuccess) return OK;
-    (void)cudaGetLastError(); /* told here: not again by the next call */
+    (void)cudaGetLastError(); /* reported here, not again by the next call */
     return fail(err, ERR_DEVICE, "%s: %s (%s)", what, cudaGetErrorString(code),
                 cudaGetErrorName(code));
 }

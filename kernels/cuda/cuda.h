@@ -1,12 +1,14 @@
-/* cuda.h - what all kernels of this folder share.
+/* cuda.h - shared by all kernels of this folder.
  *
- * 1. An op is a template over E, the type of ELEM; real_of<E> is REAL. Kernels get a second
- *    parameter N: how many elements a thread reads at once, WIDTH<E> (16 bytes) where pointers and
- *    row lengths permit, else 1.
- * 2. All is launched on cuda_stream by launch(), so in the order of the calls.
- * 3. Blocks are whole warps. Reductions are trees of one shape: the same numbers give the same sum.
- * 4. Only what include files of CUDA's own name is used, and kernels are started by launch() alone:
- *    so tests/gpu/emulator can compile the same files for the host. */
+ * 1. An op is a template over E, the type of ELEM; real_of<E> is REAL. Kernels
+ *    have a second parameter N, the elements a thread reads at once: WIDTH<E>
+ *    (16 bytes) if pointers and row lengths permit, else 1.
+ * 2. launch() launches everything on cuda_stream, so calls run in order.
+ * 3. Blocks are whole warps. Reductions are trees of one shape: equal numbers
+ *    give equal sums.
+ * 4. Code uses only CUDA headers of CUDA's own names, and starts kernels by
+ *    launch() alone, so that tests/gpu/emulator can compile the same files for
+ *    the host. */
 #ifndef FERRY_KERNELS_CUDA_CUDA_H
 #define FERRY_KERNELS_CUDA_CUDA_H
 
@@ -18,13 +20,13 @@
 
 #include "kernels/ops.h"
 
-/* Of the device that is open. */
+/* The open device. */
 extern cudaStream_t cuda_stream;
-extern int cuda_capability; /* 90 is 9.0 */
+extern int cuda_capability; /* 90: 9.0 */
 extern int cuda_multiprocessors;
-extern size_t cuda_shared_bytes; /* what a block can have, of static and dynamic together */
+extern size_t cuda_shared_bytes; /* a block's limit, static and dynamic together */
 
-/* OK, or ERR_DEVICE with what CUDA says. */
+/* OK, or ERR_DEVICE with CUDA's message. */
 MUST_CHECK enum status cuda_status(const char *what, cudaError_t code, struct error *err);
 
 /* ---- elements ---- */
@@ -42,7 +44,7 @@ template <typename E> using real_of = typename real_type<E>::type;
 
 template <typename E> constexpr int WIDTH = 16 / sizeof(E);
 
-/* Whether tensor cores multiply it: bf16 and f16 (mma.h). */
+/* Whether tensor cores multiply E: bf16 and f16 (mma.h). */
 template <typename E> constexpr bool HAS_MMA = sizeof(E) == 2;
 
 template <typename E> constexpr elem_type ELEM_OF = ELEM_F32;
@@ -89,15 +91,15 @@ template <typename E, int N> struct alignas(N * sizeof(E)) pack {
     E at[N];
 };
 
-/* N elements; from and to are aligned to all of them. */
+/* N elements; pointers are aligned to their total size. */
 template <typename E, int N> __device__ inline pack<E, N> load_pack(const E *from)
 {
     return *reinterpret_cast<const pack<E, N> *>(from);
 }
 
-/* 16 bytes of what no kernel writes while this one runs and a block reads once, as of weights: they
- * take no place in the first-level cache. Zeros, and nothing read, where not `there`. The load
- * stays in front of wait_for_kernel_before(). */
+/* Loads 16 bytes that no running kernel writes and a block reads once, such as
+ * weights: they take no place in the L1 cache. Zeros, without a read, unless
+ * `there`. The load stays before wait_for_kernel_before(). */
 __device__ inline uint4 load_16_bytes_once(const void *from, bool there)
 {
     uint4 x = {0, 0, 0, 0};
@@ -115,7 +117,7 @@ __device__ inline uint4 load_16_bytes_once(const void *from, bool there)
     return x;
 }
 
-/* Into the second-level cache: 128 bytes, of which one is at `place`. */
+/* Prefetches into the L2 cache the 128 bytes around `place`. */
 __device__ inline void prefetch(const void *place)
 {
 #if defined(__CUDA_ARCH__)
@@ -172,7 +174,7 @@ struct add_up {
     }
 };
 
-/* Combined over the lanes of a warp; all get the result. */
+/* Combines over a warp's lanes; all get the result. */
 template <typename T, typename F> __device__ inline T warp_reduce(T x, F combine)
 {
 #pragma unroll
@@ -181,12 +183,12 @@ template <typename T, typename F> __device__ inline T warp_reduce(T x, F combine
     return x;
 }
 
-/* Over all threads of a block, which all call it; all get the result. */
+/* Combines over a block's threads, which all call it; all get the result. */
 template <typename T, typename F> __device__ inline T block_reduce(T x, T identity, F combine)
 {
     __shared__ T parts[WARP];
     x = warp_reduce(x, combine);
-    __syncthreads(); /* parts of the reduction before this one have been read */
+    __syncthreads(); /* the previous reduction's parts have been read */
     if (lane_id() == 0) parts[warp_id()] = x;
     __syncthreads();
     x = lane_id() < blockDim.x / WARP ? parts[lane_id()] : identity;
@@ -220,7 +222,8 @@ template <typename T> __device__ inline T block_sum_before(T x, T *total)
     return before + (upto - x);
 }
 
-/* The rows that hold something: all, where nobody counts. Every lane of the warp calls it. */
+/* Number of valid rows: all, without counts. Every lane of the warp
+ * calls it. */
 __device__ inline size_t counted_rows(const int32_t *counts, unsigned num_counts, size_t rows)
 {
     if (!counts) return rows;
@@ -232,7 +235,7 @@ __device__ inline size_t counted_rows(const int32_t *counts, unsigned num_counts
 
 /* ---- shared memory ---- */
 
-/* What a block gets without asking the driver for more. */
+/* Shared memory that every block can have without asking the driver. */
 enum { PLAIN_SHARED_BYTES = 48 << 10 };
 
 /* The block's dynamic shared memory, as char *name. */
@@ -242,17 +245,20 @@ enum { PLAIN_SHARED_BYTES = 48 << 10 };
 
 /* ---- launching ---- */
 
-/* Between these two a kernel that launch_early() started may run beside the kernel before it in the
- * queue (programmatic dependent launch; compute capability 9.0 and newer, nothing elsewhere).
+/* Between these two a kernel started by launch_early() may overlap the kernel
+ * before it in the queue (programmatic dependent launch; compute capability 9.0
+ * and newer, no effect elsewhere).
  *
- * wait_for_kernel_before() returns when that kernel has ended and what it wrote can be seen. A
- * kernel started by launch_early() calls it in every thread, before it reads what any kernel may
- * have written, and before it writes anything. In front of it, it reads weights alone: so it is not
- * queued directly behind a kernel that writes weights.
+ * wait_for_kernel_before() returns when that kernel has ended and its writes
+ * are visible. A kernel started by launch_early() calls it in every thread,
+ * before it reads anything that a kernel may have written, and before any
+ * write. Until then it reads weights only; so it must not directly follow a
+ * kernel that writes weights.
  *
- * let_kernel_behind_start() says that the kernel behind may begin, once all blocks have said so or
- * ended. Any kernel may call it. One that was started early calls it behind its own wait: else the
- * kernel behind might read weights while one two places before it still writes them. */
+ * let_kernel_behind_start() permits the next kernel to begin, once all blocks
+ * have called it or ended. Any kernel may call it. A kernel started early calls
+ * it after its own wait: otherwise the next kernel might read weights while an
+ * earlier one still writes them. */
 __device__ inline void wait_for_kernel_before()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -293,7 +299,7 @@ MUST_CHECK enum status launch(const char *op, struct error *err, void (*kernel)(
     return launch_kernel(op, err, false, kernel, grid, threads, shared_bytes, args...);
 }
 
-/* For a kernel that calls wait_for_kernel_before(). */
+/* For kernels that call wait_for_kernel_before(). */
 template <typename... P, typename... A>
 MUST_CHECK enum status launch_early(const char *op, struct error *err, void (*kernel)(P...),
                                     dim3 grid, unsigned threads, size_t shared_bytes, A... args)
@@ -301,8 +307,8 @@ MUST_CHECK enum status launch_early(const char *op, struct error *err, void (*ke
     return launch_kernel(op, err, true, kernel, grid, threads, shared_bytes, args...);
 }
 
-/* So much dynamic shared memory for the blocks of a kernel, where it is more than
- * PLAIN_SHARED_BYTES. */
+/* Allows a kernel's blocks `bytes` of dynamic shared memory, if
+ * above PLAIN_SHARED_BYTES. */
 template <typename... P>
 MUST_CHECK enum status allow_shared(const char *op, void (*kernel)(P...), size_t bytes,
                                     struct error *err)
@@ -312,7 +318,7 @@ MUST_CHECK enum status allow_shared(const char *op, void (*kernel)(P...), size_t
         err);
 }
 
-/* Threads of a block that has `items` to do. */
+/* Threads of a block with `items` to do. */
 static inline unsigned threads_for(size_t items, unsigned most)
 {
     const size_t warps = (items + WARP - 1) / WARP;
@@ -324,7 +330,8 @@ static inline unsigned blocks_for(size_t items, size_t a_block)
     return (unsigned)((items + a_block - 1) / a_block);
 }
 
-/* Whether rows of so many elements at these places can be read 16 bytes at a time. */
+/* Whether rows of `columns` elements at these places can be read 16 bytes at
+ * a time. */
 template <typename E> bool fits_width(size_t columns, std::initializer_list<const void *> places)
 {
     bool fits = columns % WIDTH<E> == 0;
@@ -333,15 +340,15 @@ template <typename E> bool fits_width(size_t columns, std::initializer_list<cons
     return fits;
 }
 
-/* The variant of a kernel<E, N>; its threads for rows of so many elements. */
+/* The variant of kernel<E, N>; its threads for a row's length. */
 #define BY_WIDTH(kernel, E, wide) ((wide) ? kernel<E, WIDTH<E>> : kernel<E, 1>)
 template <typename E> unsigned row_threads(size_t columns, bool wide)
 {
     return threads_for(wide ? columns / WIDTH<E> : columns, 256);
 }
 
-/* For kernels that compute each column of a row by itself: block (x, y) has columns of row x. Few
- * rows are cut into pieces, so that more of the GPU works on them. */
+/* For kernels that compute each column of a row separately: block (x, y) has
+ * columns of row x. Few rows are cut into pieces, to occupy more of the GPU. */
 struct spread {
     dim3 grid;
     unsigned threads;
@@ -357,7 +364,7 @@ template <typename E> struct spread spread_rows(size_t rows, size_t columns, boo
     return {dim3((unsigned)rows, (unsigned)(pieces < most_pieces ? pieces : most_pieces)), threads};
 }
 
-/* Of a thread that reads N columns at once: its first column, and how far it is to the next. */
+/* First column and step of a thread that reads N columns at once. */
 template <int N> __device__ inline size_t first_column()
 {
     return ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
@@ -375,7 +382,8 @@ template <typename T> T *data_of(const struct operand &o)
     return static_cast<T *>(o.data);
 }
 
-/* The variant of a function<E, G> for an operand of type `float`: G is the type of its elements. */
+/* The variant of function<E, G> for an operand of type `float`: G is its
+ * element type. */
 #define BY_TYPE(function, E, operand)                                                              \
     ((operand).type == OPERAND_REAL ? function<E, real_of<E>> : function<E, E>)
 
@@ -393,7 +401,7 @@ static inline size_t qkv_columns(const struct head_shape &s)
 #define WORKSPACE_ARGUMENTS                                                                        \
     const union op_params *p, const struct operand *in, const struct operand *out
 
-/* Behind the definition of an op: it for all types. */
+/* Instantiates an op for all types, after its definition. */
 #define FOR_ALL_TYPES(op)                                                                          \
     template enum status op<float>(OP_ARGUMENTS);                                                  \
     template enum status op<double>(OP_ARGUMENTS);                                                 \
@@ -417,9 +425,9 @@ OPS(DECLARE)
 
 /* ---- kernels for compute capability 9.0 alone ---- */
 
-/* While the library is loaded, *_sm90.cu write what they have into this table; NULL: not there.
- * They are compiled for sm_90a alone, so nothing else needs them. A kernel is trusted after it
- * agreed with the portable one (trust.h). */
+/* *_sm90.cu fill this table while the library loads; NULL: not available. They
+ * are compiled for sm_90a alone, so nothing else depends on them. A kernel is
+ * used after it agreed with the portable one (trust.h). */
 struct product;
 struct sm90_kernels {
     enum status (*few_rows)(const struct product &x, struct error *err); /* products.h */
@@ -429,29 +437,32 @@ struct sm90_kernels {
 };
 extern struct sm90_kernels sm90_kernels;
 
-/* Whether this GPU can run them, and FERRY_CUDA_SM90 does not turn them off. */
+/* Whether this GPU can run them and FERRY_CUDA_SM90 permits it. */
 bool sm90_is_on(void);
-/* Whether FERRY_CUDA_SM90 has this word: "first", before what is chosen otherwise; "say". */
+/* Whether FERRY_CUDA_SM90 has this word: "first" (prefer these kernels),
+ * or "say". */
 bool sm90_has_word(const char *word);
 
-/* ---- what the device has ---- */
+/* ---- the device's tables ---- */
 
-/* What ops choose from, by name (kernels/device.h): each in the file of its op. */
+/* Named kernels that ops choose from (kernels/device.h), each in its
+ * op's file. */
 extern const struct device_kernel matmul_kernels[], norm_matmul_kernels[],
     activation_matmul_kernels[], attention_kernels[], attention_backward_kernels[],
     grouped_kernels[];
 
-/* Whether what is queued now becomes part of a graph: then nothing may wait for the GPU. */
+/* Whether calls are being recorded into a graph: nothing may wait for the
+ * GPU then. */
 bool cuda_is_capturing(void);
 
-/* What the device has beside its ops. */
+/* The device's tables other than ops. */
 extern const struct device_timers cuda_timers;
 extern const struct device_buffers cuda_buffers;
 extern const struct device_graphs cuda_graphs;
 extern const struct device_collectives *const cuda_collectives; /* NULL: built without NCCL */
 
-/* Handles and plans of cuBLASLt (matmul.cu) and cuDNN (attention_cudnn.cu), and verdicts, go with
- * the device. */
+/* Free handles and plans of cuBLASLt (matmul.cu) and cuDNN
+ * (attention_cudnn.cu), and verdicts, when the device closes. */
 void matmul_close(void);
 void attention_close(void);
 

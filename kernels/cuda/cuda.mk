@@ -1,12 +1,12 @@
 # cuda.mk - builds libferry_cuda.so, and the same kernels for an emulated GPU
 
-# Of libferry_cuda.so, which the engine loads where it computes on a GPU. CUDA_ARCHS: what machine
-# code it has; newer GPUs compile its PTX. CUDA_LIBS is where `make cuda-libs` puts NVIDIA's.
+# libferry_cuda.so, which the engine loads to compute on a GPU. CUDA_ARCHS: its machine code; newer GPUs
+# compile its PTX. CUDA_LIBS: where `make cuda-libs` puts NVIDIA's libraries.
 NVCC = $(shell command -v nvcc)
 CXX = g++
 CUDA_ARCHS ?= 80 90a
 CUDA_LIBS ?= build/cuda-libs
-# The versions that PyTorch 2.11 comes with; cuDNN compiles its kernels of attention by nvrtc.
+# The versions of PyTorch 2.11; cuDNN compiles its attention kernels by nvrtc.
 CUDA_PACKAGES = nvidia-cublas==13.1.0.3 nvidia-nccl-cu13==2.28.9 nvidia-cudnn-cu13==9.19.0.56 \
                 nvidia-cuda-nvrtc==13.0.88
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
@@ -20,9 +20,9 @@ CUDA_FLAGS = -std=c++17 -O3 -lineinfo -I. -I$(CUBLAS)/include -I$(CUDNN)/include
              $(CUDA_CODE)
 CUDA_CODE = $(foreach a, $(CUDA_ARCHS), -gencode arch=compute_$(a),code=sm_$(a)) \
             -gencode arch=compute_90,code=compute_90
-# What only Hopper GPUs can run; the rest does without.
+# Kernels for Hopper GPUs alone; the rest does without them.
 $(BUILD)/%_sm90.cu.o: CUDA_CODE = -gencode arch=compute_90a,code=sm_90a
-# Where it finds them when it runs.
+# Where libferry_cuda.so finds them at run time.
 CUDA_FOLDERS = $(foreach d, cu13 nccl cudnn, cuda-libs/nvidia/$(d)/lib)
 CUDA_PATHS = $(subst $(empty) ,:,$(strip $(CUDA_FOLDERS:%=$$ORIGIN/%) $(CUDA_FOLDERS:%=$$ORIGIN/../../%) /usr/local/cuda/lib64))
 EMULATED = $(CUDA_SOURCES:%.cu=$(BUILD)/emulated/%.o) \
@@ -33,7 +33,7 @@ EMULATED_NCCL = $(BUILD)/emulated/libnccl.so.2
 no-cuda:
 	@echo '  without libferry_cuda.so: $(NO_CUDA)'
 
-# It takes what it needs of libferry from the program, as libferry_engine.so does.
+# It takes the functions of libferry from the program, as libferry_engine.so does.
 $(BUILD)/libferry_cuda.so: $(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o)
 	$(call say,linking $@)$(NVCC) -shared -Xlinker -s -o $@ $^ -L$(CUBLAS)/lib -L$(CUBLAS)/lib64 \
 	    -Xlinker -rpath -Xlinker '$(CUDA_PATHS)' -l:libcublasLt.so.13
@@ -42,12 +42,12 @@ $(BUILD)/%.cu.o: %.cu Makefile kernels/cuda/cuda.mk
 	@mkdir -p $(@D)
 	$(call say,compiling $(call folder,$<) with nvcc)$(NVCC) $(CUDA_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
-cuda-libs: ## NVIDIA's libraries from PyPI, below build/cuda-libs
+cuda-libs: ## install NVIDIA's libraries from PyPI below build/cuda-libs
 	python3 -m venv $(BUILD)/pip
 	$(BUILD)/pip/bin/pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 	    --target $(CUDA_LIBS) $(CUDA_PACKAGES)
 
-# The same kernels for the host: tests/gpu/emulator. FERRY_CUDA_LIBRARY names the library to take.
+# The same kernels for the host: tests/gpu/emulator. FERRY_CUDA_LIBRARY names the library to load.
 EMULATED_FLAGS = -std=c++17 -O2 -g -fPIC -Wall -Wextra -Wno-unknown-pragmas -Itests/gpu/emulator -I. -MMD -MP
 $(BUILD)/emulated/%.o: %.cu Makefile kernels/cuda/cuda.mk
 	@mkdir -p $(@D)

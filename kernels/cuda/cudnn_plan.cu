@@ -1,13 +1,16 @@
-/* Attention through cuDNN's backend API, as its C++ frontend lowers it for cuDNN 9 of any age:
+/* Attention through cuDNN's backend API, as cuDNN's C++ frontend lowers it for
+ * every cuDNN 9:
  *
  *     S = Q K^T, times scale; where causal, S = row >= column ? S : -infinity
  *     P = exp(S - max) / sum;  stats = max + log(sum);  O = P V
  *
- * 1. cuDNN knows attention by its pattern: operations, their order, types, and what is virtual are
- *    the frontend's. All but inputs and outputs is virtual, so nothing of S's size is ever stored;
- *    stats are made even where nobody wants them: without them no engine knows the pattern.
+ * 1. cuDNN recognises attention by its pattern: operations, order, types and
+ *    virtual tensors are the frontend's. All but inputs and outputs is virtual,
+ *    so nothing of S's size is stored. Stats are made even if unwanted: without
+ *    them no engine knows the pattern.
  * 2. Keys are [head_dim, length]: transposed by strides.
- * 3. The heads of queries are a multiple of those of keys and values, which cuDNN repeats. */
+ * 3. The number of query heads is a multiple of that of key and value heads,
+ *    which cuDNN repeats. */
 #include "common/count.h"
 #include "kernels/cuda/cudnn_plan.h"
 
@@ -15,7 +18,7 @@
 #include <cudnn_version.h>
 #endif
 
-/* The headers that have devices which need not be there; older libraries do without. */
+/* Headers that support absent devices; older libraries do without. */
 #if defined(CUDNN_VERSION) && CUDNN_VERSION >= 90800
 
 #include <cudnn_graph.h>
@@ -43,7 +46,7 @@
     X(cudnnBackendFinalize)                                                                        \
     X(cudnnBackendExecute)
 
-/* Never unloaded: CUDA's own exit handlers may still call into it. */
+/* Never unloaded: CUDA's exit handlers may still call into it. */
 static struct {
     void *file;
 #define MEMBER(name) decltype(&::name) name;
@@ -61,22 +64,23 @@ static enum status find_functions(struct error *err)
     return OK;
 }
 
-/* 9.10.0 and 9.10.1 give wrong attention: the frontend refuses them, too. One for another CUDA ends
- * the process when it does not find that one's cuBLASLt. */
+/* Refuses 9.10.0 and 9.10.1, which give wrong attention, as the frontend
+ * does; and a library for another CUDA, which ends the process if its
+ * cuBLASLt is missing. */
 static enum status check_version(struct error *err)
 {
     const unsigned version = (unsigned)lib.cudnnGetVersion();
     const unsigned cuda = (unsigned)lib.cudnnGetCudartVersion() / 1000;
     if (version < 90500 || version >= 100000 || version == 91000 || version == 91001)
-        return fail(err, ERR_UNSUPPORTED, "cuDNN %u.%u.%u is not used", version / 10000,
+        return fail(err, ERR_UNSUPPORTED, "cuDNN %u.%u.%u is not supported", version / 10000,
                     version / 100 % 100, version % 100);
     if (cuda == CUDART_VERSION / 1000) return OK;
-    return fail(err, ERR_UNSUPPORTED, "cuDNN is for CUDA %u, and we are for %u", cuda,
+    return fail(err, ERR_UNSUPPORTED, "cuDNN is built for CUDA %u, Ferry for CUDA %u", cuda,
                 CUDART_VERSION / 1000);
 }
 
-/* cuDNN compiles by nvrtc, which finds this one only where the system looks, or where it is loaded
- * already. Without it cuDNN has fewer plans, or none. */
+/* cuDNN compiles by nvrtc, which finds this library only on the system's paths
+ * or already loaded. Without it cuDNN has fewer plans, or none. */
 static void load_nvrtc_builtins(void)
 {
     char name[64];
@@ -128,19 +132,20 @@ void cudnn_close(void)
 
 /* ---- descriptors ---- */
 
-/* Makes descriptors of a plan. It keeps the first failure; calls after that do nothing. */
+/* Makes a plan's descriptors. Keeps the first failure; later calls
+ * do nothing. */
 struct maker {
     struct cudnn_plan *plan;
     enum status st;
     struct error *err;
 };
 
-static void keep(struct maker *m, const char *what, cudnnStatus_t code)
+static void keep_failure(struct maker *m, const char *what, cudnnStatus_t code)
 {
     if (!m->st) m->st = cudnn_status(what, code, m->err);
 }
 
-static cudnnBackendDescriptor_t add(struct maker *m, cudnnBackendDescriptorType_t type)
+static cudnnBackendDescriptor_t add_descriptor(struct maker *m, cudnnBackendDescriptorType_t type)
 {
     cudnnBackendDescriptor_t d = NULL;
     if (m->st) return NULL;
@@ -148,26 +153,28 @@ static cudnnBackendDescriptor_t add(struct maker *m, cudnnBackendDescriptorType_
         m->st = fail(m->err, ERR_OURS, "cuDNN: more than %u descriptors", m->plan->num_parts);
         return NULL;
     }
-    keep(m, "a descriptor", lib.cudnnBackendCreateDescriptor(type, &d));
+    keep_failure(m, "a descriptor", lib.cudnnBackendCreateDescriptor(type, &d));
     if (!m->st) m->plan->parts[m->plan->num_parts++] = d;
     return d;
 }
 
-static void set(struct maker *m, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
-                cudnnBackendAttributeType_t type, int64_t count, const void *values)
+static void set_attribute(struct maker *m, cudnnBackendDescriptor_t d,
+                          cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                          int64_t count, const void *values)
 {
-    if (!m->st) keep(m, "an attribute", lib.cudnnBackendSetAttribute(d, name, type, count, values));
+    if (!m->st)
+        keep_failure(m, "an attribute", lib.cudnnBackendSetAttribute(d, name, type, count, values));
 }
 
 static void set_part(struct maker *m, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                      cudnnBackendDescriptor_t part)
 {
-    set(m, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part);
+    set_attribute(m, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part);
 }
 
-static void finish(struct maker *m, const char *what, cudnnBackendDescriptor_t d)
+static void finalize_descriptor(struct maker *m, const char *what, cudnnBackendDescriptor_t d)
 {
-    if (!m->st) keep(m, what, lib.cudnnBackendFinalize(d));
+    if (!m->st) keep_failure(m, what, lib.cudnnBackendFinalize(d));
 }
 
 /* ---- tensors ---- */
@@ -196,7 +203,7 @@ enum tensor_id {
     NUM_TENSORS
 };
 
-/* Of the table: the shape's own. */
+/* In the table: the shape's own type. */
 #define ELEM_TYPE CUDNN_DATA_BFLOAT16
 
 enum extent { QUERIES, KEYS, VALUES, OUTPUTS, PAIRS, ROWS, ONE };
@@ -278,37 +285,37 @@ static struct layout layout_of(const struct cudnn_shape *s, enum extent extent)
     return dense(1, 1, 1, 1);
 }
 
-static cudnnBackendDescriptor_t add_tensor(struct maker *m, const struct cudnn_shape *s,
-                                           const struct tensor *t)
+static cudnnBackendDescriptor_t add_tensor_descriptor(struct maker *m, const struct cudnn_shape *s,
+                                                      const struct tensor *t)
 {
-    const cudnnBackendDescriptor_t d = add(m, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    const cudnnBackendDescriptor_t d = add_descriptor(m, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     const struct layout l = layout_of(s, t->extent);
     const int64_t id = t->id, alignment = 16;
     const cudnnDataType_t type = t->type == ELEM_TYPE && s->f16 ? CUDNN_DATA_HALF : t->type;
     const bool is_virtual = t->storage == VIRTUAL || (t->id == STATS && !s->stats);
     const bool by_value = t->storage == BY_VALUE;
-    set(m, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    set(m, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, DIMS, l.shape);
-    set(m, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, DIMS, l.strides);
-    set(m, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
-    set(m, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
-    set(m, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
-    set(m, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
-    finish(m, "a tensor", d);
+    set_attribute(m, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    set_attribute(m, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, DIMS, l.shape);
+    set_attribute(m, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, DIMS, l.strides);
+    set_attribute(m, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
+    set_attribute(m, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
+    set_attribute(m, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
+    set_attribute(m, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
+    finalize_descriptor(m, "a tensor", d);
     return d;
 }
 
 /* ---- operations ---- */
 
 enum kind { MATMUL, POINTWISE, INDEX, REDUCTION };
-/* y = x * b; mode(x, b), or t ? x : b; the index of x along axis `mode`; x reduced over its last
- * axis. */
+/* y = x * b; mode(x, b), or t ? x : b; the index of x along axis `mode`; x
+ * reduced over its last axis. */
 static const struct operation {
     enum kind kind;
     int mode;
     cudnnDataType_t compute;
     enum tensor_id x, b, t, y;
-    bool causal; /* not there where attention is not */
+    bool causal; /* only in causal attention */
 } operations[] = {
     // clang-format off
     {MATMUL,    0,                             CUDNN_DATA_FLOAT,   Q,       K,              NONE, SCORES,  false},
@@ -335,53 +342,57 @@ struct graph {
     int64_t num_operations;
 };
 
-/* Tensors are made when the first operation that has them is. */
-static cudnnBackendDescriptor_t tensor_of(struct maker *m, const struct cudnn_shape *s,
-                                          struct graph *g, enum tensor_id id)
+/* Makes a tensor's descriptor at its first use. */
+static cudnnBackendDescriptor_t tensor_descriptor(struct maker *m, const struct cudnn_shape *s,
+                                                  struct graph *g, enum tensor_id id)
 {
     if (id == MASKED && !s->causal) id = SCALED;
-    if (!g->tensors[id]) g->tensors[id] = add_tensor(m, s, &tensors[id - 1]);
+    if (!g->tensors[id]) g->tensors[id] = add_tensor_descriptor(m, s, &tensors[id - 1]);
     return g->tensors[id];
 }
 
 static cudnnBackendDescriptor_t add_matmul(struct maker *m, const struct operation *o)
 {
-    const cudnnBackendDescriptor_t how = add(m, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
-    set(m, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &o->compute);
-    finish(m, "a product", how);
-    const cudnnBackendDescriptor_t d = add(m, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    const cudnnBackendDescriptor_t how = add_descriptor(m, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    set_attribute(m, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &o->compute);
+    finalize_descriptor(m, "a product", how);
+    const cudnnBackendDescriptor_t d = add_descriptor(m, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
     set_part(m, d, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
     return d;
 }
 
 static cudnnBackendDescriptor_t add_pointwise(struct maker *m, const struct operation *o)
 {
-    const cudnnBackendDescriptor_t how = add(m, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    const cudnnBackendDescriptor_t how = add_descriptor(m, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     const cudnnPointwiseMode_t mode =
         o->kind == INDEX ? CUDNN_POINTWISE_GEN_INDEX : (cudnnPointwiseMode_t)o->mode;
     const int64_t axis = o->mode;
-    set(m, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    set(m, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &o->compute);
-    if (o->kind == INDEX) set(m, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    finish(m, "a pointwise mode", how);
-    const cudnnBackendDescriptor_t d = add(m, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    set_attribute(m, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    set_attribute(m, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &o->compute);
+    if (o->kind == INDEX)
+        set_attribute(m, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+    finalize_descriptor(m, "a pointwise mode", how);
+    const cudnnBackendDescriptor_t d =
+        add_descriptor(m, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_part(m, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
     return d;
 }
 
 static cudnnBackendDescriptor_t add_reduction(struct maker *m, const struct operation *o)
 {
-    const cudnnBackendDescriptor_t how = add(m, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    const cudnnBackendDescriptor_t how = add_descriptor(m, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     const cudnnReduceTensorOp_t mode = (cudnnReduceTensorOp_t)o->mode;
-    set(m, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &o->compute);
-    set(m, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
-    finish(m, "a reduction", how);
-    const cudnnBackendDescriptor_t d = add(m, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    set_attribute(m, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &o->compute);
+    set_attribute(m, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
+                  &mode);
+    finalize_descriptor(m, "a reduction", how);
+    const cudnnBackendDescriptor_t d =
+        add_descriptor(m, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
     set_part(m, d, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
     return d;
 }
 
-/* How an operation of each kind is made, and what it calls its tensors. */
+/* How to make each kind of operation, and its names of tensors. */
 static const struct {
     cudnnBackendDescriptor_t (*add)(struct maker *m, const struct operation *o);
     cudnnBackendAttributeName_t x, b, t, y;
@@ -401,24 +412,24 @@ static void add_operation(struct maker *m, const struct cudnn_shape *s, struct g
 {
     const auto &k = kinds[o->kind];
     const cudnnBackendDescriptor_t d = k.add(m, o);
-    set_part(m, d, k.x, tensor_of(m, s, g, o->x));
-    if (o->b) set_part(m, d, k.b, tensor_of(m, s, g, o->b));
-    if (o->t) set_part(m, d, k.t, tensor_of(m, s, g, o->t));
-    set_part(m, d, k.y, tensor_of(m, s, g, o->y));
-    finish(m, "an operation", d);
+    set_part(m, d, k.x, tensor_descriptor(m, s, g, o->x));
+    if (o->b) set_part(m, d, k.b, tensor_descriptor(m, s, g, o->b));
+    if (o->t) set_part(m, d, k.t, tensor_descriptor(m, s, g, o->t));
+    set_part(m, d, k.y, tensor_descriptor(m, s, g, o->y));
+    finalize_descriptor(m, "an operation", d);
     g->operations[g->num_operations++] = d;
 }
 
 /* ---- plans ---- */
 
-/* A GPU described by JSON; NULL where it is the open one. */
+/* A GPU described by JSON; NULL for the open one. */
 static cudnnBackendDescriptor_t add_device(struct maker *m, const char *json)
 {
     if (!json) return NULL;
-    const cudnnBackendDescriptor_t d = add(m, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-    set(m, d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(json),
-        json);
-    finish(m, "a device", d);
+    const cudnnBackendDescriptor_t d = add_descriptor(m, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    set_attribute(m, d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                  (int64_t)strlen(json), json);
+    finalize_descriptor(m, "a device", d);
     return d;
 }
 
@@ -428,67 +439,70 @@ static cudnnBackendDescriptor_t add_graph(struct maker *m, const struct cudnn_sh
     struct graph g = {};
     for (const struct operation &o : operations)
         if (s->causal || !o.causal) add_operation(m, s, &g, &o);
-    const cudnnBackendDescriptor_t d = add(m, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    set(m, d, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g.num_operations,
-        g.operations);
-    if (!with_device) set(m, d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-    finish(m, "the graph", d);
+    const cudnnBackendDescriptor_t d = add_descriptor(m, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    set_attribute(m, d, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                  g.num_operations, g.operations);
+    if (!with_device)
+        set_attribute(m, d, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    finalize_descriptor(m, "the graph", d);
     return d;
 }
 
-/* Engines for the graph, the most promising first. Returns how many. */
+/* Engines for the graph, the most promising first. Returns their number. */
 enum { MAX_ENGINES = 8 };
 static int64_t add_engines(struct maker *m, cudnnBackendDescriptor_t graph,
                            cudnnBackendDescriptor_t device, cudnnBackendHeurMode_t mode,
                            cudnnBackendDescriptor_t engines[MAX_ENGINES])
 {
-    const cudnnBackendDescriptor_t d = add(m, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    const cudnnBackendDescriptor_t d = add_descriptor(m, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     int64_t count = 0;
     set_part(m, d, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    set(m, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    set_attribute(m, d, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     if (device) set_part(m, d, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device);
-    finish(m, "engines", d);
+    finalize_descriptor(m, "engines", d);
     for (unsigned i = 0; i < MAX_ENGINES; i++)
-        engines[i] = add(m, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+        engines[i] = add_descriptor(m, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (!m->st)
-        keep(m, "engines",
-             lib.cudnnBackendGetAttribute(d, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_ENGINES, &count,
-                                          engines));
+        keep_failure(m, "engines",
+                     lib.cudnnBackendGetAttribute(d, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_ENGINES,
+                                                  &count, engines));
     return m->st ? 0 : std::min<int64_t>(count, MAX_ENGINES);
 }
 
-static enum status make_plan(struct cudnn_plan *p, cudnnBackendDescriptor_t engine,
-                             cudnnBackendDescriptor_t device, struct error *err)
+static enum status make_engine_plan(struct cudnn_plan *p, cudnnBackendDescriptor_t engine,
+                                    cudnnBackendDescriptor_t device, struct error *err)
 {
     struct maker m = {p, OK, err};
     int64_t bytes = 0, count = 0;
-    const cudnnBackendDescriptor_t d = add(&m, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    const cudnnBackendDescriptor_t d = add_descriptor(&m, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     set_part(&m, d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, engine);
     if (device)
         set_part(&m, d, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device);
     else
-        set(&m, d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-    finish(&m, "a plan", d);
+        set_attribute(&m, d, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    finalize_descriptor(&m, "a plan", d);
     if (!m.st)
-        keep(&m, "a workspace",
-             lib.cudnnBackendGetAttribute(d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                          CUDNN_TYPE_INT64, 1, &count, &bytes));
+        keep_failure(&m, "a workspace",
+                     lib.cudnnBackendGetAttribute(d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                  CUDNN_TYPE_INT64, 1, &count, &bytes));
     p->plan = d;
     p->workspace_bytes = (size_t)bytes;
     return m.st;
 }
 
-/* An engine that wants more than a second output of floats stores what should be virtual. */
+/* Refuses engines that want more than a second output of floats: they store
+ * virtual tensors. */
 static enum status check_workspace(const struct cudnn_plan *p, const struct cudnn_shape *s,
                                    struct error *err)
 {
     const size_t most = (size_t)(s->batch * s->heads * s->length * s->head_dim) * 4;
     if (p->workspace_bytes <= most + (1 << 20)) return OK;
-    return fail(err, ERR_UNSUPPORTED, "cuDNN: a plan wants %zu bytes", p->workspace_bytes);
+    return fail(err, ERR_UNSUPPORTED, "cuDNN: a plan needs a workspace of %zu bytes",
+                p->workspace_bytes);
 }
 
-/* The first engine that can make a plan. */
+/* Takes the first engine that can make a plan. */
 static enum status choose_engine(struct maker *m, const struct cudnn_shape *s,
                                  cudnnBackendDescriptor_t graph, cudnnBackendDescriptor_t device,
                                  cudnnBackendHeurMode_t mode)
@@ -496,9 +510,10 @@ static enum status choose_engine(struct maker *m, const struct cudnn_shape *s,
     cudnnBackendDescriptor_t engines[MAX_ENGINES] = {};
     const int64_t count = add_engines(m, graph, device, mode, engines);
     enum status st = m->st;
-    if (!st && count == 0) st = fail(m->err, ERR_UNSUPPORTED, "cuDNN: no engine");
+    if (!st && count == 0)
+        st = fail(m->err, ERR_UNSUPPORTED, "cuDNN: no engine supports the graph");
     for (int64_t i = 0; i < count; i++) {
-        st = make_plan(m->plan, engines[i], device, m->err);
+        st = make_engine_plan(m->plan, engines[i], device, m->err);
         if (!st) st = check_workspace(m->plan, s, m->err);
         if (!st) break;
     }
@@ -527,7 +542,7 @@ void cudnn_plan_release(struct cudnn_plan *p)
 
 /* ---- running ---- */
 
-/* cuDNN before 9.10 makes NaN of infinities here. */
+/* cuDNN before 9.10 turns infinities into NaN here. */
 static float minus_infinity(void)
 {
     return lib.cudnnGetVersion() < 91000 ? -3.402823466e38f : -INFINITY;
@@ -543,17 +558,17 @@ enum status cudnn_plan_run(const struct cudnn_plan *p, const struct cudnn_shape 
     const void *places[] = {o->q, o->k, o->v, o->o, &scale, NULL, NULL};
     if (s->causal) ids[count] = MINUS_INFINITY, places[count++] = &masked;
     if (s->stats) ids[count] = STATS, places[count++] = o->stats;
-    const cudnnBackendDescriptor_t d = add(&m, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    set(&m, d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
-    set(&m, d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, places);
-    set(&m, d, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    finish(&m, "pointers", d);
-    if (!m.st) keep(&m, "attention", lib.cudnnBackendExecute(handle, p->plan, d));
+    const cudnnBackendDescriptor_t d = add_descriptor(&m, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    set_attribute(&m, d, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
+    set_attribute(&m, d, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, places);
+    set_attribute(&m, d, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    finalize_descriptor(&m, "pointers", d);
+    if (!m.st) keep_failure(&m, "attention", lib.cudnnBackendExecute(handle, p->plan, d));
     cudnn_plan_release(&pack);
     return m.st;
 }
 
-#else /* built where such headers are not */
+#else /* built without such headers */
 
 enum status cudnn_load(struct error *err)
 {

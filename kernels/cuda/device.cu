@@ -1,5 +1,5 @@
-/* device.cu - a GPU as a device: opening it, memory, copies, and its table of kernels. It calls the
- * other files of the folder, and none of them calls it. */
+/* device.cu - a GPU as a device: opening, memory, copies, tables of kernels. It
+ * calls the folder's other files, and none of them calls it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +11,12 @@ enum { STAGES = 2, SLOTS = 32 };
 #define STAGE_BYTES ((uint64_t)16 << 20)
 #define SLOT_BYTES ((uint64_t)512 << 10)
 
-/* Pinned memory: what goes through it takes half the time of what the driver copies by itself, and
- * the host fills one stage while the other one is under way. */
+/* Pinned memory: copies through it take half the time of the driver's own, and
+ * the host fills one stage while the other is copied. */
 static void *stages[STAGES];
 static cudaEvent_t stage_read[STAGES];
-/* The same for small uploads, such as the inputs of a micro-batch: a queue of slots, so that the
- * host fills those of the next ones while all that is queued before them still waits to be
- * computed. */
+/* The same for small uploads, such as inputs of a micro-batch: a queue of
+ * slots, which the host fills ahead while queued work still waits. */
 static char *slots;
 static cudaEvent_t slot_read[SLOTS];
 static unsigned next_slot;
@@ -30,12 +29,12 @@ static char description[320];
 
 /* ---- opening ---- */
 
-/* The first of the compiled instructions are those of compute capability 8.0. */
+/* Code is compiled for compute capability 8.0 and newer. */
 static enum status check_capability(const cudaDeviceProp *p, struct error *err)
 {
     if (p->major >= 8) return OK;
-    return fail(err, ERR_DEVICE, "%s has compute capability %d.%d; 8.0 is needed", p->name,
-                p->major, p->minor);
+    return fail(err, ERR_DEVICE, "%s has compute capability %d.%d; 8.0 or newer is required",
+                p->name, p->major, p->minor);
 }
 
 static enum status make_stages(struct error *err)
@@ -61,7 +60,7 @@ static enum status device_open(unsigned number, struct error *err)
 {
     int count = 0;
     CUDA_TRY(cudaGetDeviceCount(&count), "GPUs");
-    if (count == 0) return fail(err, ERR_DEVICE, "there is no GPU");
+    if (count == 0) return fail(err, ERR_DEVICE, "no GPU found");
     const int device = (int)(number % (unsigned)count);
     cudaDeviceProp properties;
     CUDA_TRY(cudaGetDeviceProperties(&properties, device), "a GPU's properties");
@@ -76,7 +75,7 @@ static enum status device_open(unsigned number, struct error *err)
     return make_stages(err);
 }
 
-/* Nothing can be done about what fails here. */
+/* Failures are ignored: nothing can be done about them. */
 static void device_close(void)
 {
     matmul_close();
@@ -105,8 +104,9 @@ static enum status no_memory(uint64_t bytes, const char *what, struct error *err
     size_t free_bytes = 0, total_bytes = 0;
     (void)cudaGetLastError();
     (void)cudaMemGetInfo(&free_bytes, &total_bytes);
-    return fail(err, ERR_MEMORY, "%s: %.2f GB on %s, of which %.2f GB are free", what,
-                (double)bytes / 1e9, description, (double)free_bytes / 1e9);
+    return fail(err, ERR_MEMORY,
+                "not enough GPU memory for %s: %.2f GB are needed, %.2f GB are free on %s", what,
+                (double)bytes / 1e9, (double)free_bytes / 1e9, description);
 }
 
 static enum status device_allocate(void **out, uint64_t bytes, const char *what, struct error *err)
@@ -124,7 +124,7 @@ static void device_release(void *memory)
     (void)cudaFree(memory);
 }
 
-/* A hash of its UUID, which no other GPU has. */
+/* A hash of the GPU's UUID, which is unique. */
 static enum status device_identity(uint64_t *id, struct error *err)
 {
     cudaDeviceProp properties;
@@ -157,7 +157,7 @@ static enum status device_synchronize(struct error *err)
     return cuda_status("the GPU", cudaStreamSynchronize(cuda_stream), err);
 }
 
-/* Waits only where more than SLOTS uploads are queued. */
+/* Waits only if more than SLOTS uploads are queued. */
 static enum status upload_small(void *to, const void *from, uint64_t bytes, struct error *err)
 {
     const unsigned slot = next_slot++ % SLOTS;
@@ -192,7 +192,7 @@ static enum status download_part(const char *from, unsigned stage, uint64_t n, s
     return OK;
 }
 
-/* Part i + 1 is under way while part i is copied out of its stage. */
+/* Part i + 1 is in flight while part i is copied out of its stage. */
 static enum status device_download(void *to, const void *from, uint64_t bytes, struct error *err)
 {
     char *host = static_cast<char *>(to);

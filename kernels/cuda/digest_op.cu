@@ -1,7 +1,7 @@
-/* The sums of kernels/cpu/digest_sums.h over a part of a tensor. A warp takes up to SEGMENT
- * elements of the last axis at a time, its lanes every 32nd of them: from the last one down, times
- * the power of the root that lies between two, and in the end times that of the first. What is
- * added modulo p gives the same sum in any order. */
+/* The sums of kernels/cpu/digest_sums.h over a part of a tensor. A warp takes
+ * up to SEGMENT elements of the last axis at a time, each lane every 32nd: from
+ * the last one down, times the root's power between two, finally times the
+ * power of the first. Additions modulo p give the same sum in any order. */
 #include <algorithm>
 
 #include "kernels/cpu/digest_sums.h"
@@ -32,11 +32,11 @@ struct add_modulo {
     }
 };
 
-/* Of one root. Element i counts base^i times; of elements of 8 bytes each half counts, so that base
- * is the root's square there. */
+/* Powers of one root. Element i counts base^i times; with elements of 8 bytes
+ * each half counts, so base is the root's square. */
 struct powers {
     uint64_t root;
-    uint64_t step;                 /* from one element of a lane to the next */
+    uint64_t step;                 /* from element to element of a lane */
     uint64_t squares[NUM_SQUARES]; /* [i] is base^(2^i) */
 };
 
@@ -84,17 +84,17 @@ template <> struct bits_type<f16> {
 };
 template <typename E> using bits_of = typename bits_type<E>::type;
 
-__device__ inline uint64_t number_of(uint32_t bits, const struct powers &)
+__device__ inline uint64_t element_number(uint32_t bits, const struct powers &)
 {
     return bits;
 }
 
-__device__ inline uint64_t number_of(uint16_t bits, const struct powers &)
+__device__ inline uint64_t element_number(uint16_t bits, const struct powers &)
 {
     return bits;
 }
 
-__device__ inline uint64_t number_of(uint64_t bits, const struct powers &p)
+__device__ inline uint64_t element_number(uint64_t bits, const struct powers &p)
 {
     return add_mod((uint32_t)bits, mul_mod(bits >> 32, p.root));
 }
@@ -108,7 +108,7 @@ struct part {
     uint64_t row_segments, num_segments;
 };
 
-static struct part part_of(const union op_params *p)
+static struct part digest_part(const union op_params *p)
 {
     struct part part = {};
     const unsigned n = p->digest.num_axes;
@@ -125,7 +125,7 @@ static struct part part_of(const union op_params *p)
     return part;
 }
 
-/* Where the first element of a segment is, in x and in the tensor. */
+/* Position of a segment's first element, in x and in the tensor. */
 struct segment {
     uint64_t at, first, count;
 };
@@ -145,7 +145,7 @@ __device__ inline struct segment segment_of(const struct part &part, uint64_t i)
     return s;
 }
 
-/* The part of a lane's elements of a segment in both sums. */
+/* A lane's share of a segment in both sums. */
 template <typename B>
 __device__ inline void add_segment(uint64_t (&sums)[2], const B *x, const struct part &part,
                                    const struct segment &s, const struct powers &p,
@@ -155,8 +155,8 @@ __device__ inline void add_segment(uint64_t (&sums)[2], const B *x, const struct
     uint64_t left = 0, right = 0;
     for (uint64_t n = (s.count + WARP - 1 - lane) / WARP; n-- > 0;) {
         const B bits = x[s.at + (lane + n * WARP) * part.row.stride];
-        left = add_mod(mul_mod(left, p.step), number_of(bits, p));
-        right = add_mod(mul_mod(right, q.step), number_of(bits, q));
+        left = add_mod(mul_mod(left, p.step), element_number(bits, p));
+        right = add_mod(mul_mod(right, q.step), element_number(bits, q));
     }
     const uint64_t index = s.first + lane * part.row.index_stride;
     sums[0] = add_mod(sums[0], mul_mod(left, power_at(p, index)));
@@ -177,7 +177,7 @@ __global__ void digest_segments(const B *x, struct part part, struct powers p, s
     }
 }
 
-/* One block. */
+/* For one block. */
 __global__ void add_partials(const uint64_t *partials, unsigned num_partials, int32_t *out)
 {
     for (int k = 0; k < 2; k++) {
@@ -199,7 +199,7 @@ template <typename E> size_t op_digest_workspace(WORKSPACE_ARGUMENTS)
 
 template <typename E> enum status op_digest(OP_ARGUMENTS)
 {
-    const struct part part = part_of(p);
+    const struct part part = digest_part(p);
     const uint64_t stride = part.row.index_stride;
     const unsigned num_blocks = (unsigned)std::min<uint64_t>(
         (part.num_segments + THREADS / WARP - 1) / (THREADS / WARP), MAX_BLOCKS);

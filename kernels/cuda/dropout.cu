@@ -9,7 +9,7 @@ template <typename E> struct dropout_args {
     size_t h;
     uint64_t first_column;
     struct dropout dropout;
-    real_of<E> scale; /* of what is kept */
+    real_of<E> scale; /* of kept elements */
 };
 
 template <typename E, int N> __global__ void drop_rows(const dropout_args<E> a)

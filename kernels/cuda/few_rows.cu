@@ -1,5 +1,5 @@
-/* few_rows.cu - products of up to four rows, at the speed of memory (products.h), and when they are
- * used. */
+/* few_rows.cu - products of up to four rows at the speed of memory
+ * (products.h), and when to use them. */
 #include <stdio.h>
 #include <string.h>
 #include <type_traits>
@@ -7,11 +7,11 @@
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/trust.h"
 
-/* A warp makes COLUMNS of c, so that what it reads of a serves as many rows of w; it asks for AHEAD
- * packs of each before it needs the first. */
+/* A warp makes COLUMNS of c, so that elements of a serve several rows of w. It
+ * requests AHEAD packs of each before it needs the first. */
 enum { COLUMNS = 2, AHEAD = 4, WARPS = 8 };
 
-/* A pack as it is loaded: as elements, it would have to be there before anything else is done. */
+/* A pack in raw form: as elements, the load would have to end at once. */
 template <typename E, int N>
 using loaded = std::conditional_t<N * sizeof(E) == 16, uint4, pack<E, N>>;
 
@@ -39,7 +39,7 @@ __device__ inline real_of<E> dot(const pack<E, N> &x, const pack<E, N> &y, real_
     return sum;
 }
 
-/* Elements [at, at + N) of AHEAD steps of a warp. */
+/* Elements [at, at + N) of a warp's AHEAD steps. */
 template <typename E, int N>
 __device__ inline void load_ahead(loaded<E, N> (&ahead)[COLUMNS][AHEAD],
                                   const E *const (&w)[COLUMNS], size_t at, size_t k)
@@ -146,11 +146,11 @@ template enum status multiply_few_rows<double>(const struct product &x, struct e
 template enum status multiply_few_rows<bf16>(const struct product &x, struct error *err);
 template enum status multiply_few_rows<f16>(const struct product &x, struct error *err);
 
-/* ---- that of compute capability 9.0 ---- */
+/* ---- for compute capability 9.0 ---- */
 
-/* Each of these is a kernel of its own, or takes a branch of its own. */
+/* Each of these has its own kernel or branch. */
 static enum verdict verdicts[NUM_ELEM_TYPES][MAX_FEW_ROWS][2]
-                            [2]; /* of elem, m - 1, c_is_real, whether it has a bias */
+                            [2]; /* by elem, m - 1, c_is_real, presence of a bias */
 
 bool few_rows_sm90_takes(const struct product &x)
 {
@@ -164,8 +164,8 @@ void few_rows_close(void)
     memset(verdicts, 0, sizeof verdicts);
 }
 
-/* So many columns that every warp of a GPU makes several, in rows of two pieces, the second of
- * which ends within a warp's. */
+/* Enough columns that every warp of a GPU makes several, in rows of two pieces,
+ * the second of which ends within a warp's. */
 static struct op_call small_case(const struct product &x)
 {
     const uint64_t n = 40 * (uint64_t)cuda_multiprocessors + 3, k = 1544;

@@ -1,15 +1,17 @@
-/* few_rows_mma.cu - products of up to 16 rows of bf16 and f16 by tensor cores (few_rows_mma.h).
+/* few_rows_mma.cu - products of up to 16 rows of bf16 and f16 by tensor cores
+ * (few_rows_mma.h).
  *
- * Beside few_rows.cu: up to 16 rows, and more of them cost no more instructions; each lane keeps
- * 128 bytes on the way from the first tile to the last, while few_rows.cu asks for the next ones
- * when it has used up all it had; three blocks fit a multiprocessor however many rows there are, so
- * 4096 to 6144 columns are one wave. An H200 measured few_rows.cu at 50 % of the copy rate for 6144
- * columns of k = 4096 and 57 % for 4096 of k = 14336. That was with two of its blocks on a
- * multiprocessor; it has three or four since.
+ * Differences from few_rows.cu: up to 16 rows, at an equal number of
+ * instructions; each lane keeps 128 bytes in flight from first to last tile,
+ * where few_rows.cu requests the next only after using all; three blocks fit a
+ * multiprocessor for any number of rows, so 4096 to 6144 columns are one wave.
+ * An H200 measured few_rows.cu at 50 % of the copy rate for 6144 columns of k =
+ * 4096, and 57 % for 4096 of k = 14336, when a multiprocessor had two of its
+ * blocks; now it has three or four.
  *
- * No GPU has timed this kernel yet. So it is one of the ways that FERRY_CUDA_TUNE=1 times, and
- * without a search few_rows.cu and cuBLASLt come first: only where cuBLASLt has no algorithm is it
- * taken untimed, before tiles.cu. */
+ * No GPU has timed this kernel. So FERRY_CUDA_TUNE=1 times it among others;
+ * without a search, few_rows.cu and cuBLASLt come first, and it runs only if
+ * cuBLASLt has no algorithm, before tiles.cu. */
 #include "kernels/cuda/few_rows_mma.h"
 
 using namespace few_rows_mma;

@@ -1,17 +1,20 @@
-/* few_rows_mma.h - products c = alpha a w^T + bias of up to MAX_MMA_ROWS rows of bf16 and f16, by
- * tensor cores: what kernels of these products share, wherever the rows of a come from.
+/* few_rows_mma.h - products c = alpha a w^T + bias of up to MAX_MMA_ROWS rows
+ * of bf16 and f16, by tensor cores: shared by kernels with different sources of
+ * a.
  *
- * 1. A block makes COLUMNS columns of c at a time: a tile. Its WARPS divide k in chunks, and their
- *    sums are added through shared memory, in the order of the warps.
- * 2. The rows of w are A of mma.m16n8k16 (mma.h), and those of a are B. In which order the numbers
- *    of k are added is free, as long as it is the same in A and B: so a lane loads 16 bytes of row
- *    g of w, of row g + 8, and of row g of a, 8 t elements from the beginning of a step. Its
- *    elements 0-3 are the fragments of one mma, 4-7 those of the next one. Nothing is moved between
- *    lanes, or through shared memory.
- * 3. A lane has AHEAD steps of w on the way, of two loads each. What it asks for at the end of a
- *    tile is of the next tile, so memory has work while sums are added and stored.
- * 4. A block makes every gridDim.x-th tile. BLOCKS blocks fit a multiprocessor: on 132 of them, one
- *    wave is 6336 columns. */
+ * 1. A block makes COLUMNS columns of c at a time: a tile. Its WARPS split k
+ *    into chunks; their sums are added through shared memory, in the order of
+ *    warps.
+ * 2. Rows of w are A of mma.m16n8k16 (mma.h), rows of a are B. The order of k
+ *    is free as long as A and B agree: so a lane loads 16 bytes of rows g and g
+ *    + 8 of w, and of row g of a, 8 t elements into a step. Elements 0-3 are
+ *    the fragments of one mma, 4-7 those of the next. Nothing moves between
+ *    lanes or through shared memory.
+ * 3. A lane keeps AHEAD steps of w in flight, two loads each. The loads at the
+ *    end of a tile are the next tile's, so memory is busy while sums are added
+ *    and stored.
+ * 4. A block makes every gridDim.x-th tile. BLOCKS blocks fit a multiprocessor:
+ *    with 132 of these, one wave is 6336 columns. */
 #ifndef FERRY_KERNELS_CUDA_FEW_ROWS_MMA_H
 #define FERRY_KERNELS_CUDA_FEW_ROWS_MMA_H
 
@@ -35,13 +38,13 @@ template <typename E, typename C> struct product_args {
     float alpha;
 };
 
-/* Rows of a, `stride` elements from one to the next. */
+/* Rows of a, `stride` elements apart. */
 template <typename E> struct rows {
     const E *first;
     unsigned stride;
 };
 
-/* Steps of w that are on the way: 8 elements of rows g and g + 8. */
+/* Steps of w in flight: 8 elements of rows g and g + 8. */
 struct ahead {
     uint4 low[AHEAD], high[AHEAD];
 };
@@ -51,14 +54,14 @@ __device__ inline unsigned lane_row()
     return lane_id() / 4;
 }
 
-/* Of the elements of a step, the first that this lane has. */
+/* Index of this lane's first element in a step. */
 __device__ inline unsigned lane_place()
 {
     return lane_id() % 4 * PACK;
 }
 
-/* Where this lane reads next, in rows g and g + 8 of a tile. A row behind the last is the last one
- * again. */
+/* This lane's next reads, in rows g and g + 8 of a tile. Rows beyond the last
+ * repeat the last. */
 template <typename E> struct lane_weights {
     const E *low, *high;
 
@@ -76,7 +79,7 @@ template <typename E> struct lane_weights {
     }
 };
 
-/* Step u of the chunk that begins at `at`; zeros behind the end. */
+/* Step u of the chunk at `at`; zeros beyond the end. */
 template <typename E>
 __device__ inline void load_step(ahead *to, int u, const lane_weights<E> &w, unsigned at,
                                  unsigned k)
@@ -96,7 +99,8 @@ __device__ inline void load_chunk(ahead *to, const product_args<E, C> &x, unsign
         load_step(to, u, w, warp_id() * CHUNK, x.k);
 }
 
-/* Where this lane reads in row g of the first tile of rows, and how far it is to the next tile. */
+/* This lane's place in row g of the first tile of rows, and the step to the
+ * next tile. */
 template <typename E> struct lane_rows {
     const E *at;
     unsigned next_tile;
@@ -108,7 +112,7 @@ template <typename E> struct lane_rows {
     }
 };
 
-/* Step u of the chunk that begins at `at`; zeros where there is no row, or behind its end. */
+/* Step u of the chunk at `at`; zeros without a row, or beyond its end. */
 template <typename E, int TILES>
 __device__ inline void load_rows(uint4 (&to)[TILES], int u, const lane_rows<E> &a, unsigned at,
                                  unsigned m, unsigned k)
@@ -135,7 +139,7 @@ __device__ inline void multiply_step(float (&sums)[TILES][4], const uint4 &low, 
     }
 }
 
-/* A warp's sums over its chunks. Its first one is on the way. */
+/* A warp's sums over its chunks, of which the first is in flight. */
 template <typename E, typename C, int TILES>
 __device__ inline void add_chunks(float (&sums)[TILES][4], ahead *on_way,
                                   const product_args<E, C> &x, const rows<E> &a, unsigned first)
@@ -155,11 +159,11 @@ __device__ inline void add_chunks(float (&sums)[TILES][4], ahead *on_way,
     }
 }
 
-/* Sums of each warp: of a row of a, those of all columns of a tile. */
+/* Sums of each warp: for a row of a, those of all columns of a tile. */
 template <int TILES> using parts = float[WARPS][TILES * TILE_ROWS][PART_STRIDE];
 
-/* As C of mma lies: c[0] and c[1] are of column g and of rows 2t and 2t + 1, c[2] and c[3] of
- * column g + 8. */
+/* In the layout of mma's C: c[0] and c[1] are column g of rows 2t and 2t + 1,
+ * c[2] and c[3] column g + 8. */
 template <int TILES>
 __device__ inline void store_part(parts<TILES> &to, const float (&sums)[TILES][4])
 {
@@ -185,8 +189,9 @@ __device__ inline void store_tile(const product_args<E, C> &x, const parts<TILES
     x.c[(size_t)row * x.n + first + column] = from_real<C>(x.alpha * sum + bias);
 }
 
-/* All tiles of a block. make_rows() gives the rows of a: it is called once, by all threads, when
- * the kernel before has ended and the first weights are on the way. */
+/* All tiles of a block. make_rows() returns the rows of a: all threads call it
+ * once, when the kernel before has ended and the first weights are in
+ * flight. */
 template <typename E, typename C, int TILES, typename F>
 __device__ inline void multiply_tiles_of_block(const product_args<E, C> &x, F make_rows)
 {
@@ -201,7 +206,7 @@ __device__ inline void multiply_tiles_of_block(const product_args<E, C> &x, F ma
         add_chunks(sums, &on_way, x, a, first);
         const unsigned next = first + gridDim.x * COLUMNS;
         if (next < x.n) load_chunk(&on_way, x, next);
-        __syncthreads(); /* all sums of the tile before have been read */
+        __syncthreads(); /* all sums of the previous tile have been read */
         store_part<TILES>(sums_of_warps, sums);
         __syncthreads();
         store_tile<E, C, TILES>(x, sums_of_warps, first);

@@ -1,21 +1,24 @@
-/* few_rows.cu's products of bf16 and f16 for compute capability 9.0, where bulk copies bring w.
+/* few_rows.cu's products of bf16 and f16 for compute capability 9.0, with bulk
+ * copies of w.
  *
- * 1. There are as many blocks as multiprocessors, and they stay. A warp makes COLUMNS columns of c
- *    at a time, and skips those that the other warps of the grid make meanwhile.
- * 2. What a warp reads next of w is on its way in a ring of STAGES buffers of its own, from the
- *    first column to the last: memory has work while sums are combined and stored. A stage is CHUNK
- *    elements of COLUMNS rows of w.
- * 3. Warps do not wait for one another. Lane 0 asks for copies; a stage's barrier tells all lanes
- *    that it has come, and __syncwarp() tells lane 0 that all have read it.
- * 4. Every copy that was asked for is waited for: none is under way when the block ends.
- * 5. A lane adds up the same elements in the same order as in few_rows.cu. */
+ * 1. Each multiprocessor has one block, which stays. A warp makes COLUMNS
+ *    columns of c at a time, and skips those of the grid's other warps.
+ * 2. A warp's next reads of w are in flight in its own ring of STAGES buffers,
+ *    from first to last column: memory is busy while sums are combined and
+ *    stored. A stage is CHUNK elements of COLUMNS rows of w.
+ * 3. Warps do not wait for one another. Lane 0 requests copies; a stage's
+ *    barrier tells all lanes that it has arrived, and __syncwarp() tells lane 0
+ *    that all have read it.
+ * 4. Every requested copy is waited for: none is in flight when the block ends.
+ * 5. A lane adds the same elements in the same order as in few_rows.cu. */
 #include <algorithm>
 
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/sm90.h"
 
-/* 96 KB of a multiprocessor's shared memory: bytes on their way for more than the latency of memory
- * (4.3 TB/s times 0.8 us is 26 KB a multiprocessor), and the rest left as a cache for a. */
+/* 96 KB of a multiprocessor's shared memory: more bytes in flight than memory's
+ * latency needs (4.3 TB/s times 0.8 us is 26 KB a multiprocessor); the rest
+ * stays a cache for a. */
 enum { COLUMNS = 2, CHUNK = 1024, STAGES = 3, WARPS = 8 };
 enum { PACK = 8, PACKS = CHUNK / (WARP * PACK), STAGE = COLUMNS * CHUNK };
 template <typename E> constexpr size_t SHARED_BYTES = WARPS *STAGES *STAGE * sizeof(E);
@@ -27,8 +30,8 @@ template <typename E, typename C> struct stream_args {
     float alpha;
 };
 
-/* A warp's stages, in turn: that of `index` is read in the phase of `parity`, then filled again
- * with what begins at element `at` of row `column` of w. */
+/* A warp's stages, in turn: stage `index` is read in the phase of `parity`,
+ * then filled again from element `at` of row `column` of w. */
 template <typename E> struct ring {
     E *stages;
     barrier *arrived; /* [STAGES] */
@@ -37,7 +40,7 @@ template <typename E> struct ring {
     uint64_t policy;
 };
 
-/* By lane 0. A row behind the last is the last one again. */
+/* For lane 0. Rows beyond the last repeat the last. */
 template <typename E, typename C>
 __device__ inline void ask_for_stage(const stream_args<E, C> &x, const ring<E> &r)
 {
@@ -50,7 +53,8 @@ __device__ inline void ask_for_stage(const stream_args<E, C> &x, const ring<E> &
                   x.w + min(r.column + j, x.n - 1) * x.k + r.at, bytes, arrived, r.policy);
 }
 
-/* Fills the stage that all lanes have read, if more is to come, and goes on to the next one. */
+/* Refills the stage that all lanes have read, if more is to come,
+ * and advances. */
 template <typename E, typename C>
 __device__ inline void advance_ring(const stream_args<E, C> &x, ring<E> *r, size_t next_columns)
 {
@@ -144,7 +148,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 1) stream_columns(const stream_ar
         float sums[COLUMNS][M] = {};
         for (size_t at = 0; at < x.k; at += CHUNK) {
             struct row_packs<E, M> a;
-            load_rows(&a, x, at); /* while w is on its way */
+            load_rows(&a, x, at); /* while w is in flight */
             barrier_wait(r.arrived + r.index, r.parity);
             add_products(sums, a, r.stages + r.index * STAGE, x, at);
             fence_copies();
@@ -159,7 +163,7 @@ __global__ void __launch_bounds__(WARPS *WARP, 1) stream_columns(const stream_ar
 template <typename E, typename C, int M>
 static enum status launch_rows(const stream_args<E, C> &args, struct error *err)
 {
-    static bool is_set; /* that it may have so much shared memory */
+    static bool is_set; /* shared memory has been allowed */
     if (!is_set) TRY(allow_shared("matmul", stream_columns<E, C, M>, SHARED_BYTES<E>, err));
     is_set = true;
     const unsigned blocks =

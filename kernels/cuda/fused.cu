@@ -1,14 +1,16 @@
-/* fused.cu - OP_NORM_MATMUL and OP_ACTIVATION_MATMUL: the products of a step of decoding, which
- * need no launch for the norm or the activation in front of them.
+/* fused.cu - OP_NORM_MATMUL and OP_ACTIVATION_MATMUL: products of a decoding
+ * step, without a launch for the norm or activation before them.
  *
- * 1. Of bf16 and f16, each block makes all rows of a, in shared memory, while its first weights are
- *    on the way, and multiplies its columns as few_rows_mma.cu does. Block 0 stores sum.
- * 2. Else the two ops run one after the other, by way of the workspace, and the product has the
- *    plan that matmul has.
- * 3. FERRY_CUDA_TUNE=1 times both, and the file of matmul.cu keeps which is faster. Without, a rule
- *    says it: all blocks read what a is made from, and a third of w is the most (is_worth). For
- *    Llama-3.1-8B these are up to 2 rows of qkv, 7 of gate and up, 2 of down. The rule comes from
- *    counting bytes and launches, and no GPU has timed it; FERRY_CUDA_FUSED=0 turns fusion off. */
+ * 1. For bf16 and f16, each block makes all rows of a in shared memory while
+ *    its first weights are in flight, and multiplies its columns as
+ *    few_rows_mma.cu does. Block 0 stores sum.
+ * 2. Otherwise the two ops run one after the other, through the workspace, and
+ *    the product has matmul's plan.
+ * 3. FERRY_CUDA_TUNE=1 times both, and the file of matmul.cu keeps the faster.
+ *    Without it a rule decides (is_worth): all blocks together may read at most
+ *    a third of w to make a. For Llama-3.1-8B that allows up to 2 rows of qkv,
+ *    7 of gate and up, 2 of down. The rule comes from counting bytes and
+ *    launches; no GPU has timed it. FERRY_CUDA_FUSED=0 turns fusion off. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,15 +24,16 @@
 
 using namespace few_rows_mma;
 
-/* Three blocks of a multiprocessor have room for so much, beside sums of warps. */
+/* Three blocks of a multiprocessor have room for this, besides sums
+ * of warps. */
 enum { MOST_ROW_BYTES = 64 << 10 };
-/* Rows follow one another in shared memory at a distance that is no multiple of all banks. */
+/* Rows lie in shared memory at a distance that spreads them over banks. */
 enum { ROW_PADDING = STEP };
 
 /* ---- rows of a ---- */
 
 template <typename E> struct normed {
-    const E *stream, *branch, *branch_bias; /* branch NULL: the norm of stream itself */
+    const E *stream, *branch, *branch_bias; /* branch NULL: norm of stream itself */
     const E *weight, *bias;                 /* [h]; bias may be NULL */
     E *sum;
     float epsilon, shift;
@@ -46,7 +49,8 @@ template <typename E> __device__ inline void add_pack(float (&x)[PACK], const E 
         x[j] += other[j];
 }
 
-/* Elements [i, i + PACK) of what is normed, rounded, to `to`. x: as they are after that. */
+/* Makes elements [i, i + PACK) of the norm's input, rounded, in `to`. x: the
+ * same, rounded. */
 template <typename E>
 __device__ inline void sum_pack(float (&x)[PACK], E *to, const normed<E> &a, unsigned row,
                                 unsigned i)
@@ -61,7 +65,7 @@ __device__ inline void sum_pack(float (&x)[PACK], E *to, const normed<E> &a, uns
     load_reals<E, PACK>(x, to + i);
 }
 
-/* As norm_rows() of norm.cu. A thread reads only what it has written itself. */
+/* As norm_rows() of norm.cu. A thread reads only its own writes. */
 template <typename E>
 __device__ inline void make_row(E *to, const normed<E> &a, unsigned number, unsigned h)
 {
@@ -82,7 +86,8 @@ __device__ inline void make_row(E *to, const normed<E> &a, unsigned number, unsi
                        1 / sqrt(total / (float)h + a.epsilon));
 }
 
-/* What no kernel writes, in front of wait_for_kernel_before(). */
+/* Prefetches weights, which no kernel writes, before
+ * wait_for_kernel_before(). */
 template <typename E> __device__ inline void fetch_weights(const normed<E> &a, unsigned h)
 {
     const unsigned line = 128 / sizeof(E);
@@ -139,7 +144,7 @@ __global__ void __launch_bounds__(WARPS *WARP, BLOCKS)
     });
 }
 
-static size_t row_bytes(const struct product &x)
+static size_t padded_row_bytes(const struct product &x)
 {
     return x.m * (x.k + ROW_PADDING) * MMA_ELEM_BYTES;
 }
@@ -148,17 +153,17 @@ template <typename E, typename A>
 static enum status launch_made(const char *op, const struct product &x, const A &a,
                                struct error *err)
 {
-    static bool is_set; /* that it may have so much shared memory */
+    static bool is_set; /* shared memory has been allowed */
     if (!is_set) TRY(allow_shared(op, multiply_made<E, A>, MOST_ROW_BYTES, err));
     is_set = true;
     return launch_early(op, err, multiply_made<E, A>, dim3(blocks_of(x.n)), WARPS * WARP,
-                        row_bytes(x), args_of<E, E>(x), a);
+                        padded_row_bytes(x), args_of<E, E>(x), a);
 }
 
-/* w: that of the product, its bias behind it. */
+/* w: the product's weight, followed by its bias. */
 template <typename E>
-static struct product product_of(const void *a, size_t rows, const struct operand *w,
-                                 const struct operand *y)
+static struct product fused_product(const void *a, size_t rows, const struct operand *w,
+                                    const struct operand *y)
 {
     struct product x = {};
     x.elem = ELEM_OF<E>;
@@ -174,25 +179,26 @@ static struct product product_of(const void *a, size_t rows, const struct operan
     return x;
 }
 
-/* Whether it can be one kernel. */
-static bool fits(const struct product &x)
+/* Whether one kernel can do it. */
+static bool fits_one_kernel(const struct product &x)
 {
-    return few_rows_mma_takes(x) && x.m <= TILE_ROWS && row_bytes(x) <= MOST_ROW_BYTES &&
+    return few_rows_mma_takes(x) && x.m <= TILE_ROWS && padded_row_bytes(x) <= MOST_ROW_BYTES &&
            MOST_ROW_BYTES + PLAIN_SHARED_BYTES / 4 <= cuda_shared_bytes;
 }
 
-/* Whether it should be, by counting: `read` elements are read for each element of a, and `once`
- * more for each of its columns. */
+/* Whether one kernel should, by counting: `read` elements are read for each
+ * element of a, and `once` more for each of its columns. */
 static bool is_worth(const struct product &x, size_t read, size_t once)
 {
     return 3 * blocks_of(x.n) * (x.m * read + once) <= x.n;
 }
 
-/* ---- which of the two ---- */
+/* ---- the choice ---- */
 
 enum maker { NORM = 1, ADD_NORM, ACTIVATION, GATED_ACTIVATION };
 
-/* What is known of products so far. Of more of them, the file and the rule are asked each time. */
+/* Verdicts on products so far. Beyond MAX_KNOWN, the file and the rule are
+ * asked each time. */
 enum { MAX_KNOWN = 256 };
 static struct known {
     struct plan_key key;
@@ -205,7 +211,7 @@ void fused_close(void)
     num_known = 0;
 }
 
-static struct plan_key key_of(const struct product &x, enum maker maker)
+static struct plan_key fused_plan_key(const struct product &x, enum maker maker)
 {
     struct plan_key k = {};
     k.m = x.m;
@@ -233,7 +239,7 @@ static enum status run_attempt(const void *context, struct error *err)
     return a->run(a->p, a->in, a->out, a->workspace, err);
 }
 
-static void say(const struct plan_key &key, double fused, double in_turn)
+static void print_times(const struct plan_key &key, double fused, double in_turn)
 {
     static const char *const names[] = {"", "norm", "add_norm", "activation", "gated activation"};
     if (!sm90_has_word("say")) return;
@@ -242,9 +248,9 @@ static void say(const struct plan_key &key, double fused, double in_turn)
                   (unsigned long long)key.k, fused * 1e6, in_turn * 1e6);
 }
 
-/* One that fails takes for ever. */
-static enum status search(const struct plan_key &key, const struct attempt &fused,
-                          const struct attempt &in_turn, bool *is_fused, struct error *err)
+/* A failing way counts as infinitely slow. */
+static enum status time_both_ways(const struct plan_key &key, const struct attempt &fused,
+                                  const struct attempt &in_turn, bool *is_fused, struct error *err)
 {
     struct cold_clock clock;
     struct choice choice = {};
@@ -253,16 +259,16 @@ static enum status search(const struct plan_key &key, const struct attempt &fuse
     (void)!cold_time(&clock, run_attempt, &in_turn, &seconds[0], NULL);
     (void)!cold_time(&clock, run_attempt, &fused, &seconds[1], NULL);
     cold_clock_close(&clock);
-    say(key, seconds[1], seconds[0]);
+    print_times(key, seconds[1], seconds[0]);
     *is_fused = seconds[1] < seconds[0];
     choice.way = *is_fused ? BY_FUSED : BY_TURNS;
     if (seconds[0] < INFINITY || seconds[1] < INFINITY) matmul_cache_add(&key, &choice);
     return OK;
 }
 
-/* rule: what is_worth() says. */
-static enum status choose(const struct plan_key &key, bool rule, const struct attempt &fused,
-                          const struct attempt &in_turn, bool *is_fused, struct error *err)
+/* rule: the result of is_worth(). */
+static enum status choose_way(const struct plan_key &key, bool rule, const struct attempt &fused,
+                              const struct attempt &in_turn, bool *is_fused, struct error *err)
 {
     static const char *const wanted = getenv("FERRY_CUDA_FUSED");
     *is_fused = rule && !(wanted && strcmp(wanted, "0") == 0);
@@ -279,23 +285,23 @@ static enum status choose(const struct plan_key &key, bool rule, const struct at
     else if (matmul_searches() && cuda_is_capturing())
         return OK; /* nothing can be timed now */
     else if (matmul_searches())
-        TRY(search(key, fused, in_turn, is_fused, err));
+        TRY(time_both_ways(key, fused, in_turn, is_fused, err));
     if (num_known < MAX_KNOWN) known[num_known++] = {key, *is_fused};
     return OK;
 }
 
-/* By the faster of the two. */
+/* Runs the faster of the two. */
 static enum status run_faster(const struct plan_key &key, bool rule, const struct attempt &fused,
                               const struct attempt &in_turn, struct error *err)
 {
     bool is_fused;
-    TRY(choose(key, rule, fused, in_turn, &is_fused, err));
+    TRY(choose_way(key, rule, fused, in_turn, &is_fused, err));
     return run_attempt(is_fused ? &fused : &in_turn, err);
 }
 
 /* ---- one after the other ---- */
 
-/* What the first op makes stands at the beginning of the workspace. */
+/* Bytes of the first op's result, at the start of the workspace. */
 template <typename E> static size_t made_bytes(size_t rows, size_t columns)
 {
     const size_t unit = 256;
@@ -330,9 +336,9 @@ static size_t workspace_of(size_t rows, size_t columns, const struct operand *ou
 template <typename E> static bool norm_fits(WORKSPACE_ARGUMENTS)
 {
     (void)p;
-    const struct product x = product_of<E>(in[0].data, in[0].shape[0], in + 5, out);
-    return fits(x) && fits_width<E>(x.k, {in[0].data, in[1].data, in[2].data, in[3].data,
-                                          in[4].data, out[1].data});
+    const struct product x = fused_product<E>(in[0].data, in[0].shape[0], in + 5, out);
+    return fits_one_kernel(x) && fits_width<E>(x.k, {in[0].data, in[1].data, in[2].data, in[3].data,
+                                                     in[4].data, out[1].data});
 }
 
 template <typename E> static enum status norm_fused(OP_ARGUMENTS)
@@ -349,8 +355,8 @@ template <typename E> static enum status norm_fused(OP_ARGUMENTS)
     a.epsilon = (float)p->norm.epsilon;
     a.shift = (float)p->norm.shift;
     a.layer_norm = p->norm.layer_norm;
-    return launch_made<E>("norm_matmul", product_of<E>(in[0].data, in[0].shape[0], in + 5, out), a,
-                          err);
+    return launch_made<E>("norm_matmul", fused_product<E>(in[0].data, in[0].shape[0], in + 5, out),
+                          a, err);
 }
 
 template <typename E> static enum status norm_in_turn(OP_ARGUMENTS)
@@ -368,10 +374,10 @@ template <typename E> enum status op_norm_matmul(OP_ARGUMENTS)
 {
     if constexpr (HAS_MMA<E>)
         if (norm_fits<E>(p, in, out)) {
-            const struct product x = product_of<E>(NULL, in[0].shape[0], in + 5, out);
+            const struct product x = fused_product<E>(NULL, in[0].shape[0], in + 5, out);
             const bool adds = in[1].data;
-            return run_faster(key_of(x, adds ? ADD_NORM : NORM), is_worth(x, adds ? 2 : 1, 1),
-                              {norm_fused<E>, p, in, out, workspace},
+            return run_faster(fused_plan_key(x, adds ? ADD_NORM : NORM),
+                              is_worth(x, adds ? 2 : 1, 1), {norm_fused<E>, p, in, out, workspace},
                               {norm_in_turn<E>, p, in, out, workspace}, err);
         }
     return norm_in_turn<E>(p, in, out, workspace, err);
@@ -388,8 +394,8 @@ template <typename E> size_t op_norm_matmul_workspace(WORKSPACE_ARGUMENTS)
 template <typename E> static bool activation_fits(WORKSPACE_ARGUMENTS)
 {
     (void)p;
-    const struct product x = product_of<E>(in[0].data, in[0].shape[0], in + 1, out);
-    return fits(x) && fits_width<E>(x.k, {in[0].data});
+    const struct product x = fused_product<E>(in[0].data, in[0].shape[0], in + 1, out);
+    return fits_one_kernel(x) && fits_width<E>(x.k, {in[0].data});
 }
 
 template <typename E> static enum status activation_fused(OP_ARGUMENTS)
@@ -399,7 +405,7 @@ template <typename E> static enum status activation_fused(OP_ARGUMENTS)
         data_of<E>(in[0]), p->activation.kind, p->activation.gated
     };
     return launch_made<E>("activation_matmul",
-                          product_of<E>(in[0].data, in[0].shape[0], in + 1, out), a, err);
+                          fused_product<E>(in[0].data, in[0].shape[0], in + 1, out), a, err);
 }
 
 template <typename E> static enum status activation_in_turn(OP_ARGUMENTS)
@@ -414,9 +420,9 @@ template <typename E> enum status op_activation_matmul(OP_ARGUMENTS)
 {
     if constexpr (HAS_MMA<E>)
         if (activation_fits<E>(p, in, out)) {
-            const struct product x = product_of<E>(NULL, in[0].shape[0], in + 1, out);
+            const struct product x = fused_product<E>(NULL, in[0].shape[0], in + 1, out);
             const bool gated = p->activation.gated;
-            return run_faster(key_of(x, gated ? GATED_ACTIVATION : ACTIVATION),
+            return run_faster(fused_plan_key(x, gated ? GATED_ACTIVATION : ACTIVATION),
                               is_worth(x, gated ? 2 : 1, 0),
                               {activation_fused<E>, p, in, out, workspace},
                               {activation_in_turn<E>, p, in, out, workspace}, err);
@@ -435,7 +441,7 @@ FOR_ALL_TYPES(op_activation_matmul)
 WORKSPACE_FOR_ALL_TYPES(op_norm_matmul_workspace)
 WORKSPACE_FOR_ALL_TYPES(op_activation_matmul_workspace)
 
-/* ---- by name ---- */
+/* ---- named kernels ---- */
 
 static bool takes_all(WORKSPACE_ARGUMENTS)
 {

@@ -1,14 +1,15 @@
-/* graphs.cu - a run of ops, captured from the stream and launched as one CUDA graph. */
+/* graphs.cu - a run of ops, captured from the stream and launched as one
+ * CUDA graph. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/device.h"
 
-static enum status begin(struct error *err)
+static enum status begin_graph(struct error *err)
 {
     return cuda_status("a graph",
                        cudaStreamBeginCapture(cuda_stream, cudaStreamCaptureModeThreadLocal), err);
 }
 
-static enum status end(void **graph, struct error *err)
+static enum status end_graph(void **graph, struct error *err)
 {
     cudaGraph_t recorded = NULL;
     cudaGraphExec_t instance = NULL;
@@ -27,8 +28,8 @@ bool cuda_is_capturing(void)
     return capturing != cudaStreamCaptureStatusNone;
 }
 
-/* The stream is as it was before begin(), whatever went wrong since. */
-static void cancel(void)
+/* Restores the stream's state before begin_graph(), whatever failed since. */
+static void cancel_graph(void)
 {
     cudaGraph_t recorded = NULL;
     if (cuda_is_capturing()) (void)cudaStreamEndCapture(cuda_stream, &recorded);
@@ -36,15 +37,16 @@ static void cancel(void)
     (void)cudaGetLastError();
 }
 
-static enum status replay(void *graph, struct error *err)
+static enum status replay_graph(void *graph, struct error *err)
 {
     return cuda_status("a graph", cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), cuda_stream),
                        err);
 }
 
-static void release(void *graph)
+static void release_graph(void *graph)
 {
     (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
 }
 
-const struct device_graphs cuda_graphs = {begin, end, cancel, replay, release};
+const struct device_graphs cuda_graphs = {begin_graph, end_graph, cancel_graph, replay_graph,
+                                          release_graph};

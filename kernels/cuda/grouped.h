@@ -1,12 +1,14 @@
-/* grouped.h - products of the rows of each expert, for grouped_matmul.cu and grouped_backward.cu.
+/* grouped.h - products of each expert's rows, for grouped_matmul.cu and
+ * grouped_backward.cu.
  *
- * 1. How many rows an expert has is known on the device alone. Blocks make a list of where each
- *    expert's tiles begin, then take tiles in turn; tiles of the same columns of an expert's matrix
- *    are neighbours.
- * 2. On tensor cores a product c = a b goes through STAGES buffers of shared memory that are filled
- *    ahead. A copy that is waited for was issued STAGES - 1 steps before.
- * 3. A side of a product lies in memory either with its depth (what is summed over) along a row, or
- *    with its depth down the rows: then ldmatrix transposes it. */
+ * 1. Only the device knows the number of an expert's rows. Blocks list where
+ *    each expert's tiles begin, then take tiles in turn; tiles of the same
+ *    columns of an expert's matrix are neighbours.
+ * 2. On tensor cores a product c = a b goes through STAGES buffers of shared
+ *    memory, filled ahead: each copy is issued STAGES - 1 steps before its
+ *    wait.
+ * 3. A side of a product lies in memory with its depth (the summed index) along
+ *    a row, or down the rows: then ldmatrix transposes it. */
 #ifndef FERRY_KERNELS_CUDA_GROUPED_H
 #define FERRY_KERNELS_CUDA_GROUPED_H
 
@@ -15,11 +17,11 @@
 #include "kernels/cuda/mma.h"
 
 enum { GROUPED_THREADS = 256, MAX_GROUPED_EXPERTS = 512, PLAIN_TILE = 64, PLAIN_DEPTH = 16 };
-enum { DEPTH = 64, COLUMNS = 128 }; /* of tensor core tiles */
+enum { DEPTH = 64, COLUMNS = 128 }; /* of tiles on tensor cores */
 
 /* ---- tiles ---- */
 
-/* In shared memory: of each expert, and behind the last. */
+/* In shared memory: for each expert, and the end. */
 struct schedule {
     int first_row[MAX_GROUPED_EXPERTS + 1], first_tile[MAX_GROUPED_EXPERTS + 1];
 };
@@ -34,7 +36,7 @@ __device__ inline int tiles_of(int size, int tile)
     return (size + tile - 1) / tile;
 }
 
-/* width: the columns of a result, tiles being rows x columns. */
+/* width: the result's columns; tiles are rows x columns. */
 __device__ inline void make_schedule(struct schedule *s, const int32_t *counts,
                                      unsigned num_experts, int width, int rows, int columns)
 {
@@ -60,8 +62,8 @@ __device__ inline void make_schedule(struct schedule *s, const int32_t *counts,
     __syncthreads();
 }
 
-/* The last expert whose tiles begin at `number` or before: those without rows begin where the next
- * one does. */
+/* Finds the last expert whose tiles begin at `number` or before: experts
+ * without rows begin where the next one does. */
 __device__ inline struct grouped_tile find_tile(const struct schedule *s, unsigned num_experts,
                                                 int number, int rows, int columns)
 {
@@ -83,7 +85,7 @@ __device__ inline struct grouped_tile find_tile(const struct schedule *s, unsign
     return t;
 }
 
-/* Two blocks a multiprocessor, or as many as there can be tiles. */
+/* Two blocks a multiprocessor, or as many as tiles at most. */
 static inline dim3 grouped_grid(size_t rows, size_t columns, size_t num_experts, size_t tile_rows,
                                 size_t tile_columns)
 {
@@ -94,14 +96,15 @@ static inline dim3 grouped_grid(size_t rows, size_t columns, size_t num_experts,
 
 /* ---- tensor cores ---- */
 
-/* A side of SIZE rows of a, or columns of b, DEPTH deep, in shared memory. Its rows are 16 bytes
- * longer, so that the eight that ldmatrix reads at once lie in different banks. */
+/* A side in shared memory: SIZE rows of a, or columns of b, DEPTH deep. Its
+ * rows are 16 bytes longer, so that the eight that ldmatrix reads at once lie
+ * in different banks. */
 template <int SIZE, bool ALONG> struct side {
     static const int STRIDE = (ALONG ? DEPTH : SIZE) + 8;
     static const int ELEMENTS = (ALONG ? SIZE : DEPTH) * STRIDE;
 };
 
-/* From depth `at` on, of `depth`; zeros behind that and behind `size`. */
+/* Loads from depth `at` on, of `depth`; zeros beyond it and beyond `size`. */
 template <int SIZE, bool ALONG, typename E>
 __device__ inline void load_side(E *to, const E *from, size_t stride, int at, int depth, int size)
 {
@@ -115,7 +118,8 @@ __device__ inline void load_side(E *to, const E *from, size_t stride, int at, in
     }
 }
 
-/* A tile is ROWS x COLUMNS; 8 warps, WARPS_DOWN of them one below the other. */
+/* A tile is ROWS x COLUMNS; of its 8 warps, WARPS_DOWN lie below
+ * one another. */
 template <int ROWS, bool A_ALONG, bool B_ALONG> struct grouped_shape {
     static const int WARPS_DOWN = ROWS >= 128 ? 2 : 1, WARPS_ACROSS = 8 / WARPS_DOWN;
     static const int M = ROWS / WARPS_DOWN / 16, N = COLUMNS / WARPS_ACROSS / 8; /* of a warp */
@@ -124,7 +128,7 @@ template <int ROWS, bool A_ALONG, bool B_ALONG> struct grouped_shape {
     static const size_t STAGE_BYTES = STAGE * MMA_ELEM_BYTES;
 };
 
-/* Of a: 16 rows from `row` on, 16 deep from d on. */
+/* Loads 16 rows of a from `row` on, 16 deep from d on. */
 template <int ROWS, bool ALONG, typename E>
 __device__ inline void load_left(uint32_t (&left)[4], const E *a, int row, int d)
 {
@@ -136,7 +140,8 @@ __device__ inline void load_left(uint32_t (&left)[4], const E *a, int row, int d
                                            lane / 8 % 2 * 8);
 }
 
-/* Of b: 16 columns from `column` on, 16 deep from d on: two products of 8. */
+/* Loads 16 columns of b from `column` on, 16 deep from d on: for two products
+ * of 8. */
 template <bool ALONG, typename E>
 __device__ inline void load_right(uint32_t (&right)[4], const E *b, int column, int d)
 {
@@ -171,7 +176,8 @@ __device__ inline void multiply_stage(float (&sum)[M][N][4], const E *stage, int
     }
 }
 
-/* A product of one expert: `rows` rows of a, `columns` columns of b, and where they begin. */
+/* A product of one expert: `rows` rows of a, `columns` columns of b, where
+ * they begin. */
 template <typename E> struct grouped_product {
     const E *a, *b;
     size_t a_stride, b_stride;
@@ -189,7 +195,7 @@ __device__ inline void load_stage(E *stage, const grouped_product<E> &p, int at)
     copies_commit();
 }
 
-/* Where the warp's part of a tile begins. */
+/* First row and column of the warp's part of a tile. */
 template <typename SHAPE> __device__ inline int warp_row()
 {
     return (int)warp_id() / SHAPE::WARPS_ACROSS * 16 * SHAPE::M;
@@ -210,7 +216,7 @@ __device__ inline void multiply_tile(float (&sum)[M][N][4], E *stages, const gro
         load_stage<ROWS, A_ALONG, B_ALONG>(stages + i * shape::STAGE, p, i * DEPTH);
     for (int i = 0; i * DEPTH < p.depth; i++) {
         copies_wait<STAGES - 2>();
-        __syncthreads(); /* stage i is here, and all are done with i - 1, which is filled next */
+        __syncthreads(); /* stage i has arrived; stage i - 1, filled next, is free */
         load_stage<ROWS, A_ALONG, B_ALONG>(stages + (i + STAGES - 1) % STAGES * shape::STAGE, p,
                                            (i + STAGES - 1) * DEPTH);
         if (row < p.rows)
@@ -221,7 +227,8 @@ __device__ inline void multiply_tile(float (&sum)[M][N][4], E *stages, const gro
     __syncthreads(); /* the next tile fills all stages */
 }
 
-/* Each pair of neighbours of the warp's part: f(row of the tile, column, first, second). */
+/* Calls f(row of the tile, column, first, second) for each two neighbours of
+ * the warp's part. */
 template <typename SHAPE, int M, int N, typename F>
 __device__ inline void each_pair(const float (&sum)[M][N][4], F f)
 {
@@ -237,7 +244,7 @@ __device__ inline void each_pair(const float (&sum)[M][N][4], F f)
                   sum[m][j][2 * half + 1]);
 }
 
-/* Two neighbours of a row of n elements. */
+/* Stores two neighbours of a row of n elements. */
 template <typename E>
 __device__ inline void store_two(E *y, int column, int n, float first, float second)
 {
@@ -249,7 +256,8 @@ __device__ inline void store_two(E *y, int column, int n, float first, float sec
     }
 }
 
-/* Shared memory of a block beside its stages: the schedule, and sums to make it. */
+/* Shared memory of a block besides stages: the schedule, and sums to
+ * make it. */
 enum { SCHEDULE_BYTES = 5 << 10 };
 static_assert(sizeof(struct schedule) + 4 * WARP * sizeof(int) <= SCHEDULE_BYTES, "");
 
@@ -260,14 +268,16 @@ template <typename SHAPE> bool has_room_for(int stages)
 
 /* ---- any type ---- */
 
-/* One side of a plain product: its element (i, depth d) lies at i * stride + d * step. */
+/* A side of a plain product: element (i, depth d) lies at i * stride + d
+ * * step. */
 template <typename E> struct plain_side {
     const E *at;
     size_t stride, step;
     int size;
 };
 
-/* Depth [at, at + PLAIN_DEPTH) of PLAIN_TILE rows. Threads go along what is 1 apart. */
+/* Loads depth [at, at + PLAIN_DEPTH) of PLAIN_TILE rows. Threads run along the
+ * stride of 1. */
 template <typename E>
 __device__ inline void load_plain(real_of<E> (*to)[PLAIN_TILE + 1], const plain_side<E> &s, int at,
                                   int depth)
@@ -280,7 +290,7 @@ __device__ inline void load_plain(real_of<E> (*to)[PLAIN_TILE + 1], const plain_
     }
 }
 
-/* f(row of the tile, column, sum) of each element; 4 x 4 a thread. */
+/* Calls f(row of the tile, column, sum) for each element; 4 x 4 a thread. */
 template <typename E, typename F>
 __device__ inline void multiply_plain(const plain_side<E> &a, const plain_side<E> &b, int depth,
                                       F f)

@@ -1,8 +1,9 @@
 /* grouped_backward.cu - OP_GROUPED_DGRAD and OP_GROUPED_WGRAD.
  *
- * dx = dy w[e] has tiles as the forward has them, found on the device. dw[e] = dy^T x has as many
- * tiles as its shape says, a block each, which sums over the rows of its expert in one order. Both
- * are on tensor cores for bf16 and f16 with n and k multiples of 8, else plain tiles. */
+ * dx = dy w[e] has the forward's tiles, found on the device. dw[e] = dy^T x has
+ * tiles by its shape, one block each, which sums over its expert's rows in one
+ * order. Both run on tensor cores for bf16 and f16 with n and k multiples of 8,
+ * else in plain tiles. */
 #include "kernels/cuda/grouped.h"
 
 template <typename E> struct grouped_dgrad_args {
@@ -82,7 +83,7 @@ static enum status launch_dgrad_stages(const grouped_dgrad_args<E> &a, size_t ro
                                        struct error *err)
 {
     const size_t bytes = STAGES * dgrad_shape<ROWS>::STAGE_BYTES;
-    static bool is_set; /* that it may have so much shared memory */
+    static bool is_set; /* shared memory has been allowed */
     if (!is_set) TRY(allow_shared("grouped_dgrad", dgrad_groups<ROWS, STAGES, E>, bytes, err));
     is_set = true;
     return launch("grouped_dgrad", err, dgrad_groups<ROWS, STAGES, E>,
@@ -104,7 +105,7 @@ static bool fits_tiles(int n, int k, std::initializer_list<const void *> places)
     return n % 8 == 0 && fits_width<E>((size_t)k, places);
 }
 
-/* Low tiles where experts have few rows each, as in the forward. */
+/* Low tiles if experts have few rows each, as in the forward. */
 template <typename E>
 static enum status launch_dgrad(const grouped_dgrad_args<E> &a, size_t rows, struct error *err)
 {
@@ -127,16 +128,17 @@ template <typename E> enum status op_grouped_dgrad(OP_ARGUMENTS)
     a.n = (int)in[1].shape[1];
     a.k = (int)in[1].shape[2];
     if (a.num_experts > MAX_GROUPED_EXPERTS)
-        return fail(err, ERR_UNSUPPORTED, "%u experts: a GPU multiplies for up to %d",
-                    a.num_experts, MAX_GROUPED_EXPERTS);
+        return fail(err, ERR_UNSUPPORTED,
+                    "grouped_dgrad: %u experts exceed the GPU kernels' limit of %d", a.num_experts,
+                    MAX_GROUPED_EXPERTS);
     return launch_dgrad(a, in[0].shape[0], err);
 }
 
 /* ---- dw ---- */
 
-/* What a block computes: rows of n and columns of k of an expert's matrix. */
+/* A block's work: rows of n and columns of k of an expert's matrix. */
 struct wgrad_tile {
-    size_t expert, first_row; /* of dy and x */
+    size_t expert, first_row; /* in dy and x */
     int row, column, depth;
 };
 
@@ -213,7 +215,7 @@ static enum status launch_wgrad_stages(const grouped_wgrad_args<E, G> &a, size_t
                                        struct error *err)
 {
     const size_t bytes = STAGES * wgrad_shape::STAGE_BYTES;
-    static bool is_set; /* that it may have so much shared memory */
+    static bool is_set; /* shared memory has been allowed */
     if (!is_set) TRY(allow_shared("grouped_wgrad", wgrad_groups<STAGES, E, G>, bytes, err));
     is_set = true;
     return launch("grouped_wgrad", err, wgrad_groups<STAGES, E, G>,

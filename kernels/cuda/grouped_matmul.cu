@@ -1,9 +1,10 @@
-/* grouped_matmul.cu - OP_GROUPED_MATMUL: products of the rows of each expert with its own matrix,
- * in one launch.
+/* grouped_matmul.cu - OP_GROUPED_MATMUL: multiplies each expert's rows by its
+ * own matrix, in one launch.
  *
- * 1. bf16 and f16 with k a multiple of 8: tiles on tensor cores. They have three stages, or two
- * where a block cannot have as much shared memory (99 KB on compute capability 8.6, 8.9, 12.0).
- * 2. Everything else: a plain tile, 4 x 4 elements a thread. */
+ * 1. bf16 and f16 with k a multiple of 8: tiles on tensor cores, with three
+ *    stages, or two if a block's shared memory is too small (99 KB on compute
+ *    capability 8.6, 8.9, 12.0).
+ * 2. Everything else: plain tiles, 4 x 4 elements a thread. */
 #include "kernels/cuda/grouped.h"
 #include "kernels/device.h"
 
@@ -75,7 +76,7 @@ template <int ROWS, int STAGES, typename E>
 static enum status launch_stages(const grouped_args<E> &a, size_t rows, struct error *err)
 {
     const size_t bytes = STAGES * forward_shape<ROWS>::STAGE_BYTES;
-    static bool is_set; /* that it may have so much shared memory */
+    static bool is_set; /* shared memory has been allowed */
     if (!is_set) TRY(allow_shared("grouped_matmul", multiply_groups<ROWS, STAGES, E>, bytes, err));
     is_set = true;
     return launch("grouped_matmul", err, multiply_groups<ROWS, STAGES, E>,
@@ -95,8 +96,8 @@ template <typename E> static bool fits_tiles(const grouped_args<E> &a)
     return (((uintptr_t)a.x | (uintptr_t)a.w) % 16 == 0) && a.k % 8 == 0 && (uintptr_t)a.y % 4 == 0;
 }
 
-/* Low tiles where experts have few rows each, so that what is read of matrices is not waited for.
- */
+/* Low tiles if experts have few rows each, so that reads of matrices are not
+ * waited for. */
 template <typename E>
 static enum status launch_best(const grouped_args<E> &a, size_t rows, struct error *err)
 {
@@ -127,14 +128,15 @@ enum status op_grouped_matmul(OP_ARGUMENTS)
     (void)p, (void)workspace;
     const struct grouped_args<E> a = args_of<E>(in, out);
     if (a.num_experts > MAX_GROUPED_EXPERTS)
-        return fail(err, ERR_UNSUPPORTED, "%u experts: a GPU multiplies for up to %d",
-                    a.num_experts, MAX_GROUPED_EXPERTS);
+        return fail(err, ERR_UNSUPPORTED,
+                    "grouped_matmul: %u experts exceed the GPU kernels' limit of %d", a.num_experts,
+                    MAX_GROUPED_EXPERTS);
     return launch_best(a, in[0].shape[0], err);
 }
 
 FOR_ALL_TYPES(op_grouped_matmul)
 
-/* ---- by name ---- */
+/* ---- named kernels ---- */
 
 template <typename E, int ROWS, int STAGES> static bool takes_stages(WORKSPACE_ARGUMENTS)
 {

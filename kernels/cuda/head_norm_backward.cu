@@ -1,8 +1,10 @@
-/* head_norm_backward.cu - OP_HEAD_NORM_BACKWARD, after norm_backward.cu, of heads of query and key.
+/* head_norm_backward.cu - OP_HEAD_NORM_BACKWARD, after norm_backward.cu, for
+ * query and key heads. dqkv starts as a copy of dy unless it is dy: value heads
+ * stay as they are.
  *
- * dqkv starts as a copy of dy where it has a place of its own: value heads stay as they are. A
- * block has a run of tokens, a warp a head at a time; what it adds to dq_weight and dk_weight is
- * summed in shared memory, then over the warps, then over the blocks, each in its order. */
+ * A block has a run of tokens, a warp one head at a time. Contributions to
+ * dq_weight and dk_weight are summed in shared memory, then over warps, then
+ * over blocks, each in order. */
 #include "kernels/cuda/columns.h"
 
 enum { HEAD_PARTS = 256, MOST_HEAD_WARPS = 8 };
@@ -16,7 +18,8 @@ template <typename E> struct head_norm_backward_args {
     real_of<E> epsilon, shift;
 };
 
-/* A warp's head: dx in the place of dy; what it adds to the weight's gradient is added to sums. */
+/* A warp's head: dx replaces dy; the contribution to the weight's gradient is
+ * added to sums. */
 template <typename E, int N>
 __device__ inline void norm_head_backward(const head_norm_backward_args<E> &a, const E *x, E *dy,
                                           const E *weights, real_of<E> *sums)
@@ -107,7 +110,8 @@ static enum status launch_heads(const head_norm_backward_args<E> &a, size_t part
     const size_t room = PLAIN_SHARED_BYTES / warp_bytes;
     const unsigned warps = (unsigned)std::min<size_t>(MOST_HEAD_WARPS, room);
     if (warps == 0)
-        return fail(err, ERR_UNSUPPORTED, "heads of %u elements are more than a GPU norms",
+        return fail(err, ERR_UNSUPPORTED,
+                    "head_norm_backward: head_dim %u exceeds the limit of GPU kernels",
                     a.heads.head_dim);
     const bool wide = fits_width<E>(a.heads.head_dim, {a.qkv, a.q_weight, a.k_weight, a.dqkv});
     return launch("head_norm_backward", err, BY_WIDTH(norm_heads_backward, E, wide),

@@ -1,5 +1,5 @@
-/* Ops on the heads of query, key and value. A result that has a place of its own starts as a copy
- * of x, so that kernels change it in place. */
+/* Ops on query, key and value heads. A result not in place starts as a copy of
+ * x, so that kernels change it in place. */
 #include "kernels/cuda/cuda.h"
 
 enum { HEAD_WARPS = 8, CACHE_THREADS = 128 };
@@ -13,15 +13,15 @@ template <typename E> static enum status copy_qkv(const struct operand *in, E *y
                        err);
 }
 
-/* Where the number'th of the query and key heads of a token begins; the heads of a group are
- * numbered one behind the other, its key head last. */
+/* Offset of a token's query or key head by number; a group's heads have
+ * consecutive numbers, its key head last. */
 __device__ inline size_t head_offset(const struct head_shape &s, unsigned number)
 {
     const unsigned group = number / (s.queries + 1);
-    return (size_t)(number + group) * s.head_dim; /* past one value head a group */
+    return (size_t)(number + group) * s.head_dim; /* skips a value head for each group */
 }
 
-/* A block a token in x, a warp a head of those in y. */
+/* A block for each token in x, a warp for each head in y. */
 template <typename E, int N>
 __global__ void norm_heads(E *y, const E *q_weight, const E *k_weight, const struct head_shape s,
                            real_of<E> epsilon, real_of<E> shift)
@@ -77,11 +77,11 @@ template <typename E> struct rotary_args {
     struct head_shape heads;
     unsigned pairs, step, distance; /* pair i is (x[i * step], x[i * step + distance]) */
     real_of<E> sign;                /* -1 for the inverse */
-    const int32_t *rows;            /* of the cache, where there is one */
+    const int32_t *rows;            /* of the cache, if any */
     E *cache;
 };
 
-/* The first numbers of N pairs, from number i on, and the second ones. */
+/* The first numbers of N pairs, from pair i on, and the second numbers. */
 template <typename E, int N>
 __device__ inline void rotate_pairs(real_of<E> (&x)[N], real_of<E> (&y)[N], const rotary_args<E> &a,
                                     const real_of<E> *cosines, unsigned i)
@@ -98,14 +98,15 @@ __device__ inline void rotate_pairs(real_of<E> (&x)[N], real_of<E> (&y)[N], cons
     }
 }
 
-/* A block a token; threads share the pairs of all heads, N of them at once where step is 1. */
+/* A block for each token; threads share the pairs of all heads, N at once if
+ * step is 1. */
 template <typename E, int N> __global__ void rotate_heads(const rotary_args<E> a)
 {
     typedef real_of<E> real;
     const struct head_shape s = a.heads;
     const size_t columns = (size_t)s.groups * (s.queries + 2) * s.head_dim;
     const real *cosines = a.table + (size_t)a.positions[blockIdx.x] * 2 * a.pairs;
-    const unsigned runs = a.pairs / N; /* a head */
+    const unsigned runs = a.pairs / N; /* of a head */
     real x[N], y[N];
     for (unsigned n = threadIdx.x; n < s.groups * (s.queries + 1) * runs; n += blockDim.x) {
         const unsigned i = n % runs * N;
@@ -154,7 +155,8 @@ template <typename E> enum status op_rotary(OP_ARGUMENTS)
                   row_threads<E>(pairs, wide), 0, a);
 }
 
-/* To where it goes: y, unless that is there, and its place in the cache, if there is one. */
+/* Stores to y, unless it is in place, and to the cache, if it has a
+ * place there. */
 template <typename E, int N>
 __device__ inline void keep_run(E *y, E *cached, const E *x, const real_of<E> (&run)[N])
 {
@@ -162,7 +164,7 @@ __device__ inline void keep_run(E *y, E *cached, const E *x, const real_of<E> (&
     if (cached) store_reals<E, N>(cached, run);
 }
 
-/* Where a head of a token is kept; NULL: nowhere. */
+/* A head's place in the cache; NULL: none. */
 template <typename E>
 __device__ inline E *cached_head(const rotary_args<E> &a, int32_t row, unsigned head)
 {
@@ -172,8 +174,8 @@ __device__ inline E *cached_head(const rotary_args<E> &a, int32_t row, unsigned 
     return a.cache + number * a.heads.head_dim;
 }
 
-/* Some blocks in y for each token in x; a thread has a run of N elements of a head, and with the
- * first numbers of pairs the second ones. */
+/* Blocks in y for each token in x. A thread has a run of N elements of a head,
+ * the first numbers of pairs with the second ones. */
 template <typename E, int N> __global__ void rotate_into_cache(const rotary_args<E> a)
 {
     typedef real_of<E> real;
@@ -194,7 +196,7 @@ template <typename E, int N> __global__ void rotate_into_cache(const rotary_args
         keep_run<E, N>(a.y + at, cached, a.x + at, x);
         return;
     }
-    if (a.step == 2 ? i % 2 == 1 : i >= a.pairs) return; /* it is with the first of its pair */
+    if (a.step == 2 ? i % 2 == 1 : i >= a.pairs) return; /* handled with the first of its pair */
     load_reals<E, N>(x, a.x + at);
     load_reals<E, N>(y, a.x + at + a.distance);
     rotate_pairs<E, N>(x, y, a, a.table + (size_t)a.positions[blockIdx.x] * 2 * a.pairs,
@@ -219,7 +221,7 @@ template <typename E> enum status op_rotary_cache(OP_ARGUMENTS)
                         CACHE_THREADS, 0, a);
 }
 
-/* A block a token. */
+/* A block for each token. */
 template <typename E, int N>
 __global__ void write_cache(const E *qkv, const int32_t *rows, E *cache, const struct head_shape s)
 {
@@ -257,7 +259,8 @@ template <typename E> struct merge_args {
     unsigned head_dim;
 };
 
-/* A warp a head of a token. lse may be lse_a: it is written when all lanes have read that. */
+/* A warp for each head of a token. lse may be lse_a: all lanes have read it
+ * before the write. */
 template <typename E, int N> __global__ void merge_heads(const merge_args<E> a)
 {
     typedef real_of<E> real;

@@ -1,18 +1,20 @@
 // clang-format off
-/* matmul.cu - dense products: by cuBLASLt, by our kernels for few rows, or in plain tiles.
+/* matmul.cu - dense products: by cuBLASLt, by our kernels for few rows, or in
+ * plain tiles.
  *
- * 1. cuBLASLt counts in columns: a row-major [m, n] is its [n, m]. So c^T [n, m] = op(b)^T op(a)^T,
- *    and what it calls A is our b.
- * 2. A plan is made once for each shape and kept. Its choice is the first that find_choices()
- *    finds and that can be run; FERRY_CUDA_TUNE=1 times all of them on the operands of the first
- *    call, and writes the fastest to the cache file, which is read whenever it is there.
- * 3. cuBLASLt adds the bias where it knows that pair of types. Else a kernel adds it behind the
- *    product: nothing is rounded twice where c is REAL. Where cuBLASLt has an algorithm without the
- *    bias only, an ELEM c is rounded twice.
- * 4. Where cuBLASLt has no algorithm that can be run, tiles.cu computes the product.
- * 5. few_rows_mma.cu and few_rows_sm90.cu are among those that are timed. Untimed, the first is taken
- *    where cuBLASLt has no algorithm, the second where FERRY_CUDA_SM90=first asks for it, whatever
- *    the file says. */
+ * 1. cuBLASLt is column-major: a row-major [m, n] is its [n, m]. So c^T [n, m]
+ *    = op(b)^T op(a)^T, and its A is our b.
+ * 2. A plan is made once for each shape and kept. Its choice is the first of
+ *    find_choices() that can run. FERRY_CUDA_TUNE=1 times all of them on the
+ *    first call's operands, and writes the fastest to the cache file, which is
+ *    always read.
+ * 3. cuBLASLt adds the bias if it supports that pair of types. Otherwise a
+ *    kernel adds it afterwards: nothing is rounded twice if c is REAL. If
+ *    cuBLASLt has an algorithm only without bias, an ELEM c is rounded twice.
+ * 4. If cuBLASLt has no algorithm that can run, tiles.cu computes the product.
+ * 5. few_rows_mma.cu and few_rows_sm90.cu are among the timed ones. Untimed,
+ *    the first is taken if cuBLASLt has no algorithm, the second if
+ *    FERRY_CUDA_SM90=first asks for it, whatever the file says. */
 // clang-format on
 #include <algorithm>
 #include <cublasLt.h>
@@ -36,14 +38,15 @@ struct plan {
     struct plan *next;
 };
 
-/* One call. alpha and beta are of the type that is computed in. */
+/* One call. alpha and beta have the type of the arithmetic. */
 struct call {
     struct product x;
     void *workspace;
     double alpha_f64, beta_f64;
     float alpha_f32, beta_f32;
     const void *alpha, *beta;
-    /* Of the call's ELEM: by one of our own kernels, all of it; c += bias. */
+    /* For the call's ELEM: the whole product by one of our kernels; c
+     * += bias. */
     enum status (*multiply_own)(uint64_t way, const struct product &x, struct error *err);
     enum status (*add_bias)(const struct product &x, struct error *err);
 };
@@ -55,7 +58,7 @@ static bool tune;
 static enum status lt_status(const char *what, cublasStatus_t code, struct error *err)
 {
     if (code == CUBLAS_STATUS_SUCCESS) return OK;
-    (void)cudaGetLastError(); /* not told again by the next call */
+    (void)cudaGetLastError(); /* not reported again by the next call */
     return fail(err, ERR_DEVICE, "matmul: %s: %s", what, cublasLtGetStatusString(code));
 }
 
@@ -105,7 +108,7 @@ static enum status make_layout(cublasLtMatrixLayout_t *out, uint64_t type, uint6
         err);
 }
 
-static enum status describe(struct plan *plan, struct error *err)
+static enum status describe_product(struct plan *plan, struct error *err)
 {
     const struct plan_key *k = &plan->key;
     const cublasOperation_t transa = k->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -126,7 +129,7 @@ static enum status make_preference(cublasLtMatmulPreference_t *out, const struct
                                    struct error *err)
 {
     const size_t bytes = MATMUL_WORKSPACE_BYTES;
-    /* Sums of parts are added in REAL. */
+    /* Adds sums of parts in REAL. */
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attribute;
@@ -170,7 +173,7 @@ static enum status multiply(const struct plan *plan, const struct call *c,
     return c->x.bias && !adds_bias ? c->add_bias(c->x, err) : OK;
 }
 
-/* ---- what it can be computed by ---- */
+/* ---- the ways to compute it ---- */
 
 /* The likeliest first. */
 struct choices {
@@ -197,8 +200,8 @@ static void add_few_rows(const struct product &x, struct choices *choices)
     if (!first && tune && can_be_few_rows_sm90(x)) add_own(choices, BY_FEW_ROWS_SM90);
 }
 
-/* The algorithms of cuBLASLt; none if it returns an error. Those whose state is not success cannot
- * run. */
+/* The algorithms of cuBLASLt; none if it returns an error. Those whose state is
+ * not success cannot run. */
 static enum status add_algorithms(const struct plan *plan, const struct call *c, enum way way,
                                   struct choices *choices, struct error *err)
 {
@@ -246,7 +249,7 @@ static enum status run_attempt(const void *context, struct error *err)
     return multiply(a->plan, a->call, a->choice, err);
 }
 
-/* On stderr, where FERRY_CUDA_SM90 has "say" and there are few rows. */
+/* Prints to stderr, if FERRY_CUDA_SM90 has "say" and rows are few. */
 static void say_way(const struct plan *plan, const struct choice *choice, const char *what,
                     double seconds)
 {
@@ -260,7 +263,8 @@ static void say_way(const struct plan *plan, const struct choice *choice, const 
     (void)fprintf(stderr, "\n");
 }
 
-/* A way that fails is not chosen. If all others fail, tiles are chosen: they take every product. */
+/* A failing way is not chosen. If all others fail, tiles are: they take
+ * every product. */
 static enum status keep_fastest(struct plan *plan, const struct call *c,
                                 const struct choices *choices, struct error *err)
 {
@@ -281,7 +285,7 @@ static enum status keep_fastest(struct plan *plan, const struct call *c,
     return OK;
 }
 
-/* The first that can be run. */
+/* Keeps the first way that can run. */
 static void keep_first(struct plan *plan, const struct call *c, const struct choices *choices)
 {
     for (int i = 0; i < choices->count; i++) {
@@ -296,26 +300,26 @@ static bool sm90_is_first(const struct product &x)
     return sm90_has_word("first") && can_be_few_rows_sm90(x);
 }
 
-/* A product that is added to c can be carried out once only, and one that becomes part of a graph
- * would be there twice: these get the likeliest, untried. */
+/* A product that adds to c can run only once, and one recorded into a graph
+ * would be there twice: these get the likeliest way, untried. */
 static bool can_try(const struct plan *plan)
 {
     return !plan->key.accumulate && !cuda_is_capturing();
 }
 
-static enum status choose(struct plan *plan, const struct call *c, struct error *err)
+static enum status choose_way(struct plan *plan, const struct call *c, struct error *err)
 {
     struct choices choices;
     TRY(find_choices(plan, c, &choices, err));
     plan->choice = choices.all[0];
     if (!can_try(plan)) return OK;
-    plan->choice = {BY_TILES, {}}; /* they take everything: if they fail, the product does */
+    plan->choice = {BY_TILES, {}}; /* takes everything: if it fails, the product does */
     if (tune && !sm90_is_first(c->x)) return keep_fastest(plan, c, &choices, err);
     keep_first(plan, c, &choices);
     return OK;
 }
 
-/* Whether what a file says is a choice of this product and this GPU. */
+/* Whether a file's choice suits this product and this GPU. */
 static bool can_be(const struct plan *plan, const struct call *c, const struct choice *choice)
 {
     cublasLtMatmulHeuristicResult_t result;
@@ -361,7 +365,7 @@ static unsigned bucket_of(const struct plan_key *key)
     return (unsigned)((key->m * 31 + key->n) * 31 + key->k) % BUCKETS;
 }
 
-static void release(struct plan *plan)
+static void release_plan(struct plan *plan)
 {
     (void)cublasLtMatmulDescDestroy(plan->product);
     (void)cublasLtMatrixLayoutDestroy(plan->a);
@@ -370,16 +374,16 @@ static void release(struct plan *plan)
     free(plan);
 }
 
-static enum status make_plan(struct plan **out, const struct plan_key *key, const struct call *c,
-                             struct error *err)
+static enum status add_matmul_plan(struct plan **out, const struct plan_key *key,
+                                   const struct call *c, struct error *err)
 {
     struct plan *plan = static_cast<struct plan *>(calloc(1, sizeof *plan));
     if (!plan) return fail(err, ERR_MEMORY, "matmul: no memory for a plan");
     plan->key = *key;
-    enum status st = describe(plan, err);
-    if (!st && (sm90_is_first(c->x) || !take_cached(plan, c))) st = choose(plan, c, err);
+    enum status st = describe_product(plan, err);
+    if (!st && (sm90_is_first(c->x) || !take_cached(plan, c))) st = choose_way(plan, c, err);
     if (st) {
-        release(plan);
+        release_plan(plan);
         return st;
     }
     say_way(plan, &plan->choice, "is used", 0);
@@ -397,7 +401,7 @@ static enum status find_plan(struct plan **out, const struct plan_key *key, cons
             *out = p;
             return OK;
         }
-    return make_plan(out, key, c, err);
+    return add_matmul_plan(out, key, c, err);
 }
 
 void matmul_close(void)
@@ -405,7 +409,7 @@ void matmul_close(void)
     for (unsigned i = 0; i < BUCKETS; i++)
         for (struct plan *p = plans[i], *next; p; p = next) {
             next = p->next;
-            release(p);
+            release_plan(p);
         }
     memset(plans, 0, sizeof plans);
     matmul_cache_free();
@@ -459,8 +463,8 @@ template <typename E> static struct plan_key key_of(const struct product &x)
 }
 
 template <typename E>
-static struct product product_of(const union op_params *p, const struct operand *in,
-                                 const struct operand *out)
+static struct product matmul_product(const union op_params *p, const struct operand *in,
+                                     const struct operand *out)
 {
     struct product x = {};
     x.elem = ELEM_OF<E>;
@@ -517,7 +521,7 @@ static enum status multiply_own(uint64_t way, const struct product &x, struct er
     return way == BY_FEW_ROWS ? multiply_few_rows<E>(x, err) : multiply_tiles<E>(x, err);
 }
 
-/* What the product is added to lies where the result does. */
+/* Copies the addend to the result's place. */
 template <typename E>
 static enum status place_c(const struct operand *in, const struct operand *out, struct error *err)
 {
@@ -534,7 +538,7 @@ template <typename E> enum status op_matmul(OP_ARGUMENTS)
 {
     struct plan *plan;
     struct call c = {};
-    c.x = product_of<E>(p, in, out);
+    c.x = matmul_product<E>(p, in, out);
     c.workspace = workspace;
     c.multiply_own = multiply_own<E>;
     c.add_bias = add_bias<E>;
@@ -555,21 +559,21 @@ template <typename E> size_t op_matmul_workspace(WORKSPACE_ARGUMENTS)
 FOR_ALL_TYPES(op_matmul)
 WORKSPACE_FOR_ALL_TYPES(op_matmul_workspace)
 
-/* ---- by name ---- */
+/* ---- named kernels ---- */
 
 template <typename E> static bool takes_few_rows(WORKSPACE_ARGUMENTS)
 {
-    return few_rows_takes(product_of<E>(p, in, out));
+    return few_rows_takes(matmul_product<E>(p, in, out));
 }
 
 template <typename E> static bool takes_few_rows_sm90(WORKSPACE_ARGUMENTS)
 {
-    return few_rows_sm90_takes(product_of<E>(p, in, out));
+    return few_rows_sm90_takes(matmul_product<E>(p, in, out));
 }
 
 template <typename E> static bool takes_few_rows_mma(WORKSPACE_ARGUMENTS)
 {
-    return few_rows_mma_takes(product_of<E>(p, in, out));
+    return few_rows_mma_takes(matmul_product<E>(p, in, out));
 }
 
 static bool takes_all(WORKSPACE_ARGUMENTS)
@@ -582,7 +586,7 @@ template <typename E, enum way W> static enum status multiply_by(OP_ARGUMENTS)
 {
     (void)workspace;
     TRY(place_c<E>(in, out, err));
-    return multiply_own<E>(W, product_of<E>(p, in, out), err);
+    return multiply_own<E>(W, matmul_product<E>(p, in, out), err);
 }
 
 // clang-format off

@@ -1,4 +1,4 @@
-/* A line of the file is the words of a key, then those of a choice, in hexadecimal. */
+/* A line of the file holds a key's words, then a choice's, in hexadecimal. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static void cache_path(char path[PATH_BYTES])
                    cublasLtGetVersion());
 }
 
-/* Whether a line is so many words and nothing else. */
+/* Whether a line consists of exactly these words. */
 static bool read_words(const char *line, uint64_t words[WORDS])
 {
     char *end;

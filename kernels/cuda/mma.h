@@ -1,13 +1,15 @@
-/* mma.h - the instructions of tensor cores (PTX ISA, mma.m16n8k16) and of copies into shared
- * memory, sm_80 and newer. E is bf16 or f16; products add up in f32.
+/* mma.h - the instructions of tensor cores (PTX ISA, mma.m16n8k16) and of
+ * copies into shared memory, sm_80 and newer. E is bf16 or f16; products add up
+ * in f32.
  *
  * In a warp let g = lane / 4 and t = lane % 4. Each lane holds
  *   of A [16, 16]: a[0] (g, 2t..2t+1), a[1] (g + 8, ..), a[2] (g, 2t + 8..), a[3] (g + 8, 2t + 8..)
  *   of B [16, 8]:  b[0] (2t..2t+1, g), b[1] (2t + 8.., g)
  *   of C [16, 8]:  c[0], c[1] (g, 2t..2t+1), c[2], c[3] (g + 8, 2t..2t+1)
- * as (row, column), two E in a register, the lower one first. ldmatrix loads four matrices of
- * 8 x 8 elements: lane i gives the address of row i % 8 of matrix i / 8, and of each matrix gets
- * (g, 2t..2t+1); with .trans (2t..2t+1, g). */
+ * as (row, column), two E in a register, the lower one first. ldmatrix loads
+ * four matrices of 8 x 8 elements: lane i gives the address of row i % 8 of
+ * matrix i / 8, and of each matrix gets (g, 2t..2t+1); with .trans
+ * (2t..2t+1, g). */
 #ifndef FERRY_KERNELS_CUDA_MMA_H
 #define FERRY_KERNELS_CUDA_MMA_H
 
@@ -59,8 +61,8 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], const void *ro
                  : "memory");
 }
 
-/* 16 bytes into shared memory, on their way until copies_wait; zeros, and nothing read, where not
- * `there`. */
+/* Copies 16 bytes into shared memory asynchronously, until copies_wait; zeros,
+ * without a read, unless `there`. */
 __device__ inline void copy_16_bytes(void *shared, const void *global, bool there)
 {
     const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
@@ -75,13 +77,13 @@ __device__ inline void copies_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Until all but the last `pending` groups of this thread have arrived. */
+/* Waits until all but the last `pending` groups of this thread have arrived. */
 template <int pending> __device__ inline void copies_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* 2^x, 0 where that is subnormal; exp2f() spends three more instructions on those. */
+/* 2^x; 0 if subnormal, for which exp2f() spends three more instructions. */
 __device__ inline float fast_exp2(float x)
 {
     float y;

@@ -1,4 +1,4 @@
-/* nccl.cu - collectives of GPUs by NCCL, which is loaded when it is first needed. */
+/* nccl.cu - collectives of GPUs by NCCL, loaded on first use. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/device.h"
 
-/* It is loaded when it is asked for: one GPU needs none, and libferry_cuda.so is to be loaded where
- * it is not installed. */
+/* Loaded on demand: one GPU needs none, and libferry_cuda.so must load
+ * without it. */
 #if __has_include(<nccl.h>)
 #include <nccl.h>
 
@@ -37,7 +37,7 @@ static struct {
 static_assert((int)DEVICE_GROUP_ID_BYTES == (int)NCCL_UNIQUE_ID_BYTES, "device.h");
 
 enum { MAX_GROUPS = 64 };
-static ncclComm_t open_groups[MAX_GROUPS]; /* those that `done` asks for errors */
+static ncclComm_t open_groups[MAX_GROUPS]; /* checked for errors by poll_queue() */
 
 static enum status nccl_status(const char *what, ncclResult_t code, struct error *err)
 {
@@ -47,19 +47,19 @@ static enum status nccl_status(const char *what, ncclResult_t code, struct error
 
 /* ---- the library ---- */
 
-static enum status find(void *library, const char *name, void **function, struct error *err)
+static enum status find_symbol(void *library, const char *name, void **function, struct error *err)
 {
     *function = dlsym(library, name);
     return *function ? OK : fail(err, ERR_UNSUPPORTED, "NCCL: %s", dlerror());
 }
 
-static enum status available(struct error *err)
+static enum status load_nccl(struct error *err)
 {
     static void *library;
     if (library) return OK;
     void *found = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!found) return fail(err, ERR_UNSUPPORTED, "NCCL: %s", dlerror());
-#define FIND(name) TRY(find(found, #name, reinterpret_cast<void **>(&nccl.name), err));
+#define FIND(name) TRY(find_symbol(found, #name, reinterpret_cast<void **>(&nccl.name), err));
     FUNCTIONS(FIND)
     library = found;
     return OK;
@@ -67,7 +67,7 @@ static enum status available(struct error *err)
 
 /* ---- groups ---- */
 
-static enum status new_id(char id[DEVICE_GROUP_ID_BYTES], struct error *err)
+static enum status new_group_id(char id[DEVICE_GROUP_ID_BYTES], struct error *err)
 {
     ncclUniqueId unique;
     TRY(nccl_status("an id", nccl.ncclGetUniqueId(&unique), err));
@@ -75,8 +75,8 @@ static enum status new_id(char id[DEVICE_GROUP_ID_BYTES], struct error *err)
     return OK;
 }
 
-static enum status open(void **group, const char *id, unsigned size, unsigned index,
-                        struct error *err)
+static enum status open_group(void **group, const char *id, unsigned size, unsigned index,
+                              struct error *err)
 {
     ncclUniqueId unique;
     ncclComm_t comm;
@@ -90,19 +90,20 @@ static enum status open(void **group, const char *id, unsigned size, unsigned in
     return OK;
 }
 
-static void forget(void *group)
+static void forget_group(void *group)
 {
     for (unsigned i = 0; i < MAX_GROUPS; i++)
         if (open_groups[i] == group) open_groups[i] = NULL;
 }
 
-/* Aborting one waits for its kernels, and these for those of others: a thread each. */
-static void close(void *const *groups, unsigned count, bool give_up)
+/* An abort waits for the group's kernels, and these for other groups': so each
+ * abort has a thread. */
+static void close_groups(void *const *groups, unsigned count, bool give_up)
 {
     std::vector<std::thread> aborting;
     for (unsigned i = 0; i < count; i++) {
         const ncclComm_t comm = static_cast<ncclComm_t>(groups[i]);
-        forget(comm);
+        forget_group(comm);
         if (give_up)
             aborting.emplace_back([comm] { (void)nccl.ncclCommAbort(comm); });
         else
@@ -112,7 +113,7 @@ static void close(void *const *groups, unsigned count, bool give_up)
         t.join();
 }
 
-static enum status done(bool *is_done, struct error *err)
+static enum status poll_queue(bool *is_done, struct error *err)
 {
     const cudaError_t code = cudaStreamQuery(cuda_stream);
     *is_done = code == cudaSuccess;
@@ -162,8 +163,8 @@ static enum status reduce_scatter(void *group, const void *in, void *out, uint64
                        err);
 }
 
-static enum status send(void *group, unsigned to, const void *data, uint64_t bytes,
-                        struct error *err)
+static enum status send_bytes(void *group, unsigned to, const void *data, uint64_t bytes,
+                              struct error *err)
 {
     if (bytes == 0) return OK;
     return nccl_status(
@@ -172,8 +173,8 @@ static enum status send(void *group, unsigned to, const void *data, uint64_t byt
         err);
 }
 
-static enum status receive(void *group, unsigned from, void *data, uint64_t bytes,
-                           struct error *err)
+static enum status receive_bytes(void *group, unsigned from, void *data, uint64_t bytes,
+                                 struct error *err)
 {
     if (bytes == 0) return OK;
     return nccl_status("receive",
@@ -182,7 +183,8 @@ static enum status receive(void *group, unsigned from, void *data, uint64_t byte
                        err);
 }
 
-/* Calls between these two run at once, in any order: no member waits for the turn of another. */
+/* Messages between these two run at once, in any order: no member waits for
+ * another's turn. */
 static enum status group_start(struct error *err)
 {
     return nccl_status("a group of messages", nccl.ncclGroupStart(), err);
@@ -202,30 +204,30 @@ static enum status all_to_all(void *group, unsigned size, const void *in, const 
     enum status st = OK;
     TRY(group_start(err));
     for (unsigned i = 0; i < size && !st; i++) {
-        st = send(group, i, from, in_bytes[i], err);
-        if (!st) st = receive(group, i, to, out_bytes[i], err);
+        st = send_bytes(group, i, from, in_bytes[i], err);
+        if (!st) st = receive_bytes(group, i, to, out_bytes[i], err);
         from += in_bytes[i];
         to += out_bytes[i];
     }
     return group_end(st, err);
 }
 
-static enum status exchange(void *group, const struct device_message *messages, unsigned count,
-                            struct error *err)
+static enum status exchange_messages(void *group, const struct device_message *messages,
+                                     unsigned count, struct error *err)
 {
     enum status st = OK;
     TRY(group_start(err));
     for (unsigned i = 0; i < count && !st; i++) {
         const struct device_message *m = &messages[i];
-        st = m->sends ? send(group, m->peer, m->data, m->bytes, err)
-                      : receive(group, m->peer, m->data, m->bytes, err);
+        st = m->sends ? send_bytes(group, m->peer, m->data, m->bytes, err)
+                      : receive_bytes(group, m->peer, m->data, m->bytes, err);
     }
     return group_end(st, err);
 }
 
 static const struct device_collectives nccl_collectives = {
-    "nccl",     available,      new_id,     open,     close, all_reduce,
-    all_gather, reduce_scatter, all_to_all, exchange, done};
+    "nccl",     load_nccl,      new_group_id, open_group,        close_groups, all_reduce,
+    all_gather, reduce_scatter, all_to_all,   exchange_messages, poll_queue};
 
 const struct device_collectives *const cuda_collectives = &nccl_collectives;
 

@@ -1,10 +1,10 @@
-/* A row is a block's. One that fits its registers is read once. A longer one, or one that cannot be
- * read 16 bytes at a time, is read again for each pass over it: the second time it is in the cache.
- */
+/* A block has a row. A row that fits its registers is read once. A longer
+ * or unaligned row is read again for each pass: from the second on it is in
+ * the cache. */
 #include "kernels/cuda/norm.h"
 
 template <typename E> struct norm_args {
-    const E *stream, *branch, *branch_bias; /* branch NULL: the norm of stream itself */
+    const E *stream, *branch, *branch_bias; /* branch NULL: norm of stream itself */
     const E *weight, *bias;                 /* [h]; bias may be NULL */
     E *sum, *y;
     real_of<E> *stats; /* [T, 2] or NULL */
@@ -30,7 +30,8 @@ __device__ inline void add_vectors(real_of<E> (&x)[N], const E *a, const E *b, c
         x[j] += other[j];
 }
 
-/* Elements [i, i + N) of the row at `row`, as they are normed; the sum of two is stored first. */
+/* Elements [i, i + N) of the norm's input in the row at `row`; a sum is
+ * stored first. */
 template <typename E, int N>
 __device__ inline void first_read(real_of<E> (&x)[N], const norm_args<E> &a, size_t row, size_t i)
 {
@@ -80,8 +81,8 @@ template <typename E, int N> __global__ void norm_rows(const norm_args<E> a)
 
 /* ---- a row in registers ---- */
 
-/* P packs of a row: thread t has packs t, t + blockDim.x, ... of it, zeros behind its end. They are
- * kept as words, which the compiler leaves in registers. */
+/* P packs of a row: thread t has packs t, t + blockDim.x, ..; zeros beyond the
+ * end. They are words, which the compiler keeps in registers. */
 template <int P> struct kept {
     uint4 at[P];
 };
@@ -130,7 +131,8 @@ __device__ inline void add_kept(kept<P> &x, const norm_args<E> &a, size_t row)
     }
 }
 
-/* The thread's part of the sum of x (of x^2 where `squared`), x taken from `mean`. */
+/* The thread's part of the sum of x (`squared`: of x^2), with x taken
+ * from `mean`. */
 template <typename E, int P>
 __device__ inline real_of<E> sum_kept(const kept<P> &x, size_t h, real_of<E> mean, bool squared)
 {
@@ -166,7 +168,7 @@ __device__ inline void write_kept(const kept<P> &x, const kept<P> &weights, cons
     }
 }
 
-/* Threads of a block, so that what they keep fits their registers. */
+/* Threads of a block, such that their packs fit the registers. */
 template <int P> constexpr unsigned KEPT_THREADS = P == 4 ? 512 : MAX_THREADS;
 
 template <typename E, int P>
@@ -192,7 +194,7 @@ __global__ void __launch_bounds__(KEPT_THREADS<P>) norm_kept_rows(const norm_arg
 
 /* ---- the ops ---- */
 
-/* weight, [bias] and y, [stats] stand alike in both norms. */
+/* weight, [bias], y and [stats] have the same order in both norms. */
 template <typename E>
 static struct norm_args<E> norm_args_of(const union op_params *p, const struct operand *weight,
                                         const struct operand *y) {
@@ -218,8 +220,8 @@ static enum status launch_kept(const char *op, const struct norm_args<E> &a, siz
                         threads_for(threads, KEPT_THREADS<P>), 0, a);
 }
 
-/* Few rows get as many threads as they have packs. Many rows share multiprocessors, and their
- * threads read several packs at once. */
+/* Few rows get a thread for each pack. Many rows share multiprocessors, and
+ * their threads read several packs at once. */
 template <typename E>
 static enum status launch_norm(const char *op, const struct norm_args<E> &a, size_t rows,
                                struct error *err)
@@ -255,7 +257,7 @@ template <typename E> enum status op_add_norm(OP_ARGUMENTS)
 }
 
 template <typename E, int N>
-__global__ void add_rows(const E *a, const E *b, const E *bias, E *c, size_t h)
+__global__ void add_operands(const E *a, const E *b, const E *bias, E *c, size_t h)
 {
     const size_t row = blockIdx.x * h;
     real_of<E> x[N];
@@ -273,7 +275,8 @@ template <typename E> enum status op_add(OP_ARGUMENTS)
     const size_t h = out[0].shape[1];
     const bool wide = fits_width<E>(h, {a, b, bias, c});
     const struct spread s = spread_rows<E>(out[0].shape[0], h, wide);
-    return launch("add", err, BY_WIDTH(add_rows, E, wide), s.grid, s.threads, 0, a, b, bias, c, h);
+    return launch("add", err, BY_WIDTH(add_operands, E, wide), s.grid, s.threads, 0, a, b, bias, c,
+                  h);
 }
 
 FOR_ALL_TYPES(op_norm)

@@ -1,5 +1,6 @@
-/* norm.h - passes over a row that a block norms, N elements at a time: what norm.cu and fused.cu
- * share. I is the type of indices: the narrower one takes fewer registers. */
+/* norm.h - passes over a row that a block norms, N elements at a time,
+ * for norm.cu and fused.cu. I is the index type: the narrower takes
+ * fewer registers. */
 #ifndef FERRY_KERNELS_CUDA_NORM_H
 #define FERRY_KERNELS_CUDA_NORM_H
 
@@ -19,7 +20,7 @@ __device__ inline real_of<E> square_deviations(const E *x, I h, real_of<E> mean)
     return total;
 }
 
-/* y = (x - mean) * scale * (weight + shift) + bias, which may be NULL. y may be x. */
+/* y = (x - mean) * scale * (weight + shift) + bias (optional). y may be x. */
 template <typename E, int N, typename I>
 __device__ inline void scale_row(E *y, const E *x, const E *weights, const E *biases,
                                  real_of<E> shift, I h, real_of<E> mean, real_of<E> scale)

@@ -1,16 +1,17 @@
 /* norm_backward.cu - OP_NORM_BACKWARD.
  *
- * With x^ = (x - mean) * r, r = 1 / sqrt(variance + epsilon), g = dy * (weight + shift), and means
- * over a row:
+ * With x^ = (x - mean) * r, r = 1 / sqrt(variance + epsilon), g = dy * (weight
+ * + shift), and means over a row:
  *
  *   dx = r (g - mean(g) - x^ mean(g x^)), without mean(g) for RMS
  *   dweight = the sum over rows of dy x^, dbias that of dy
  *
- * 1. A block has a run of rows. Where a row fits into the registers of its threads, dx and what the
- *    run adds to dweight and dbias are made in one pass, NORM_PARTS parts or fewer.
- * 2. Longer rows, and rows that are not aligned, are read again: for dweight and dbias column by
- *    column, then for dx, which may lie where dy does.
- * 3. The parts are added up by columns.h. */
+ * 1. A block has a run of rows. If a row fits the registers of its threads, dx
+ *    and the run's contributions to dweight and dbias take one pass, in at most
+ *    NORM_PARTS parts.
+ * 2. Longer or unaligned rows are read again: for dweight and dbias column by
+ *    column, then for dx, which may replace dy.
+ * 3. columns.h adds up the parts. */
 #include "kernels/cuda/columns.h"
 
 enum { NORM_PARTS = 256, MIN_NORM_ROWS = 4, MOST_NORM_THREADS = 512 };
@@ -46,7 +47,7 @@ __device__ inline void load_row(row_in_registers<E, N, PACKS> &r, const norm_bac
     }
 }
 
-/* The means of g and g x^ of a row; that of g is 0 for RMS. */
+/* Means of g and g x^ over a row; that of g is 0 for RMS. */
 template <typename R> struct row_means {
     R g, gx;
 };
@@ -75,7 +76,8 @@ __device__ inline row_means<real_of<E>> means_of(const row_in_registers<E, N, PA
     return m;
 }
 
-/* dx of N elements: x and dy are theirs, weight with its shift, other what is added. */
+/* dx of N elements: x, dy and weight with its shift are theirs; other
+ * is added. */
 template <typename R, int N>
 __device__ inline void make_dx(R (&dx)[N], const R (&x)[N], const R (&dy)[N], const R (&weight)[N],
                                const R (&other)[N], R scale, R shift, const row_means<R> &m)
@@ -85,12 +87,12 @@ __device__ inline void make_dx(R (&dx)[N], const R (&x)[N], const R (&dy)[N], co
         dx[j] = scale * (dy[j] * (weight[j] + shift) - m.g - x[j] * m.gx) + other[j];
 }
 
-/* dx of a row, and what it adds to the sums. */
+/* dx of a row, and its contribution to the sums. */
 template <typename E, int N, int PACKS>
-__device__ inline void finish_row(const row_in_registers<E, N, PACKS> &r,
-                                  const norm_backward_args<E> &a, size_t row, real_of<E> mean,
-                                  real_of<E> scale, const row_means<real_of<E>> &m,
-                                  real_of<E> (&dweight)[PACKS][N], real_of<E> (&dbias)[PACKS][N])
+__device__ inline void
+finish_norm_row(const row_in_registers<E, N, PACKS> &r, const norm_backward_args<E> &a, size_t row,
+                real_of<E> mean, real_of<E> scale, const row_means<real_of<E>> &m,
+                real_of<E> (&dweight)[PACKS][N], real_of<E> (&dbias)[PACKS][N])
 {
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
@@ -111,7 +113,7 @@ __device__ inline void finish_row(const row_in_registers<E, N, PACKS> &r,
     }
 }
 
-/* A block a part of the rows. */
+/* A block for each part of the rows. */
 template <typename E, int N, int PACKS>
 __global__ void __launch_bounds__(MOST_NORM_THREADS)
     norm_backward_rows(const norm_backward_args<E> a)
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(MOST_NORM_THREADS)
         row_in_registers<E, N, PACKS> r;
         load_row(r, a, row);
         const row_means<real_of<E>> m = means_of(r, a, mean, scale);
-        finish_row(r, a, row, mean, scale, m, dweight, dbias);
+        finish_norm_row(r, a, row, mean, scale, m, dweight, dbias);
     }
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
@@ -139,7 +141,7 @@ __global__ void __launch_bounds__(MOST_NORM_THREADS)
 
 /* ---- a row that is read again ---- */
 
-/* A block has columns of a part, blockIdx.y, a thread one. */
+/* A block has columns of part blockIdx.y, one a thread. */
 template <typename E> __global__ void norm_backward_columns(const norm_backward_args<E> a)
 {
     const size_t column = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -206,7 +208,7 @@ static enum status launch_long(const norm_backward_args<E> &a, bool wide, struct
                   dim3((unsigned)a.rows), row_threads<E>(a.h, wide), 0, a);
 }
 
-/* 256 threads a row, or 512 where they could not have it otherwise. */
+/* 256 threads a row, or 512 if needed to hold it. */
 template <typename E>
 static enum status launch_rows(const norm_backward_args<E> &a, struct error *err)
 {

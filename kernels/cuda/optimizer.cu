@@ -1,21 +1,23 @@
-/* optimizer.cu - a step of the optimizer: OP_SQUARE_SUM, OP_STEP_SCALARS, OP_ADAM, OP_SGD, and
- * OP_CAST.
+/* optimizer.cu - a step of the optimizer: OP_SQUARE_SUM, OP_STEP_SCALARS,
+ * OP_ADAM, OP_SGD, and OP_CAST.
  *
- * Nothing here waits for the host: whether gradients are finite, and what they are multiplied with,
- * is read from `scalars` on the device. Kernels read each array once, RUN elements a thread: 16
- * bytes of f32. The elements behind the last whole run are a thread each. */
+ * Nothing waits for the host: `scalars` on the device tells whether
+ * gradients are finite, and their factor. Kernels read each array once, RUN
+ * elements a thread: 16 bytes of f32. Elements beyond the last whole run
+ * have a thread each. */
 #include <algorithm>
 
 #include "kernels/cuda/cuda.h"
 
 enum { RUN = 4, RUN_THREADS = 256, SUM_BLOCKS = 1024, SUM_RUNS = 8, NUM_SUMS = 3 };
 
-/* What step_scalars writes: places in `scalars`. */
+/* Places in `scalars`, written by step_scalars. */
 enum { LR, WEIGHT_DECAY, CORRECTION1, CORRECTION2, FACTOR, NOT_FINITE, NORM, NUM_ZEROS };
-/* And places in `control`, beside the first four. */
+/* Places in `control`, besides the first four. */
 enum { GRADIENT_FACTOR = 4, LARGEST_NORM = 5 };
 
-/* Calls f<N>(args, first element) for the thread's run, or its single element. */
+/* Calls f<N>(args, first element) for the thread's run, or for its
+ * single element. */
 #define EACH_RUN(f, args, n)                                                                       \
     do {                                                                                           \
         const size_t runs_ = (n) / N;                                                              \
@@ -69,7 +71,7 @@ static enum status launch_cast(const struct operand &x, const struct operand &y,
                   grid_of_runs(a.n, wide), RUN_THREADS, 0, a);
 }
 
-/* X is the type of x; y is E or REAL. */
+/* X is the type of x; that of y is E or REAL. */
 template <typename E, typename X> static enum status cast_to(OP_ARGUMENTS)
 {
     (void)p, (void)workspace;
@@ -84,7 +86,7 @@ template <typename E> enum status op_cast(OP_ARGUMENTS)
 
 /* ---- the norm of gradients ---- */
 
-/* Exact where squares are of f32, and counts up to 2^53. */
+/* Exact for squares of f32, and counts up to 2^53. */
 struct square_sums {
     double squares, not_finite, zeros;
 };
@@ -100,7 +102,7 @@ template <typename R> __device__ inline void add_square(struct square_sums &s, R
 template <typename X> struct square_args {
     const X *x;
     size_t n;
-    struct square_sums *parts; /* a block each */
+    struct square_sums *parts; /* one for each block */
 };
 
 __device__ inline struct square_sums sums_of_block(const struct square_sums &s)
@@ -147,7 +149,7 @@ __global__ void add_square_parts(const struct square_sums *parts, unsigned num_p
         sums[i] = R(all[i] + (sums_sum ? (double)sums_sum[i] : 0));
 }
 
-/* SUM_RUNS runs a thread, in SUM_BLOCKS blocks or fewer. */
+/* SUM_RUNS runs a thread, in at most SUM_BLOCKS blocks. */
 static unsigned sum_blocks(size_t n)
 {
     const unsigned blocks = blocks_for(n, (size_t)RUN_THREADS * RUN * SUM_RUNS);
@@ -213,7 +215,7 @@ template <typename E, typename G> struct step_args {
     real_of<E> lr_mult, wd_mult;
 };
 
-/* What a run has before the step; w is master, or weight where that is absent. */
+/* A run's values before the step; w is master, or weight if that is absent. */
 template <typename R, int M> struct step_run {
     R g[M], w[M], m[M], v[M];
 };
@@ -240,8 +242,8 @@ __device__ inline void store_run(const step_run<real_of<E>, M> &r, const step_ar
     if (a.new_v) store_reals<real_of<E>, M>(a.new_v + at, r.v);
 }
 
-/* Where nothing changes, results that have places of their own are still written. The weight is
- * what it was, even where master would round to another one. */
+/* A skipped step still writes results not in place. The weight stays, even if
+ * master would round to another one. */
 template <int M, typename E, typename G>
 __device__ inline void keep_run(const step_args<E, G> &a, size_t at)
 {
@@ -309,7 +311,7 @@ template <typename E, typename G, int N> __global__ void step_sgd(const step_arg
     EACH_RUN(sgd_run, a, a.n);
 }
 
-/* grad, scalars, weight and m stand alike in both. */
+/* grad, scalars, weight and m have the same order in both. */
 template <typename E, typename G>
 static step_args<E, G> step_args_of(const union op_params *p, const struct operand *in,
                                     const struct operand *out)

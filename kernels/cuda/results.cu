@@ -1,9 +1,9 @@
-/* What is done with results before the host has them. */
+/* Last ops on results before the host reads them. */
 #include "kernels/cuda/cuda.h"
 
 enum { THREADS = 256 };
 
-/* x: members of n rows of `each` columns. A block some columns of a row. */
+/* x: members of n rows of `each` columns. A block has some columns of a row. */
 template <typename R> __global__ void join(R *y, const R *x, size_t n, size_t columns, size_t each)
 {
     const size_t row = blockIdx.x, column = (size_t)blockIdx.y * blockDim.x + threadIdx.x;
@@ -21,7 +21,7 @@ template <typename E> enum status op_join_columns(OP_ARGUMENTS)
                   (size_t)in[0].shape[1]);
 }
 
-/* Whoever finds one says so: all write the same. */
+/* Any thread that finds one writes the same 1. */
 template <typename T, int N> __global__ void find_not_finite(const T *x, size_t n, int32_t *bad)
 {
     typedef real_of<T> real;

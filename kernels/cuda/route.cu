@@ -1,4 +1,4 @@
-/* A warp a token; what it chooses from lies in shared memory. */
+/* A warp for each token; its candidates lie in shared memory. */
 #include "kernels/cuda/cuda.h"
 
 template <typename R> struct route_args {
@@ -9,12 +9,12 @@ template <typename R> struct route_args {
     unsigned num_experts, topk, num_groups, topk_groups;
     bool sigmoid, after_choice, normalize, of_share;
     R scaling;
-    size_t first_token, sequence_length; /* of counts of sequences */
+    size_t first_token, sequence_length; /* for counts of sequences */
 };
 
-/* One token's. What is chosen, or may not be, is out. */
+/* One token's. An expert that is chosen or excluded is `out`. */
 template <typename R> struct choice {
-    R *scores, *ranks, *groups; /* what experts are weighted with, chosen by; [num_groups] */
+    R *scores, *ranks, *groups; /* weight and choose experts; [num_groups] */
     bool *out, *groups_out;
 };
 
@@ -34,14 +34,15 @@ __device__ inline struct choice<R> choice_at(char *shared, unsigned num_experts)
     return c;
 }
 
-/* NaN is above everything: what is not a number is chosen, and its weight shows it. */
+/* NaN is above everything: it is chosen, and shows in the weight. */
 template <typename R>
 __device__ inline bool is_above(R a, R b)
 {
     return a > b || (a != a && b == b);
 }
 
-/* The first of the largest of x that is not out yet, which then is. All lanes get its index. */
+/* Takes the first largest element of x that is not out. All lanes get
+ * its index. */
 template <typename R> __device__ inline unsigned take_largest(const R *x, bool *out, unsigned n)
 {
     unsigned best = n;
@@ -126,7 +127,7 @@ __device__ inline void leave_best_groups(const struct route_args<R> &a, const st
     __syncwarp();
 }
 
-/* One lane's: topk are few, and their order is the CPU's. */
+/* For one lane: topk is small, and the order is the CPU's. */
 template <typename R>
 __device__ inline void scale_weights(const struct route_args<R> &a, R *weights)
 {
@@ -166,7 +167,7 @@ template <typename R> __global__ void route_tokens(const struct route_args<R> a)
     if (lane_id() == 0) scale_weights(a, weights);
 }
 
-/* Parameters and logits, which the backward has, too. */
+/* Parameters and logits, common with the backward. */
 template <typename R>
 static struct route_args<R> route_args_of(const union op_params *p, const struct operand *in) {
     struct route_args<R> a = {
@@ -199,7 +200,7 @@ enum status op_route(OP_ARGUMENTS)
     const size_t bytes = choice_bytes<real>(a.num_experts);
     const unsigned warps = bytes * 8 <= PLAIN_SHARED_BYTES ? 8 : 1;
     if (bytes > PLAIN_SHARED_BYTES)
-        return fail(err, ERR_UNSUPPORTED, "%u experts are more than a GPU chooses from",
+        return fail(err, ERR_UNSUPPORTED, "route: %u experts exceed the limit of GPU kernels",
                     a.num_experts);
     return launch("route", err, route_tokens<real>, dim3(blocks_for(a.num_tokens, warps)),
                   warps * WARP, warps * bytes, a);
@@ -215,11 +216,11 @@ template <typename E> struct route_backward_args {
     E *dlogits;
 };
 
-/* One warp's, in shared memory. */
+/* A warp's, in shared memory. */
 template <typename R> struct route_slopes {
-    R *scores;  /* [num_experts] as route makes them; then those of balance */
+    R *scores;  /* [num_experts], as in route; then those of balance */
     R *dlogits; /* [num_experts] */
-    R *chosen;  /* [topk] weights before they are normalized */
+    R *chosen;  /* [topk], weights before normalizing */
     R *dchosen; /* [topk] */
 };
 
@@ -229,8 +230,8 @@ __host__ __device__ inline size_t route_slopes_bytes(unsigned num_experts, unsig
     return 2 * ((size_t)num_experts + topk) * sizeof(R);
 }
 
-/* One lane's: the gradient of the chosen before they were scaled, normalized and, after the choice,
- * made a softmax of. */
+/* For one lane: the gradient of the chosen before scaling, normalizing and the
+ * softmax after the choice. */
 template <typename R>
 __device__ inline void unscale_weights(const struct route_args<R> &a, const route_slopes<R> &s,
                                        const R *dweights)
@@ -261,7 +262,7 @@ __device__ inline void unscale_weights(const struct route_args<R> &a, const rout
         s.dchosen[j] = s.chosen[j] * (s.dchosen[j] - dot);
 }
 
-/* d becomes x (d - sum of x d): what a softmax x makes of its gradient. */
+/* Backward of a softmax x: d becomes x (d - sum of x d). */
 template <typename R> __device__ inline void softmax_backward(const R *x, R *d, unsigned n)
 {
     R dot = 0;
@@ -273,7 +274,7 @@ template <typename R> __device__ inline void softmax_backward(const R *x, R *d, 
     __syncwarp();
 }
 
-/* dlogits of what the weights of a token depend on. */
+/* dlogits by the path of the weights. */
 template <typename R>
 __device__ inline void unroute_token(const struct route_args<R> &a, const route_slopes<R> &s,
                                      const R *logits, const int32_t *experts, const R *dweights)
@@ -298,13 +299,13 @@ __device__ inline void unroute_token(const struct route_args<R> &a, const route_
     if (softens) softmax_backward(s.scores, s.dlogits, a.num_experts);
 }
 
-/* Of S sequences: that of a token. */
+/* Index of a token's sequence among the S. */
 template <typename R> __device__ inline size_t sequence_of(const struct route_args<R> &a, size_t t)
 {
     return a.sequence_length ? (a.first_token + t) / a.sequence_length : 0;
 }
 
-/* A warp's largest logit. */
+/* The largest logit, for a warp. */
 template <typename R> __device__ inline R largest(const R *logits, unsigned n)
 {
     R top = -R(INFINITY);
@@ -313,13 +314,14 @@ template <typename R> __device__ inline R largest(const R *logits, unsigned n)
     return warp_reduce(top, above());
 }
 
-/* What the loss of balance takes for the probability of an expert, but for the divisor. */
+/* Probability of an expert in balance_loss, without its divisor. */
 template <typename R> __device__ inline R balance_score(bool sigmoid, R logit, R top)
 {
     return sigmoid ? 1 / (1 + exp(-logit)) : exp(logit - top);
 }
 
-/* What balance is divided by: the sum of the only counts, or 1. A warp's. */
+/* Divisor of balance: the sum of the only counts if they become shares, else 1.
+ * For a warp. */
 template <typename R>
 __device__ inline R balance_divisor(const struct route_args<R> &a, const int32_t *counts)
 {
@@ -330,8 +332,8 @@ __device__ inline R balance_divisor(const struct route_args<R> &a, const int32_t
     return warp_reduce(sum, add_up());
 }
 
-/* The gradient of the loss of balance: score[e] (counts[e] - their mean), of sigmoid that times 1 -
- * sigmoid. */
+/* Adds the gradient of balance_loss: score[e] (counts[e] - their mean), for
+ * sigmoid this times 1 - sigmoid. */
 template <typename R>
 __device__ inline void add_balance(const route_slopes<R> &s, const R *logits, const int32_t *counts,
                                    unsigned n, bool sigmoid, R factor)
@@ -351,7 +353,7 @@ __device__ inline void add_balance(const route_slopes<R> &s, const R *logits, co
     __syncwarp();
 }
 
-/* A warp's. */
+/* For a warp. */
 template <typename R> __device__ inline R log_sum_exp(const R *logits, unsigned n)
 {
     const R top = largest(logits, n);
@@ -361,7 +363,7 @@ template <typename R> __device__ inline R log_sum_exp(const R *logits, unsigned 
     return top + log(warp_reduce(sum, add_up()));
 }
 
-/* The gradient of logsumexp(logits)^2. */
+/* Adds the gradient of logsumexp(logits)^2. */
 template <typename R>
 __device__ inline void add_z(const route_slopes<R> &s, const R *logits, unsigned n, R factor)
 {
@@ -371,7 +373,7 @@ __device__ inline void add_z(const route_slopes<R> &s, const R *logits, unsigned
     __syncwarp();
 }
 
-/* A warp a token. */
+/* A warp for each token. */
 template <typename E> __global__ void route_backward_tokens(const route_backward_args<E> b)
 {
     typedef real_of<E> real;
@@ -412,13 +414,13 @@ template <typename E> enum status op_route_backward(OP_ARGUMENTS)
     const size_t bytes = route_slopes_bytes<real>(b.route.num_experts, b.route.topk);
     const unsigned warps = bytes * 8 <= PLAIN_SHARED_BYTES ? 8 : 1;
     if (bytes > PLAIN_SHARED_BYTES)
-        return fail(err, ERR_UNSUPPORTED, "%u experts are more than a GPU chooses from",
+        return fail(err, ERR_UNSUPPORTED, "route: %u experts exceed the limit of GPU kernels",
                     b.route.num_experts);
     return launch("route_backward", err, route_backward_tokens<E>,
                   dim3(blocks_for(b.route.num_tokens, warps)), warps * WARP, warps * bytes, b);
 }
 
-/* ---- how many tokens experts have ---- */
+/* ---- counts of tokens by expert ---- */
 
 struct counting {
     const int32_t *experts, *counts_sum; /* [T, topk]; NULL: 0 */
@@ -427,7 +429,7 @@ struct counting {
     unsigned topk, num_experts;
 };
 
-/* A block a sequence and expert. */
+/* A block for each sequence and expert. */
 __global__ void count_tokens(const struct counting a)
 {
     const size_t sequence = blockIdx.x / a.num_experts;
@@ -462,9 +464,9 @@ template <typename E> enum status op_count_experts(OP_ARGUMENTS)
                   dim3((unsigned)out[0].shape[0] * a.num_experts), 256, 0, a);
 }
 
-/* ---- the bias that keeps experts equally busy ---- */
+/* ---- the bias that balances experts ---- */
 
-/* One block. */
+/* For one block. */
 template <typename R>
 __global__ void move_bias(const int32_t *counts, const R *bias, R *to, unsigned num_experts, R rate)
 {
@@ -494,10 +496,10 @@ enum { LOSS_WARPS = 8, LOSS_TOKENS = 64 }; /* of a block */
 template <typename R> struct loss_args {
     struct route_args<R> route; /* parameters, logits and sizes */
     const int32_t *counts;      /* NULL: the z-loss */
-    double *parts;              /* a block each */
+    double *parts;              /* one for each block */
 };
 
-/* The sum over experts of counts[e] * score[e]: a warp's. */
+/* The sum over experts of counts[e] * score[e], for a warp. */
 template <typename R>
 __device__ inline R expected_count(const R *logits, const int32_t *counts, unsigned n, bool sigmoid)
 {

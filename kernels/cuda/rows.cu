@@ -1,4 +1,4 @@
-/* Rows picked from a table; a block a row. */
+/* Rows picked from a table; a block for each row. */
 #include "kernels/cuda/cuda.h"
 
 template <typename E, int N> __device__ inline void copy_row(E *to, const E *from, size_t columns)
@@ -48,7 +48,7 @@ template <typename E> enum status op_embedding(OP_ARGUMENTS)
                         p->embedding.first_row, in[1].shape[0], x, h, p->embedding.scale);
 }
 
-/* What of dtable no token adds to: dtable_sum, or 0. */
+/* Starts dtable as dtable_sum, or 0, for rows that no token adds to. */
 template <typename E, typename G>
 static enum status start_table(const struct operand &sum, const struct operand &table,
                                struct error *err)
@@ -73,8 +73,8 @@ template <typename E, typename G> struct scatter_args {
     real_of<E> scale;
 };
 
-/* A block for each place of `order` and, in y, some columns. The block of the first of a run of
- * equal ids adds up the run, in its order. */
+/* A block for each place of `order` and, in y, some columns. The block of the
+ * first of a run of equal ids sums the run, in its order. */
 template <typename E, typename G, int N> __global__ void scatter_runs(const scatter_args<E, G> a)
 {
     const size_t first = blockIdx.x, at = ((size_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
@@ -173,7 +173,7 @@ template <typename E> enum status op_gather_rows(OP_ARGUMENTS)
                         data_of<int32_t>(in[1]), y, h);
 }
 
-/* A block a slot. */
+/* A block for each slot. */
 template <typename E, int N>
 __global__ void permute_rows(const E *x, const int32_t *rows, size_t k, E *y, size_t h)
 {
@@ -226,7 +226,7 @@ template <typename E> enum status op_unpermute(OP_ARGUMENTS)
 }
 
 template <typename E> struct unpermute_backward_args {
-    const E *dx, *y; /* y: where dweights is */
+    const E *dx, *y; /* y: present with dweights */
     const int32_t *rows;
     const real_of<E> *weights; /* may be NULL */
     E *dy;
@@ -234,7 +234,7 @@ template <typename E> struct unpermute_backward_args {
     size_t k, h;
 };
 
-/* A block a slot. */
+/* A block for each slot. */
 template <typename E, int N>
 __global__ void unpermute_backward_rows(const unpermute_backward_args<E> a)
 {
@@ -275,7 +275,8 @@ template <typename E> enum status op_unpermute_backward(OP_ARGUMENTS)
     a.k = in[1].shape[1];
     a.h = in[0].shape[1];
     if (a.dweights && !a.y)
-        return fail(err, ERR_OURS, "unpermute_backward: dweights are wanted, but y is absent");
+        return fail(err, ERR_OURS,
+                    "unpermute_backward: output dweights needs input y, which is absent");
     const bool wide = fits_width<E>(a.h, {a.dx, a.y, a.dy});
     return launch("unpermute_backward", err, BY_WIDTH(unpermute_backward_rows, E, wide),
                   dim3((unsigned)(in[1].shape[0] * a.k)), row_threads<E>(a.h, wide), 0, a);

@@ -1,27 +1,27 @@
-/* sample.cu - OP_SAMPLE. Three kernels: the largest logit of each row, how heavy each id is, the
- * draw.
+/* sample.cu - OP_SAMPLE. Three kernels: each row's largest logit, each id's
+ * weight, the draw.
  *
- * 1. A weight is exp((logit - max) / temperature) as a whole number of parts, so many that the sum
- * of a row is just below 2^62. Whole numbers have the same sum in any order, so any thread may add
- * to it with atomics.
- * 2. Ids are preferred by logit, the larger first, and those of equal logits by id, the lower
- * first. top_k and top_p cut that order: what lies in front of the cut may be drawn.
- * 3. Ids are sorted into bins, the preferred first. The cut is in the bin in which the number or
- * the weight of all ids so far reaches what is wanted. Bins are those of the distance from the
- * largest logit first; then, within the bin of the cut, those of BIN_BITS bits of the logit at a
- * time. */
+ * 1. A weight is exp((logit - max) / temperature) as a whole number, scaled so
+ *    that a row's sum is just below 2^62. Whole numbers have one sum in any
+ *    order, so any thread may add to it with atomics.
+ * 2. Ids are ordered by logit, larger first, then by id, lower first. top_k and
+ *    top_p cut that order: ids before the cut may be drawn.
+ * 3. Ids are sorted into bins, the preferred first. The cut is in the bin in
+ *    which number or weight of all ids so far reaches the wanted amount. The
+ *    first bins are by distance from the largest logit; within the cut's bin,
+ *    the next are by BIN_BITS bits of the logit at a time. */
 #include <float.h>
 
 #include "kernels/cuda/cuda.h"
 
-/* Logits as unsigned numbers, the larger logit the lower number. */
-__device__ inline uint32_t place_of(float x)
+/* Logits as unsigned numbers; a larger logit is a lower number. */
+__device__ inline uint32_t logit_place(float x)
 {
-    const uint32_t bits = __float_as_uint(x + 0.0f); /* -0 is 0 */
+    const uint32_t bits = __float_as_uint(x + 0.0f); /* -0 equals 0 */
     return bits & 0x80000000u ? bits : ~(bits | 0x80000000u);
 }
 
-__device__ inline uint64_t place_of(double x)
+__device__ inline uint64_t logit_place(double x)
 {
     const uint64_t bits = (uint64_t)__double_as_longlong(x + 0.0), sign = (uint64_t)1 << 63;
     return bits & sign ? bits : ~(bits | sign);
@@ -35,9 +35,9 @@ template <> struct place_type<double> {
 };
 template <typename R> using place = typename place_type<R>::type;
 
-enum { BIN_BITS = 11, BINS = 1 << BIN_BITS, BINS_PER_UNIT = 16 /* of logits / temperature */ };
+enum { BIN_BITS = 11, BINS = 1 << BIN_BITS, BINS_PER_UNIT = 16 /* by logits / temperature */ };
 
-/* Weights are two words, since shared memory adds words alone without a loop. */
+/* Weights are two words, since shared memory adds only words without a loop. */
 struct bins {
     unsigned low[BINS], high[BINS], counts[BINS];
 };
@@ -52,7 +52,8 @@ __device__ inline void clear_bin(struct bins &bins, unsigned bin)
     bins.low[bin] = bins.high[bin] = bins.counts[bin] = 0;
 }
 
-/* Threads may add to a bin at once: the one at which the low word wraps has the carry. */
+/* Threads may add to a bin at once: the one that wraps the low word has
+ * the carry. */
 __device__ inline void add_to_bin(struct bins &bins, unsigned bin, uint64_t weight, unsigned count)
 {
     atomicAdd(&bins.counts[bin], count);
@@ -64,10 +65,10 @@ __device__ inline void add_to_bin(struct bins &bins, unsigned bin, uint64_t weig
 template <typename R> struct sample_args {
     const R *logits;
     const int32_t *counter, *bad; /* [1]; bad: NULL, or [1] */
-    int32_t *ids;      /* before the draw: of the largest logits; -1: some logit is no number */
-    uint64_t *weights; /* [n, V] */
-    struct bins *by_distance; /* [n] */
-    uint16_t *numbers;        /* [n, V], of the bins */
+    int32_t *ids;                 /* before the draw: of the largest logits; -1: a logit is NaN */
+    uint64_t *weights;            /* [n, V] */
+    struct bins *by_distance;     /* [n] */
+    uint16_t *numbers;            /* [n, V], numbers of bins */
     unsigned num_ids, top_k;
     double inverse; /* of the temperature */
     double one;     /* the weight of the largest logit */
@@ -80,7 +81,7 @@ template <typename R> struct sample_args {
 
 template <typename R> struct best {
     R value;
-    int id; /* -1 where there is a NaN */
+    int id; /* -1: a NaN */
 };
 
 template <typename R> __device__ inline struct best<R> better(struct best<R> a, struct best<R> b) {
@@ -133,10 +134,10 @@ __global__ void __launch_bounds__(MAX_THREADS) largest_rows(const sample_args<R>
 
 /* ---- weights ---- */
 
-/* Of shared memory. */
+/* Clears bins in shared memory. */
 __device__ inline void clear_bins(struct bins &bins)
 {
-    __syncthreads(); /* they have been read */
+    __syncthreads(); /* earlier contents have been read */
     for (unsigned b = threadIdx.x; b < BINS; b += blockDim.x)
         clear_bin(bins, b);
     __syncthreads();
@@ -144,7 +145,7 @@ __device__ inline void clear_bins(struct bins &bins)
 
 enum { PIECE = 4096 }; /* ids of a block */
 
-/* Block (x, y) has piece y of row x. It adds to bins of its own first. */
+/* Block (x, y) has piece y of row x. It adds to its own bins first. */
 template <typename R> __global__ void weigh_rows(const sample_args<R> a)
 {
     __shared__ struct bins own;
@@ -171,7 +172,7 @@ template <typename R> __global__ void weigh_rows(const sample_args<R> a)
 
 /* ---- the cut ---- */
 
-/* Of one row. */
+/* A row's data. */
 template <typename R> struct draw {
     const R *logits;
     const uint64_t *weights;
@@ -179,22 +180,24 @@ template <typename R> struct draw {
     unsigned num_ids;
 };
 
-/* Ids of bin `bin` by distance whose places have the known bits of `at`; how many they are and
- * how heavy, and those before them. Once all bits are known, they are the ids of one logit. */
+/* Ids of bin `bin` by distance whose places have the known bits of `at`:
+ * their number and weight, and those before them. With all bits known, they
+ * have one logit. */
 template <typename R> struct cut {
     unsigned bin;
-    place<R> at; /* bits that are not known are 0 */
+    place<R> at; /* unknown bits are 0 */
     uint64_t weight, weight_before;
     unsigned count, count_before;
 };
 
-/* What is wanted: so much weight, or so many ids. */
+/* The wanted amount: of weight, or of ids. */
 struct wanted {
     uint64_t amount;
     bool is_weight;
 };
 
-/* Narrows c to the one of its bins in which what is wanted is reached, and returns its number. */
+/* Narrows c to its bin in which the wanted amount is reached. Returns the
+ * bin's number. */
 template <typename R>
 __device__ inline unsigned enter_bin(const struct bins &bins, struct wanted wanted,
                                      struct cut<R> &c)
@@ -225,9 +228,10 @@ __device__ inline unsigned enter_bin(const struct bins &bins, struct wanted want
     return number;
 }
 
-enum { AHEAD = 8 }; /* numbers of bins that a thread reads at once */
+enum { AHEAD = 8 }; /* numbers of bins a thread reads at once */
 
-/* Adds the ids of c to bins by `bits` bits of their places, those above the lowest `rest`. */
+/* Adds the ids of c to bins by `bits` bits of their places, above the
+ * lowest `rest`. */
 template <typename R>
 __device__ inline void sort_by_bits(const struct draw<R> &d, const struct cut<R> &c, int bits,
                                     int rest, struct bins &bins)
@@ -244,13 +248,13 @@ __device__ inline void sort_by_bits(const struct draw<R> &d, const struct cut<R>
         for (int j = 0; j < AHEAD; j++) {
             if (number[j] != c.bin) continue;
             const unsigned i = first + (unsigned)j * blockDim.x;
-            const place<R> ahead = (place_of(d.logits[i]) ^ c.at) >> rest; /* 0: known bits */
+            const place<R> ahead = (logit_place(d.logits[i]) ^ c.at) >> rest; /* 0: known bits */
             if (ahead >> bits == 0) add_to_bin(bins, (unsigned)ahead, d.weights[i], 1);
         }
     }
 }
 
-/* The ids of the logit at which what is wanted is reached. */
+/* Finds the ids of the logit at which the wanted amount is reached. */
 template <typename R>
 __device__ inline struct cut<R> find_cut(const struct draw<R> &d, const struct bins &by_distance,
                                          struct wanted wanted, struct bins &bins) {
@@ -268,8 +272,8 @@ __device__ inline struct cut<R> find_cut(const struct draw<R> &d, const struct b
 
 /* ---- the draw ---- */
 
-/* What ids count in a sum: amount(id) if the id's bin by distance comes before `bin`, in_bin(id) if
- * it is that bin, else nothing. */
+/* Amounts of ids in a sum: amount(id) if the id's bin by distance precedes
+ * `bin`, in_bin(id) if it is that bin, else 0. */
 template <typename R, typename F, typename G>
 struct amounts {
     const struct draw<R> &d;
@@ -284,7 +288,7 @@ struct amounts {
     }
 };
 
-/* Over ids [begin, end), for the lanes of a warp. */
+/* The sum over ids [begin, end), for a warp. */
 template <typename A> __device__ inline uint64_t warp_sum(const A &x, unsigned begin, unsigned end)
 {
     uint64_t sum = 0;
@@ -305,7 +309,8 @@ template <typename A> __device__ inline uint64_t warp_sum(const A &x, unsigned b
     return warp_reduce(sum, add_up());
 }
 
-/* The id of [begin, end) at which the sum over these ids reaches `enough`. There is one. */
+/* The id in [begin, end) at which the sum over these ids reaches `enough`,
+ * which it must. */
 template <typename A>
 __device__ inline unsigned id_reaching(const A &x, unsigned begin, unsigned end, uint64_t enough)
 {
@@ -325,9 +330,9 @@ __device__ inline unsigned id_reaching(const A &x, unsigned begin, unsigned end,
     return result;
 }
 
-/* The first id at which the sum of the amounts of ids up to it is more than beyond(sum of all).
- * Each warp sums up a run of ids; then all look for the id in the run in which the sum gets there.
- */
+/* The first id at which the sum of amounts exceeds beyond(sum of all). Each
+ * warp sums a run of ids; then all search the run in which the sum gets
+ * there. */
 template <typename A, typename B> __device__ inline unsigned first_beyond(const A &x, B beyond)
 {
     __shared__ uint64_t sums[WARP];
@@ -352,8 +357,8 @@ __device__ inline struct amounts<R, F, G> amounts_of(const struct draw<R> &d, un
     return {d, bin, amount, in_bin};
 }
 
-/* What may be drawn: ids of bins before `bin`; in that bin those before place `at`, and of those
- * there the ids up to `last`. */
+/* Drawable ids: in bins before `bin`; in that bin, places before `at`, and at
+ * that place ids up to `last`. */
 template <typename R>
 struct limit {
     unsigned bin, last;
@@ -363,11 +368,11 @@ struct limit {
 template <typename R>
 __device__ inline bool is_within(const struct draw<R> &d, const struct limit<R> &l, unsigned id)
 {
-    const place<R> at = place_of(d.logits[id]);
+    const place<R> at = logit_place(d.logits[id]);
     return at < l.at || (at == l.at && id <= l.last);
 }
 
-/* Of the ids of c the first `count`. */
+/* Limits the draw to the first `count` ids of c. */
 template <typename R>
 __device__ inline struct limit<R> limit_at(const struct draw<R> &d, const struct cut<R> &c,
                                            unsigned count) {
@@ -375,11 +380,11 @@ __device__ inline struct limit<R> limit_at(const struct draw<R> &d, const struct
         c.bin, d.num_ids, c.at
     };
     if (count < c.count)
-        l.last =
-            first_beyond(amounts_of(
-                             d, c.bin, [](unsigned) { return (uint64_t)0; },
-                             [&](unsigned i) { return (uint64_t)(place_of(d.logits[i]) == c.at); }),
-                         [&](uint64_t) { return (uint64_t)count - 1; });
+        l.last = first_beyond(
+            amounts_of(
+                d, c.bin, [](unsigned) { return (uint64_t)0; },
+                [&](unsigned i) { return (uint64_t)(logit_place(d.logits[i]) == c.at); }),
+            [&](uint64_t) { return (uint64_t)count - 1; });
     return l;
 }
 
@@ -394,7 +399,7 @@ __device__ inline struct limit<R> find_limit(const struct sample_args<R> &a,
     const bool is_counted = a.top_k > 0 && a.top_k < d.num_ids;
     struct cut<R> c;
     unsigned count = 0;
-    uint64_t weight = 0; /* of what top_k leaves */
+    uint64_t weight = 0; /* of the ids that top_k keeps */
     if (is_counted) {
         c = find_cut(d, by_distance, {a.top_k, false}, bins);
         count = a.top_k - c.count_before;
@@ -413,7 +418,8 @@ __device__ inline struct limit<R> find_limit(const struct sample_args<R> &a,
     return is_counted || a.top_p < 1 ? limit_at(d, c, count) : l;
 }
 
-/* kernels/cpu/random.c: splitmix64's output function, and the number that (seed, index) gives */
+/* As kernels/cpu/random.c: splitmix64's output function, and the number of
+ * (seed, index). */
 __host__ __device__ inline uint64_t
 mix(uint64_t z)
 {
@@ -450,7 +456,7 @@ __global__ void __launch_bounds__(MAX_THREADS) draw_rows(const sample_args<R> a)
 
 /* ---- the op ---- */
 
-/* Bins, weights and numbers of bins lie one behind the other. */
+/* Places bins, weights and numbers of bins one after the other. */
 template <typename R> static void place_in(struct sample_args<R> &a, void *workspace, size_t rows)
 {
     a.by_distance = static_cast<struct bins *>(workspace);
@@ -458,7 +464,7 @@ template <typename R> static void place_in(struct sample_args<R> &a, void *works
     a.numbers = reinterpret_cast<uint16_t *>(a.weights + rows * a.num_ids);
 }
 
-/* The largest whole weight of which num_ids are below 2^62. */
+/* The largest whole weight of which num_ids sum to less than 2^62. */
 static double largest_weight(unsigned num_ids)
 {
     int bits = 1;

@@ -1,14 +1,16 @@
-/* sm90.h - what kernels for compute capability 9.0 (*_sm90.cu) share: waits, and matrices in shared
- * memory that the products of warpgroups read. The instructions are in sm90_ptx.h. */
+/* sm90.h - shared by kernels for compute capability 9.0 (*_sm90.cu): waits, and
+ * matrices in shared memory that products of warpgroups read. sm90_ptx.h has
+ * the instructions. */
 #ifndef FERRY_KERNELS_CUDA_SM90_H
 #define FERRY_KERNELS_CUDA_SM90_H
 
 #include "kernels/cuda/sm90_ptx.h"
 
-/* A wait that is longer is a mistake of ours: the kernel ends with an error, and does not hang. */
+/* A longer wait is a bug of ours: the kernel fails instead of hanging. */
 #define LONGEST_WAIT 2000000000u /* nanoseconds */
 
-/* Until that phase is over. The clock is read every 256 tries: few waits take as many. */
+/* Waits until that phase is over. Reads the clock every 256 tries: few waits
+ * take as many. */
 __device__ inline void barrier_wait(barrier *b, uint32_t parity)
 {
     uint64_t begin = 0;
@@ -21,13 +23,15 @@ __device__ inline void barrier_wait(barrier *b, uint32_t parity)
     }
 }
 
-/* Matrices lie in shared memory as panels of 64 elements of bf16 or f16: rows of 128 bytes, and in
- * row r the 16 bytes at i * 16 lie at (i ^ r % 8) * 16 (swizzling of 128 bytes, which a tensor map
- * does, too). A panel begins at a multiple of 1024 bytes, and has a multiple of 8 rows. */
+/* Matrices lie in shared memory as panels of 64 elements of bf16 or f16: rows
+ * of 128 bytes. In row r the 16 bytes at i * 16 lie at (i ^ r % 8) * 16
+ * (128-byte swizzling, as tensor maps do it). A panel begins at a multiple of
+ * 1024 bytes and has a multiple of 8 rows. */
 enum { PANEL = 64, PANEL_ROW_BYTES = 128, PANEL_ALIGNMENT = 1024 };
 
-/* A descriptor of a matrix: eight rows of a panel follow the eight before; next_panel: bytes from a
- * panel to the next one, where the product reads several (the leading dimension byte offset). */
+/* A matrix descriptor: each eight rows of a panel follow the previous eight.
+ * next_panel: bytes from panel to panel, if the product reads several (the
+ * leading dimension byte offset). */
 __device__ inline uint64_t matrix_at(const void *shared, unsigned next_panel)
 {
     const uint64_t swizzles_128_bytes = 1, eight_rows = 8 * PANEL_ROW_BYTES;

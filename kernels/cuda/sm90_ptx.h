@@ -1,13 +1,14 @@
-/* sm90_ptx.h - for *_sm90.cu alone: instructions of compute capability 9.0 (PTX ISA: mbarrier,
- * cp.async.bulk, wgmma).
+/* sm90_ptx.h - instructions of compute capability 9.0 (PTX ISA: mbarrier,
+ * cp.async.bulk, wgmma), for *_sm90.cu alone.
  *
- * A bulk copy brings bytes from global into shared memory. One thread asks for it, none carries the
- * bytes, and they count at a barrier in shared memory. A phase of a barrier is over when its
- * arrivals have happened and all bytes that it expects have come; then the next phase begins.
- * Phases have parity 0, 1, 0, ..
+ * A bulk copy moves bytes from global to shared memory. One thread requests it,
+ * no thread carries the bytes, and they count at a barrier in shared memory. A
+ * barrier's phase is over when its arrivals have happened and all expected
+ * bytes have come; then the next phase begins. Phases have parity 0, 1, 0, ..
  *
- * A warpgroup is four warps, the first of which has a number that four divides. Its products
- * (wgmma) read shared memory, and go on while its threads do something else. */
+ * A warpgroup is four warps, the first with a number divisible by four. Its
+ * products (wgmma) read shared memory, and run on while its threads do
+ * other work. */
 #ifndef FERRY_KERNELS_CUDA_SM90_PTX_H
 #define FERRY_KERNELS_CUDA_SM90_PTX_H
 
@@ -23,7 +24,8 @@ __device__ inline uint32_t shared_address(const void *at)
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 
-/* A phase has so many arrivals. fence_copies() and a barrier of threads before others use it. */
+/* A phase takes `arrivals` arrivals. Before other threads use it:
+ * fence_copies() and a barrier of threads. */
 __device__ inline void barrier_init(barrier *b, unsigned arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals)
@@ -35,7 +37,7 @@ __device__ inline void barrier_arrive(barrier *b)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
 
-/* An arrival of a phase, which expects so many bytes. */
+/* Arrives at a phase and makes it expect `bytes` bytes. */
 __device__ inline void barrier_expect(barrier *b, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
@@ -43,8 +45,8 @@ __device__ inline void barrier_expect(barrier *b, uint32_t bytes)
                  : "memory");
 }
 
-/* Whether the phase of this parity is over, also where the phase behind it is under way. Waits for
- * a time that the GPU chooses. */
+/* Whether the phase of this parity is over, even if the next one is under way.
+ * Waits for a time that the GPU chooses. */
 __device__ inline bool barrier_try(barrier *b, uint32_t parity)
 {
     uint32_t is_over;
@@ -66,14 +68,14 @@ __device__ inline uint64_t nanoseconds()
     return now;
 }
 
-/* What threads did with shared memory before it comes before what copies do with it that are asked
- * for after it. */
+/* Orders earlier accesses of threads to shared memory before those of copies
+ * requested later. */
 __device__ inline void fence_copies()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* For copy_bulk: the second-level cache gives up these bytes first. */
+/* Policy for copy_bulk: the L2 cache evicts these bytes first. */
 __device__ inline uint64_t read_once()
 {
     uint64_t policy;
@@ -81,7 +83,8 @@ __device__ inline uint64_t read_once()
     return policy;
 }
 
-/* Asks for a copy. Both places are aligned to 16 bytes, and bytes is a multiple of 16. */
+/* Requests a copy. Both places are aligned to 16 bytes; bytes is a multiple
+ * of 16. */
 __device__ inline void copy_bulk(void *shared, const void *global, uint32_t bytes, barrier *b,
                                  uint64_t policy)
 {
@@ -92,9 +95,9 @@ __device__ inline void copy_bulk(void *shared, const void *global, uint32_t byte
                  : "memory");
 }
 
-/* Asks for a tile of a matrix in global memory: as the tensor map says, which the host made and the
- * kernel has as a __grid_constant__ parameter. Its first element is in this column and row; what is
- * behind the matrix's end is 0, and counts as bytes. */
+/* Requests a tile of a matrix in global memory, by the tensor map that the host
+ * made and the kernel has as a __grid_constant__ parameter. The tile begins at
+ * this column and row; elements beyond the matrix are 0, and count as bytes. */
 __device__ inline void copy_tile(void *shared, const CUtensorMap *map, int column, int row,
                                  barrier *b)
 {
@@ -108,15 +111,17 @@ __device__ inline void copy_tile(void *shared, const CUtensorMap *map, int colum
 
 enum { WARPGROUP = 128 }; /* threads */
 
-/* A barrier of the threads of one warpgroup; of several, each has a number from 1 to 15. Where the
- * number is not known when it is compiled, a block takes all 16 barriers of a multiprocessor. */
+/* A barrier of a warpgroup's threads; with several warpgroups, each has a
+ * number from 1 to 15. If the compiler does not know the number, a block takes
+ * all 16 barriers of a multiprocessor. */
 __device__ inline void sync_warpgroup(unsigned number)
 {
     asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory");
 }
 
-/* Every warp of a warpgroup calls it: from here on a thread has so many registers, a multiple of 8.
- * More of them are waited for until other warpgroups have given up theirs. */
+/* Every warp of a warpgroup calls it: sets its threads' registers, a
+ * multiple of 8. For more registers it waits until other warpgroups have
+ * given up theirs. */
 template <int registers> __device__ inline void take_registers()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
@@ -127,9 +132,10 @@ template <int registers> __device__ inline void give_registers()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/* ---- their products ---- */
+/* ---- products of warpgroups ---- */
 
-/* Between what threads did with registers and products that read or write them. */
+/* Separates accesses of threads to registers from products that read or
+ * write them. */
 __device__ inline void products_begin()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -141,13 +147,14 @@ __device__ inline void products_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until all but the last `pending` groups of this warp are done. */
+/* Waits until all but the last `pending` groups of this warp are done. */
 template <int pending> __device__ inline void products_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/* The compiler keeps what a product writes where it is until here: behind products_wait(). */
+/* Until here the compiler leaves a product's results in place: call it
+ * after products_wait(). */
 template <int N> __device__ inline void products_made(float (&c)[N][4])
 {
 #pragma unroll
@@ -157,11 +164,12 @@ template <int N> __device__ inline void products_made(float (&c)[N][4])
             asm volatile("" : "+f"(c[j][e])::"memory");
 }
 
-/* In a warpgroup, warp w has rows 16 w .. 16 w + 15 of a and c, as in mma.h: c[j] columns 8 j ..
- * 8 j + 7. N is 64 or 128. Descriptors are those of sm90.h.
+/* In a warpgroup, warp w has rows 16 w .. 16 w + 15 of a and c, as in mma.h:
+ * c[j] columns 8 j .. 8 j + 7. N is 64 or 128. Descriptors are those of sm90.h.
  *
- * multiply_rows:    c = a b^T, or c += where it adds, of a [64, 16] and b [N, 16]
- * multiply_weights: c += a b of a [64, 16] in registers, and b [16, N] in N / 64 panels */
+ *   multiply_rows     c = a b^T, or c += if adds; a [64, 16], b [N, 16]
+ *   multiply_weights  c += a b; a [64, 16] in registers, b [16, N] in N / 64
+ *                     panels */
 template <typename E, int N>
 __device__ void multiply_rows(float (&c)[N / 8][4], uint64_t a, uint64_t b, bool adds);
 template <typename E, int N>
@@ -181,7 +189,8 @@ __device__ void multiply_weights(float (&c)[N / 8][4], const uint32_t (&a)[4], u
     NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
              "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-/* Operands behind c: of multiply_rows a, b and adds; of multiply_weights a's four, b. */
+/* Operands after c: a, b and adds for multiply_rows; a's four, b
+ * for multiply_weights. */
 #define WARPGROUP_PRODUCT(E, type, N, columns, names, o0, o1, o2, o3, o4)                          \
     template <>                                                                                    \
     __device__ inline void multiply_rows<E, N>(float(&c)[N / 8][4], uint64_t a, uint64_t b,        \

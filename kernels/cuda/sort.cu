@@ -1,8 +1,10 @@
-/* sort.cu - rows sorted by expert: of the slots of this rank, and of what other ranks sent. */
+/* sort.cu - rows sorted by expert: this rank's slots, and rows received from
+ * other ranks. */
 #include "kernels/cuda/cuda.h"
 
-/* One expert's part of a stable sort. A block an expert: its threads own runs of slots, one behind
- * the other, count in them what belongs to lower experts and to this one, and number the latter. */
+/* One expert's part of a stable sort, a block each. Its threads own
+ * consecutive runs of slots, count slots of lower experts and of this one, and
+ * number the latter. */
 __global__ void sort_slots(const int32_t *experts, size_t num_slots, int32_t *rows, int32_t *counts)
 {
     const int32_t expert = (int32_t)blockIdx.x;
@@ -35,7 +37,7 @@ struct received {
     size_t senders_per_block, rows_per_block;
 };
 
-/* A block a sender and expert: where its rows lie, and where they go. */
+/* A block for each sender and expert: place and destination of its rows. */
 __global__ void sort_received_rows(const struct received a)
 {
     const unsigned sender = blockIdx.x / a.num_experts, expert = blockIdx.x % a.num_experts;

@@ -1,10 +1,12 @@
-/* Products of any type, layout and size: a block makes a tile of c from slices of a and b in shared
- * memory, each thread 4 x 4 elements. Some ten times slower than cuBLASLt. */
+/* Products of any type, layout and size: a block makes a tile of c from slices
+ * of a and b in shared memory, each thread 4 x 4 elements. About ten times
+ * slower than cuBLASLt. */
 #include "kernels/cuda/products.h"
 
 enum { TILE = 64, DEPTH = 16, THREADS = 256 };
 
-/* A factor, multiplied along `depth`: element (i, d) lies at i * step + d * depth_step. */
+/* A factor, multiplied along `depth`: element (i, d) lies at i * step + d
+ * * depth_step. */
 template <typename E> struct factor {
     const E *data;
     size_t size, step, depth_step;
@@ -19,8 +21,8 @@ template <typename E, typename C> struct tiles_args {
     bool accumulate;
 };
 
-/* Elements [first, first + TILE) x [at, at + DEPTH), zeros where there are none. Threads that
- * follow one another read elements that do. */
+/* Elements [first, first + TILE) x [at, at + DEPTH), zeros if missing.
+ * Neighbouring threads read neighbouring elements. */
 template <typename E>
 __device__ inline void load_slice(real_of<E> (*to)[TILE + 1], const struct factor<E> &f,
                                   size_t first, size_t at, size_t k)
@@ -56,7 +58,7 @@ __global__ void __launch_bounds__(THREADS) multiply_in_tiles(const tiles_args<E,
     const unsigned row = threadIdx.x / 16, column = threadIdx.x % 16;
     real_of<E> sum[4][4] = {};
     for (size_t at = 0; at < x.k; at += DEPTH) {
-        __syncthreads(); /* the slices before have been read */
+        __syncthreads(); /* the previous slices have been read */
         load_slice(a, x.a, first_row, at, x.k);
         load_slice(b, x.b, first_column, at, x.k);
         __syncthreads();
@@ -74,7 +76,7 @@ __global__ void __launch_bounds__(THREADS) multiply_in_tiles(const tiles_args<E,
             store_element(x, first_row + row + 16 * i, first_column + column + 16 * j, sum[i][j]);
 }
 
-/* Of a [size, k], or of its transpose. */
+/* A factor stored as [size, k], or as its transpose. */
 template <typename E>
 static struct factor<E> factor_of(const void *data, size_t size, size_t k, bool depth_is_last) {
     return {static_cast<const E *>(data), size, depth_is_last ? k : 1, depth_is_last ? 1 : size};

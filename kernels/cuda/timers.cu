@@ -1,4 +1,4 @@
-/* A timer is its events, one a mark, with NULL behind the last. */
+/* A timer is an array of events, one a mark, ended by NULL. */
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda.h"

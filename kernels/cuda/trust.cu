@@ -17,14 +17,14 @@ struct op_call op_call_of(enum elem_type elem, WORKSPACE_ARGUMENTS)
     return c;
 }
 
-/* Memory of the GPU and what the host has of it. */
+/* GPU memory and the host's copy of it. */
 struct mirror {
     void *host, *device;
     size_t bytes;
 };
 
 struct comparison {
-    struct op_call call; /* its data are those of the mirrors */
+    struct op_call call; /* with the mirrors' data */
     struct mirror in[MAX_INPUTS], out[2][MAX_OUTPUTS];
     void *workspace;
 };
@@ -36,21 +36,21 @@ static enum status gpu_status(cudaError_t code, struct error *err)
     return fail(err, ERR_MEMORY, "no memory on the GPU for a comparison");
 }
 
-/* Of bf16 and f16 alike. */
+/* Equal for bf16 and f16. */
 static size_t element_bytes(enum operand_type type)
 {
     return operand_bytes_of(type, ELEM_BF16);
 }
 
-static size_t bytes_of(const struct operand *o)
+static size_t mirror_bytes(const struct operand *o)
 {
     return o->data ? operand_numel(o) * element_bytes(o->type) : 0;
 }
 
-/* Elements that no kernel writes are NaN. */
+/* Unwritten elements are NaN. */
 static enum status mirror_init(struct mirror *m, const struct operand *o, struct error *err)
 {
-    m->bytes = bytes_of(o);
+    m->bytes = mirror_bytes(o);
     m->host = malloc(m->bytes + 1);
     if (!m->host) return fail(err, ERR_MEMORY, "no memory for a comparison");
     TRY(gpu_status(cudaMalloc(&m->device, m->bytes + 1), err));
@@ -87,7 +87,8 @@ static uint16_t elem_bits(enum elem_type elem, float x)
     return bits;
 }
 
-/* Uniform in [-3, 3): products that differ by more than rounding, values of both signs. */
+/* Uniform in [-3, 3): products that differ by more than rounding, of
+ * both signs. */
 static void fill_random(const struct mirror *m, enum operand_type type, enum elem_type elem,
                         uint64_t seed)
 {
@@ -136,7 +137,7 @@ static enum status run_contender(struct comparison *c, const struct op_call *sha
     return OK;
 }
 
-/* ---- what differs ---- */
+/* ---- differences ---- */
 
 static float value_of(const struct mirror *m, enum operand_type type, enum elem_type elem, size_t i)
 {
@@ -145,14 +146,15 @@ static float value_of(const struct mirror *m, enum operand_type type, enum elem_
     return elem == ELEM_F16 ? half_load(bits) : half_float_of((uint32_t)bits << 16);
 }
 
-/* As a share of the largest number: of ELEM four roundings, since attention's weights are rounded,
- * too; of REAL what sums in another order and approximations of exp and log make. */
+/* As a share of the largest number: for ELEM four roundings, since attention's
+ * weights are rounded, too; for REAL the effect of another order of sums and of
+ * approximate exp and log. */
 static float allowed(enum operand_type type, enum elem_type elem)
 {
     return type == OPERAND_REAL ? 0x1p-12f : elem == ELEM_F16 ? 0x1p-9f : 0x1p-6f;
 }
 
-/* A NaN differs. */
+/* A NaN is a difference. */
 static enum status check_output(const struct mirror *plain, const struct mirror *faster,
                                 const struct operand *o, enum elem_type elem, unsigned number,
                                 const char *who, struct error *err)
@@ -166,14 +168,14 @@ static enum status check_output(const struct mirror *plain, const struct mirror 
         if (off != off) break;
     }
     if (off <= largest * allowed(o->type, elem)) return OK;
-    return fail(err, ERR_NUMERIC, "%s: output %u is off by %g, of at most %g", who, number,
+    return fail(err, ERR_NUMERIC, "%s: output %u is off by %g; at most %g is allowed", who, number,
                 (double)off, (double)largest);
 }
 
-static enum status compare(struct comparison *c, const struct op_call *shapes,
-                           void (*set_ints)(const struct op_call *, int32_t *),
-                           const struct contender *plain, const struct contender *faster,
-                           struct error *err)
+static enum status compare_outputs(struct comparison *c, const struct op_call *shapes,
+                                   void (*set_ints)(const struct op_call *, int32_t *),
+                                   const struct contender *plain, const struct contender *faster,
+                                   struct error *err)
 {
     const size_t bytes = std::max(plain->workspace_bytes, faster->workspace_bytes);
     TRY(gpu_status(cudaMalloc(&c->workspace, bytes + 1), err));
@@ -195,8 +197,9 @@ enum status check_agreement(const struct op_call *shapes,
     struct comparison c = {};
     c.call = *shapes;
     if (cuda_is_capturing())
-        return fail(err, ERR_UNSUPPORTED, "%s: not while a graph is recorded", faster->name);
-    const enum status st = compare(&c, shapes, set_ints, plain, faster, err);
+        return fail(err, ERR_UNSUPPORTED, "%s: cannot be checked while a graph is recorded",
+                    faster->name);
+    const enum status st = compare_outputs(&c, shapes, set_ints, plain, faster, err);
     for (struct mirror &m : c.in)
         mirror_release(&m);
     for (struct mirror(&out)[MAX_OUTPUTS] : c.out)

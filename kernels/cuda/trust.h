@@ -1,7 +1,9 @@
-/* trust.h - a faster kernel is trusted after it agreed with a plain one once, on this GPU.
+/* trust.h - trusts a faster kernel after it agreed with a plain one, once on
+ * each GPU.
  *
- * Some kernels cannot be run where they are built and tested: those of other people's libraries,
- * those of one architecture. Both kernels compute a small case, of bf16 or f16. */
+ * Some kernels cannot run where they are built and tested: those of other
+ * libraries, those of one architecture. Both kernels compute a small case of
+ * bf16 or f16. */
 #ifndef FERRY_KERNELS_CUDA_TRUST_H
 #define FERRY_KERNELS_CUDA_TRUST_H
 
@@ -25,21 +27,22 @@ struct contender {
     const void *context;
 };
 
-/* OK where the outputs of both are the same but for rounding; ERR_NUMERIC, with what differs. Data
- * of `shapes` only say which operands there are: ELEM and REAL inputs are random, INT inputs are
- * what set_ints writes (NULL: there are none). Waits for the GPU: ERR_UNSUPPORTED while a graph is
- * recorded. */
+/* OK if both outputs agree up to rounding; ERR_NUMERIC with the difference.
+ * Data pointers of `shapes` only tell which operands are present: ELEM and REAL
+ * inputs are random, set_ints writes INT inputs (NULL: none). Waits for the
+ * GPU: ERR_UNSUPPORTED while a graph is recorded. */
 MUST_CHECK enum status check_agreement(const struct op_call *shapes,
                                        void (*set_ints)(const struct op_call *shapes, int32_t *to),
                                        const struct contender *plain,
                                        const struct contender *faster, struct error *err);
 
-/* What is known of a kernel of compute capability 9.0. */
+/* The verdict on a kernel of compute capability 9.0. */
 enum verdict { NOT_TRIED, TRUSTED, REFUSED };
 
-/* check_agreement() with such a kernel. A reason why it cannot be tried, such as too little memory,
- * is no verdict. stderr has what came out where FERRY_CUDA_SM90 has the word "say", and any error
- * of CUDA: it may persist, and then all later calls fail. what: the kind of the small case. */
+/* check_agreement() with such a kernel. A failure to try it, such as too little
+ * memory, is no verdict. With the word "say" in FERRY_CUDA_SM90, stderr gets
+ * the outcome; it always gets errors of CUDA, which may persist and fail all
+ * later calls. what: kind of the small case. */
 enum verdict try_sm90(const char *what, const struct op_call *shapes,
                       void (*set_ints)(const struct op_call *shapes, int32_t *to),
                       const struct contender *plain, const struct contender *faster);

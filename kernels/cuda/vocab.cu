@@ -1,7 +1,7 @@
-/* Cross entropy: a block a token. */
+/* Cross entropy: a block for each token. */
 #include "kernels/cuda/cuda.h"
 
-/* The larger; NaN where one of them is. */
+/* The larger, or NaN if either is. */
 struct larger_or_nan {
     template <typename T> __device__ T operator()(T a, T b) const
     {
@@ -36,7 +36,7 @@ template <typename E> enum status op_vocab_max(OP_ARGUMENTS)
                   valid, data_of<real>(out[0]));
 }
 
-/* The sums of the threads are short, and are added up in f64. */
+/* Sums of threads are short, and are added in f64. */
 template <typename R, int N>
 __global__ void sum_of_rows(const R *logits, size_t columns, uint64_t first_column, size_t valid,
                             const R *max, const int32_t *targets, R *sums)
@@ -97,8 +97,8 @@ template <typename E> struct vocab_backward_args {
     uint64_t first_column;
 };
 
-/* dlogit = (exp(logit - max) / sum - 1 at the target) * dloss * scale; N elements of REAL at once.
- */
+/* dlogit = (exp(logit - max) / sum - 1 at the target) * dloss * scale; N
+ * elements of REAL at once. */
 template <typename E, int N> __global__ void vocab_backward_rows(const vocab_backward_args<E> a)
 {
     typedef real_of<E> real;
@@ -142,7 +142,7 @@ template <typename E> enum status op_vocab_backward(OP_ARGUMENTS)
 
 /* ---- the loss ---- */
 
-/* One block: a batch has few tokens, and its sum one order. */
+/* For one block: a batch has few tokens, and its sum one order. */
 template <typename R>
 __global__ void weigh_losses(const R *x, const R *weights, const R *y_sum, R *y, size_t num_tokens)
 {

@@ -91,7 +91,7 @@ alone() {
     clear_output out
 }
 
-# What it costs to know that it arrived.
+# Time of comparing and of digests, beside reading the same bytes.
 proofs() {
     head_of_table "comparing" "ferry s" "cat s"
     versus "verify HF torch_dist TP8" "$(gigabytes hf tp8)" : "$ferry verify -q hf tp8" \
@@ -198,7 +198,7 @@ cold_states() {
         "cp --reflink=never -r $from out && sync -f out"
 }
 
-# What the engine computes on this CPU, beside transformers.
+# Forward passes on this CPU, beside transformers.
 forward_passes() {
     "$ferry" synth -q gpt2-124M --model gpt2 --layers 12 --hidden 768 --heads 12 --ffn-hidden-size 3072 --vocab-size 50257
     "$ferry" synth -q mixtral-8x --model mixtral --layers 8 --hidden 512 --heads 8 --kv-heads 4 --moe-ffn-hidden-size 1024 \

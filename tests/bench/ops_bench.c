@@ -38,7 +38,7 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Of `num_dims` dimensions, filled with bytes that are small numbers in every type. */
+/* An operand filled with bytes that are small numbers in every type. */
 static struct operand make(const struct bench *b, enum operand_type type, unsigned num_dims,
                            size_t rows, size_t columns)
 {

@@ -19,7 +19,7 @@ static const char *const states[NUM_STATES] = {"param", "exp_avg", "exp_avg_sq"}
 
 /* A parameter as Hugging Face names it, and its place in a logical tensor. */
 struct part {
-    const char *own;
+    const char *native;
     uint64_t rows; /* of HIDDEN elements, or of FFN ones */
     const char *logical;
     uint64_t logical_rows, first_row; /* in groups: of a group */
@@ -72,16 +72,17 @@ static const struct part *part_at(const struct bench *x, size_t i, size_t *layer
     return i < in_layers ? &layer_parts[i % COUNT(layer_parts)] : &end_parts[i - in_layers];
 }
 
-static struct own_tensor *own_of(struct bench *x, size_t i, unsigned state)
+static struct native_tensor *native_of(struct bench *x, size_t i, unsigned state)
 {
-    struct own_tensor *own;
+    struct native_tensor *native;
     struct error err;
     size_t layer;
     const struct part *p = part_at(x, i, &layer);
     const uint64_t shape[] = {p->rows, HIDDEN};
-    const char *name = arena_printf(&x->arena, "model.layers.%zu.%s.weight", layer, p->own);
-    must(catalog_add_own(&x->catalog, name, states[state], DT_F32, 2, shape, &own, &err), &err);
-    return own;
+    const char *name = arena_printf(&x->arena, "model.layers.%zu.%s.weight", layer, p->native);
+    must(catalog_add_native(&x->catalog, name, states[state], DT_F32, 2, shape, &native, &err),
+         &err);
+    return native;
 }
 
 /* Rank by rank, as readers meet the files. */
@@ -89,9 +90,10 @@ static void add_sources(struct bench *x)
 {
     struct error err;
     const size_t n = num_parts(x);
-    size_t *own = calloc(n * NUM_STATES, sizeof *own);
+    size_t *native = calloc(n * NUM_STATES, sizeof *native);
     for (size_t i = 0; i < n * NUM_STATES; i++)
-        own[i] = (size_t)(own_of(x, i / NUM_STATES, (unsigned)(i % NUM_STATES)) - x->catalog.own);
+        native[i] =
+            (size_t)(native_of(x, i / NUM_STATES, (unsigned)(i % NUM_STATES)) - x->catalog.native);
     for (unsigned rank = 0; rank < x->ranks; rank++) {
         struct stored *s = &x->catalog.stored;
         uint64_t numel = 0;
@@ -99,7 +101,7 @@ static void add_sources(struct bench *x)
         const char *path = arena_printf(&x->arena, "rank_%u_optim_states.pt", rank);
         const uint32_t file = stored_add_file(s, path, &stamp);
         for (size_t i = 0; i < n; i++)
-            numel += (x->catalog.own[own[i * NUM_STATES]].numel + x->ranks - 1) / x->ranks;
+            numel += (x->catalog.native[native[i * NUM_STATES]].numel + x->ranks - 1) / x->ranks;
         for (unsigned state = 0; state < NUM_STATES; state++) {
             struct stored_tensor *t;
             const char *name = arena_printf(&x->arena, "rank%u.%s", rank, states[state]);
@@ -109,16 +111,16 @@ static void add_sources(struct bench *x)
                 (struct stored_piece){.file = file, .offset_bytes = 4 * state * numel};
             uint64_t at = 0;
             for (size_t i = 0; i < n; i++) {
-                struct own_tensor *o = &x->catalog.own[own[i * NUM_STATES + state]];
+                struct native_tensor *o = &x->catalog.native[native[i * NUM_STATES + state]];
                 const uint64_t each = (o->numel + x->ranks - 1) / x->ranks, first = rank * each;
                 const uint64_t end = first + each < o->numel ? first + each : o->numel;
                 const struct pair run = pair_whole(first, at, end > first ? end - first : 0);
-                if (end > first) must(catalog_add_own_part(&x->catalog, o, t, &run, &err), &err);
+                if (end > first) must(catalog_add_native_part(&x->catalog, o, t, &run, &err), &err);
                 at += each;
             }
         }
     }
-    free(own);
+    free(native);
 }
 
 static struct pair place_of(const struct part *p)
@@ -145,10 +147,11 @@ static void add_logical(struct bench *x, unsigned state)
         const char *name =
             arena_printf(&x->arena, "%sdecoder.layers.%zu.%s.weight", prefix, layer, p->logical);
         must(catalog_add(&x->catalog, name, DT_F32, 2, shape, &t, &err), &err);
-        const char *own = arena_printf(&x->arena, "model.layers.%zu.%s.weight", layer, p->own);
+        const char *native =
+            arena_printf(&x->arena, "model.layers.%zu.%s.weight", layer, p->native);
         must(catalog_add_part(&x->catalog, t,
-                              catalog_find_own(&x->catalog, own, states[state % NUM_STATES]), &pair,
-                              &err),
+                              catalog_find_native(&x->catalog, native, states[state % NUM_STATES]),
+                              &pair, &err),
              &err);
     }
 }
@@ -205,7 +208,7 @@ int main(int argc, char **argv)
     catalog_init(&x.catalog, &x.arena);
     double begin = seconds_now(), since = report("start", begin);
     add_sources(&x);
-    since = report("own tensors", since);
+    since = report("native tensors", since);
     for (unsigned state = 0; state <= NUM_STATES; state++)
         add_logical(&x, state);
     since = report("logical tensors", since);
@@ -222,8 +225,8 @@ int main(int argc, char **argv)
     size_t pieces = 0, targets = 0;
     for (size_t i = 0; i < x.catalog.num_tensors; i++)
         pieces += x.catalog.tensors[i].num_pieces;
-    for (size_t i = 0; i < x.plan.num_carries; i++)
-        targets += x.plan.carries[i].num_pieces;
+    for (size_t i = 0; i < x.plan.num_copies; i++)
+        targets += x.plan.copies[i].num_pieces;
     printf("%zu pieces, %zu target pieces, arenas of %zu and %zu MiB, promised %" PRIu64 " MiB\n",
            pieces, targets, x.arena.total_bytes >> 20, x.plan.arena.total_bytes >> 20, peak >> 20);
     plan_release(&x.plan);

@@ -14,7 +14,7 @@ there_and_back() { # MODEL OPTION...: to Megatron with these options, and back
     same_files "$from" back
 }
 
-# Of these options those that the family has sizes for.
+# The options of these layouts that divide the sizes of the family.
 layouts() {
     cat <<END
 --tp 1
@@ -131,7 +131,7 @@ it "a lossy cast is counted, and a cast that loses nothing goes back exactly"
 synth_model f32 --dtype float32
 run convert f32 narrow --torch-dtype bfloat16
 exits 0
-says "of them changed their value"
+says "of them changed in value"
 run convert m wide --torch-dtype float32
 exits 0
 run convert wide back --to hf --torch-dtype bfloat16 --overwrite
@@ -143,7 +143,7 @@ run convert m padded --make-vocab-size-divisible-by 1024
 exits 0
 run convert padded x --to hf --dry-run
 exits 0
-says "24 rows of padding cut"
+says "24 padding rows removed"
 
 it "the plan says what becomes of the optimizer and of the training state"
 run convert "$trained" out --tp 2 --dry-run
@@ -152,7 +152,7 @@ says "  optimizer: distributed, fully_reshardable (42.8 kB)"
 says "optim    param, exp_avg, exp_avg_sq of 9 parameters in F32, as fully_reshardable"
 says "training step 2, iteration 10, 40 samples"
 says "         schedule: constant, lr 0.01 to 0.001, decay over 400, at sample 40"
-says "         carried: progress, optimizer, schedule, parameter groups"
+says "         copied: progress, optimizer, schedule, parameter groups"
 if grep -q "kB, left out" "$stderr"; then is_wrong "$(grep "left out" "$stderr")"; fi
 run convert "$trained" out --optim-format fully_sharded_model_space --torch-dtype float16 --dry-run
 says ", as fully_sharded_model_space; 9 weights are cast from their masters"
@@ -173,7 +173,7 @@ run convert trained-hf out --dry-run
 says "translated: progress, optimizer, schedule, parameter groups"
 says "lossy    nothing"
 run convert trained-hf out --to hf --optim --dry-run
-says "carried: progress, optimizer, schedule, parameter groups"
+says "copied: progress, optimizer, schedule, parameter groups"
 says "lossy    nothing"
 
 it "masters that are made, and states that are widened, are counted"
@@ -181,8 +181,8 @@ if command -v python3 >/dev/null; then
     python3 "$here/strip_tensors.py" trained-hf/optimizer.safetensors 'fp32\.' || is_wrong "strip_tensors.py"
     run convert trained-hf made --tp 2
     exits 0
-    says "optim    param, exp_avg, exp_avg_sq of 9 parameters in F32, as fully_reshardable; 9 masters are made of their weights"
-    says " elements to F32; 0 of them changed their value"
+    says "optim    param, exp_avg, exp_avg_sq of 9 parameters in F32, as fully_reshardable; 9 masters are made from their weights"
+    says " elements to F32; 0 of them changed in value"
     python3 - made/iter_0000010/ferry.json 2>checked <<'SCRIPT' || is_wrong "$(cat checked)"
 import json, sys
 record = json.load(open(sys.argv[1]))

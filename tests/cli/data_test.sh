@@ -64,7 +64,7 @@ it "does not leave masks of another dataset behind"
 rm out.bin out.idx
 run data ids.jsonl out
 exits 7
-says "out.mask.idx: exists already, but these documents have no masks"
+says "out.mask.idx exists already, but the new documents have no masks; --overwrite removes it"
 is_not_there out.bin out.idx
 run data ids.jsonl out --overwrite
 exits 0
@@ -75,11 +75,11 @@ it "names a bad line, and writes nothing"
 printf '{"ids": [1]}\n{"ids": [1, -1]}\n' >bad.jsonl
 run data bad.jsonl new
 exits 5
-says "bad.jsonl: line 2: ids: element 1 is no token id"
+says "bad.jsonl: line 2: ids: element 1 is not a token id"
 is_not_there new.bin new.idx
 run data ids.jsonl new --vocab-size 500
 exits 5
-says "ids.jsonl: line 3: element 1 is 500: --vocab-size is 500"
+says "ids.jsonl: line 3: element 1: id 500 is not below --vocab-size 500"
 echo '{"ids": []}' >empty.jsonl
 run data empty.jsonl new
 exits 5
@@ -89,7 +89,7 @@ exits 4
 is_not_there new.bin new.idx
 run data ids.jsonl nosuch/new
 exits 4
-says "there is no folder nosuch"
+says "folder nosuch does not exist"
 
 it "refuses options that contradict one another"
 run data ids.jsonl new --append-eod
@@ -99,6 +99,6 @@ run data ids.jsonl new --eod-id 3
 exits 2
 run data ids.jsonl new --append-eod --eod-id 600 --vocab-size 600
 exits 2
-says "--eod-id 600: --vocab-size is 600"
+says "--eod-id 600 is not below --vocab-size 600"
 run data ids.jsonl ''
 exits 2

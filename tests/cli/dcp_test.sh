@@ -56,10 +56,10 @@ exits 3
 says "--hf-config DIR gives one"
 run convert -q "$fsdp/ckpt" out --to torch_dist
 exits 3
-says "what Megatron calls its parameters; --hf-config DIR gives one"
+says "needed for Megatron's names of its parameters; --hf-config DIR gives one"
 run convert -q "$fsdp/ckpt" out --to torchtitan
 exits 3
-says "only a config.json says how torchtitan's names and rows"
+says "translating torchtitan's names and rows"
 is_not_there out
 
 it "weights with wider masters become these, unless a dtype is given"
@@ -67,11 +67,11 @@ run convert -q megatron bf16 --torch-dtype bfloat16
 exits 0
 run convert bf16 masters --to dcp --verify full
 exits 0
-says "the weights are written as F32, from their masters"
+says "the weights are written from their F32 masters"
 same masters "$fsdp/expected"
 run convert bf16 narrow --to dcp --torch-dtype bfloat16 --verify full
 exits 0
-says "those of the source are lost"
+says "the source's masters are lost"
 
 it "torchtitan's root of steps"
 same "$titan/ckpt" "$titan/expected" --hf-config "$titan/expected"
@@ -80,7 +80,7 @@ run inspect "$titan/ckpt" --hf-config "$titan/expected"
 prints "step 3, iteration 3, 144 tokens"
 run inspect "$titan/ckpt" --ckpt-step 4 --hf-config "$titan/expected"
 exits 4
-says "it has no complete step-4"
+says "no complete step-4"
 
 it "to torchtitan, with q, k and v as one in the optimizer, or apart"
 run convert -q "$titan/expected" fused --to torchtitan --dp 2 --verify full
@@ -101,10 +101,10 @@ same back "$titan/expected"
 it "without a config the fused states of torchtitan are not read"
 run convert "$titan/ckpt" out
 exits 3
-says "q, k and v as one, and only a config.json says how"
+says "fuses q, k and v; splitting it takes a config.json"
 run convert "$titan/ckpt" out --to dcp --no-optim
 exits 3
-says "only a config.json says how torchtitan's names and rows"
+says "translating torchtitan's names and rows"
 
 it "shards of ranks in safetensors files"
 run verify "$shards/ckpt" "$shards/expected" --hf-config "$shards/expected"
@@ -119,7 +119,7 @@ says "a file is missing"
 rm holes/shard-00004* holes/shard-00003*
 run convert holes out --to torch_dist --hf-config "$shards/expected"
 exits 3
-says "by config.json it should be"
+says "by config.json"
 
 it "accelerate's two folders are one checkpoint, given by any of the three"
 for folder in . pytorch_model_fsdp_0 optimizer_0; do
@@ -154,7 +154,7 @@ exits 0
 prints "12 weights"
 run convert whole out --to fsdp_dtensor
 exits 2
-says "this format is read, and not written"
+says "this format can be read, but not written"
 
 it "a save that did not finish, or lost a file, is refused by name"
 cp -r "$fsdp/ckpt" lost
@@ -162,18 +162,18 @@ chmod -R u+w lost
 rm lost/__1_0.distcp
 run convert lost out --hf-config "$fsdp/expected" --to hf --optim
 exits 4
-says "__1_0.distcp: not there"
+says "__1_0.distcp: missing"
 mv lost/.metadata lost/.metadata.tmp
 run inspect lost
 exits 4
-says ".metadata.tmp is there"
+says ".metadata.tmp exists"
 
 it "the optimizer has a key of its own"
 run convert "$fsdp/ckpt" out --to dcp --optim-key model
 exits 2
-says "--optim-key model: that is the key of the weights"
+says "--optim-key model: this key holds the weights"
 
 it "refuses more ranks than anybody has"
 run convert "$fsdp/ckpt" out --dp 100000 --to dcp
 exits 2
-says "--dp 100000: at most 65536"
+says "--dp 100000 is too large, at most 65536"

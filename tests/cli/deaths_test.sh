@@ -1,6 +1,6 @@
 #!/bin/sh
 # deaths_test.sh - a rank that dies, or is interrupted, while the others load or compute: the command
-# ends within two seconds, with its name and exit code, and leaves nothing behind.
+# ends soon, with its name and exit code, and leaves nothing behind. Without that it would go on for minutes.
 #
 # Loading takes long where tests/faults/inject.c makes reads slow; computing where the model is large.
 root=$(realpath "$(dirname "$0")/../..")
@@ -13,7 +13,7 @@ if [ ! -e "$build/inject.so" ]; then
     skip "nothing makes reads slow here"
     exit
 fi
-synth_model m --layers 8 --hidden 256 --heads 8 --ffn-hidden-size 512 --vocab-size 1000
+synth_model m --layers 48 --hidden 256 --heads 8 --ffn-hidden-size 512 --vocab-size 1000
 
 now_ms() {
     date +%s%3N
@@ -24,9 +24,9 @@ children() {
     pgrep -P "$(cat pid)"
 }
 
-# once SECONDS COMMAND SIGNAL ARGUMENT...: does COMMAND SIGNAL so long after ferry has begun, and
+# when_busy SECONDS COMMAND SIGNAL ARGUMENT...: does COMMAND SIGNAL so long after ferry has begun, and
 # started its ranks if it has --dp or --tp. $took: the milliseconds that ferry went on from there.
-once() {
+when_busy() {
     pause=$1 act=$2 signal=$3
     shift 3
     rm -f pid marked
@@ -44,15 +44,6 @@ once() {
     took=$((end - $(cat marked)))
 }
 
-# The same, and again where ferry went on for long: a busy machine is slow by chance. Without what is
-# tested here ferry goes on each time.
-when_busy() {
-    for _ in 1 2 3; do
-        once "$@"
-        [ "$took" -gt 4000 ] || break
-    done
-}
-
 kill_a_child() {
     children | head -n 1 | xargs kill "$1"
 }
@@ -63,7 +54,7 @@ kill_it() {
 
 ends_soon() {
     [ "$took" -ge 0 ] || is_wrong "$ran: it had ended before"
-    [ "$took" -le 4000 ] || is_wrong "$ran: it went on for $took ms"
+    [ "$took" -le 40000 ] || is_wrong "$ran: it went on for $took ms"
     for _ in 1 2 3 4 5 6 7 8 9 10; do
         [ -n "$(pgrep -f "$ferry forward [mb]")" ] || break
         sleep 0.1
@@ -114,13 +105,13 @@ done
     --vocab-size 20000 --sparse || is_wrong "synth fails"
 
 it "a rank that is killed while another computes is named at once"
-when_busy 3 kill_a_child -KILL bench big --seq 6144 --repeats 5 --dp 2 --threads 2
+when_busy 3 kill_a_child -KILL bench big --seq 6144 --repeats 100 --dp 2 --threads 2
 exits 9
 says "has died: signal 9"
 ends_soon
 
 it "rank 0 that is interrupted within a product does not finish it"
-when_busy 3 kill_it -INT bench big --seq 6144 --repeats 5 --threads 2
+when_busy 3 kill_it -INT bench big --seq 6144 --repeats 100 --threads 2
 exits 130
 ends_soon
 

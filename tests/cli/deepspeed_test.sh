@@ -90,23 +90,23 @@ run inspect ds/ckpt --ckpt-step 3
 exits 0
 run inspect ds/ckpt --ckpt-step 4
 exits 4
-says "no folder global_step4, which --ckpt-step names"
+says "missing folder global_step4, named by --ckpt-step"
 run inspect "$tag" --ckpt-step 4
 exits 2
 printf 'other' >ds/ckpt/latest
-refuses 4 "no folder other, which the file latest names"
+refuses 4 "missing folder other, named by the file latest"
 printf '../x' >ds/ckpt/latest
-refuses 5 "latest: its text is not the name of a folder"
+refuses 5 "latest: its text is not a folder name"
 rm ds/ckpt/latest
 run inspect ds/ckpt
 exits 0
 cp -r "$tag" ds/ckpt/global_step4
-refuses 3 "no file latest says which of these to read: global_step3, global_step4"
+refuses 3 "no file latest, and several folders to read: global_step3, global_step4"
 
 it "round robin: mappings that disagree are named, and param_shapes used"
 copy_of zero2-roundrobin-dp4
 run inspect ds/ckpt
-says "param_slice_mappings disagree with param_shapes, as round_robin_gradients makes them"
+says "param_slice_mappings disagree with param_shapes, as after round_robin_gradients"
 
 it "alignment that the file does not tell shifts states: they are found out by the weights"
 copy_of zero2-bf16-dp2-aligned
@@ -126,30 +126,30 @@ exits 3
 it "a rank's file that is missing is named, with what it held"
 copy_of zero3-bf16-dp4-groups-frozen
 rm "$tag/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"
-refuses 5 "optim_states.pt; a rank has one of each"
+refuses 5 "optim_states.pt, expected one of each per rank"
 copy_of zero2-roundrobin-dp4
 rm "$tag/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"
-refuses 5 "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt is missing (3 of 4 files are there): it held elements of"
+refuses 5 "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt is missing (3 of 4 files exist): it held elements of"
 copy_of zero2-roundrobin-dp4
 rm "$tag/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt"
-refuses 5 "bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt is missing (3 of 4 files are there): it held elements of"
+refuses 5 "bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt is missing (3 of 4 files exist): it held elements of"
 copy_of zero2-roundrobin-dp4
 cp "$tag/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt" "$tag/bf16_zero_pp_rank_4_mp_rank_00_optim_states.pt"
-refuses 5 "5 files of optimizer states, and partition_count says 4"
+refuses 5 "5 files of optimizer states, but partition_count is 4"
 copy_of zero3-bf16-dp4-groups-frozen
 rm "$tag"/*_2_mp_rank_00_*
 refuses 5 "zero_pp_rank_2_mp_rank_00_model_states.pt is missing"
 copy_of zero3-bf16-dp4-groups-frozen
 rm "$tag"/*optim_states.pt
-refuses 5 "is of stage 3 and holds no weights: the *_optim_states.pt files are needed"
+refuses 5 "is of stage 3 and holds no weights; missing *_optim_states.pt files"
 copy_of zero2-roundrobin-dp4
 rm "$tag"/mp_rank_00_model_states.pt
-refuses 5 "no *model_states.pt, which has the names of the parameters"
+refuses 5 "missing *model_states.pt with the parameters' names"
 
 it "files of different saves are refused"
 copy_of zero3-bf16-dp4-groups-frozen
 edit "$tag/zero_pp_rank_1_mp_rank_00_model_states.pt" 'global_steps(?:q.|r....)K(.)' '\x04'
-refuses 5 "it is of global step 4, zero_pp_rank_0_mp_rank_00_model_states.pt of 3: files of different saves"
+refuses 5 "global step 4, but zero_pp_rank_0_mp_rank_00_model_states.pt has 3: files of different saves"
 copy_of zero2-roundrobin-dp4
 edit "$tag/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt" '(\x00\x00\x40\x40)' '\x00\x00\x80\x40'
 refuses 5 "rank 1 has made 4 steps in group 0, rank 0 3: files of different saves"
@@ -159,36 +159,36 @@ copy_of zero2-roundrobin-dp4
 edit "$tag/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt" '(0[.]19[.]8)' '0.19.7'
 run inspect ds/ckpt
 exits 0
-says "files of different versions of DeepSpeed: bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt by 0.19.7"
+says "files of different DeepSpeed versions: bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt by 0.19.7"
 
 it "what is not read is named"
 copy_of zero2-roundrobin-dp4
 mkdir "$tag/offloaded_tensors"
-refuses 3 "the optimizer was offloaded to NVMe swap files"
+refuses 3 "an optimizer offloaded to NVMe swap files"
 copy_of zero2-roundrobin-dp4
 touch "$tag/layer_0_expert_1_mp_rank_00_model_states.pt"
-refuses 3 "experts of DeepSpeed's MoE are not read"
+refuses 3 "experts of DeepSpeed's MoE are not supported"
 copy_of zero2-roundrobin-dp4
 cp "$tag/mp_rank_00_model_states.pt" "$tag/mp_rank_01_model_states.pt"
-refuses 3 "parameters that tensor parallel ranks have split are not read"
+refuses 3 "parameters split by tensor parallel ranks are not supported"
 copy_of zero3-bf16-dp4-groups-frozen
 for file in "$tag"/*optim*; do
     edit "$file" 'fp32_(flat_groups)' 'flat_lost__'
 done
-refuses 5 "no fp32_flat_groups, which has the master weights"
+refuses 5 "missing fp32_flat_groups with the master weights"
 
 it "files of a pipeline that are missing are named"
 copy_of pipeline-tp2-pp2-dp2
 run inspect ds/ckpt
 exits 3
-says "weights without config.json, which says what model they are of; --hf-config DIR can"
+says "weights without a config.json that describes their model; --hf-config DIR gives one"
 cp ds/expected/config.json ds/ckpt
 run inspect ds/ckpt
 exits 0
 rm "$tag/layer_02-model_01-model_states.pt"
-refuses 5 "of the 2 tensor parallel ranks some lack files of layers"
+refuses 5 "some of 2 tensor parallel ranks lack layer files"
 rm "$tag/layer_02-model_00-model_states.pt"
-refuses 5 "1 layer with attention; config.json says 2"
+refuses 5 "1 layer with attention; config.json has 2"
 copy_of pipeline-tp2-pp2-dp2
 cp ds/expected/config.json ds/ckpt
 rm "$tag/mp_rank_02_model_states.pt"
@@ -196,9 +196,9 @@ refuses 5 "3 mp_rank_*_model_states.pt for 2 tensor parallel ranks"
 copy_of pipeline-tp2-pp2-dp2
 cp ds/expected/config.json ds/ckpt
 rm "$tag"/bf16_zero_pp_rank_1_mp_rank_02_optim_states.pt
-refuses 5 "bf16_zero_pp_rank_1_mp_rank_02_optim_states.pt is missing (1 of 2 files are there): it held"
+refuses 5 "bf16_zero_pp_rank_1_mp_rank_02_optim_states.pt is missing (1 of 2 files exist): it held"
 rm "$tag"/bf16_zero_pp_rank_0_mp_rank_02_optim_states.pt
-refuses 5 "no *mp_rank_02_optim_states.pt"
+refuses 5 "missing *mp_rank_02_optim_states.pt"
 
 it "files that have changed places are told by the names that torch saved them under"
 copy_of zero3-bf16-dp4-groups-frozen
@@ -212,21 +212,21 @@ copy_of zero1-fp32-dp2
 rm "$tag"/*optim*
 run inspect ds/ckpt
 exits 0
-says "no *_optim_states.pt: the optimizer was not saved, or its files are lost"
+says "no *_optim_states.pt: only the weights are read; the optimizer was not saved, or its files are missing"
 
 it "files of a universal checkpoint that are missing are named"
 copy_of zero2-bf16-dp2-aligned
 rm ds/ckpt/global_step3_universal/zero/model.norm.weight/exp_avg.pt
 run inspect ds/ckpt/global_step3_universal
 exits 5
-says "zero/model.norm.weight/exp_avg.pt is missing; lm_head.weight has such a file"
+says "zero/model.norm.weight/exp_avg.pt is missing, but lm_head.weight has this file"
 copy_of zero2-bf16-dp2-aligned
 rm ds/ckpt/global_step3_universal/mp_rank_00_model_states.pt
 run inspect ds/ckpt/global_step3_universal
 exits 5
-says "no *_model_states.pt"
+says "missing *_model_states.pt"
 
 it "an empty folder of DeepSpeed's is no checkpoint"
 rm -rf ds
 mkdir -p ds/ckpt/global_step5
-refuses 3 "this is a folder of DeepSpeed's without files of a checkpoint"
+refuses 3 "this is a DeepSpeed folder without checkpoint files"

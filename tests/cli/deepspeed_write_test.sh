@@ -59,7 +59,7 @@ holds out0 latest ferry.json global_step3/mp_rank_00_model_states.pt global_step
 it "refuses half-precision weights with masters without ZeRO"
 run convert "$half" there --to deepspeed --zero 0
 exits 3
-says "--zero 0: weights are BF16 and have masters"
+says "--zero 0: the weights are BF16 with masters"
 is_not_there there
 
 it "writes weights alone, and says how they are loaded"
@@ -72,10 +72,10 @@ holds weights latest ferry.json global_step0/mp_rank_00_model_states.pt \
 it "refuses weights alone in stage 3 and in a universal checkpoint"
 run convert "$half" there --to deepspeed --no-optim --zero 3
 exits 3
-says "this stage keeps the weights in the optimizer's files"
+says "the weights belong to the optimizer's files"
 run convert "$half" there --to deepspeed-universal --no-optim
 exits 3
-says "made of the optimizer's tensors"
+says "consists of the optimizer's tensors"
 is_not_there there
 
 it "writes a universal checkpoint that both kinds of stages load"
@@ -105,7 +105,7 @@ run convert "$tied" there --to deepspeed-universal --dp 2
 exits 2
 run convert "$tied" there --to deepspeed-universal --zero 0
 exits 2
-says "loaded by runs of stages 1 to 3"
+says "for runs of stages 1 to 3"
 is_not_there there
 
 it "says that stage 3 loads one group's settings from a universal checkpoint"

@@ -87,10 +87,10 @@ for foreign in notes.md notes.txt results.json train.py weights.pt model-00001-o
     run convert m mixed --to hf --overwrite
     mkdir -p "$(dirname mixed/$foreign)"
     echo precious >mixed/$foreign
-    refuses mixed "it holds 1 file or folder that is no part of a checkpoint: ${foreign%%/*}" --to hf
+    refuses mixed "it holds 1 file or folder not part of a checkpoint: ${foreign%%/*}" --to hf
 done
 for n in 1 2 3 4 5 6 7; do touch mixed/$n.pt; done
-refuses mixed "holds 8 files or folders that are no part of a checkpoint: 1.pt, 2.pt, 3.pt, 4.pt, 5.pt, ..." --to hf
+refuses mixed "holds 8 files or folders not part of a checkpoint: 1.pt, 2.pt, 3.pt, 4.pt, 5.pt, ..." --to hf
 
 it "--overwrite of an iteration removes only what Megatron, its Bridge or ferry writes there"
 run convert m kinds --tp 2
@@ -107,7 +107,7 @@ is_not_there kinds/iter_0000000/tokenizer kinds/iter_0000000/.metadata
 for foreign in notes mp_rank_00/notes.txt ferry-hf/sub/x ferry-hf/x.pt tokenizer/deep/x .git/HEAD; do
     mkdir -p "$(dirname kinds/iter_0000000/$foreign)"
     touch kinds/iter_0000000/$foreign
-    refuses kinds "no part of a checkpoint: "
+    refuses kinds "not part of a checkpoint: "
     rm -r kinds/iter_0000000/$foreign
     rmdir -p --ignore-fail-on-non-empty "$(dirname kinds/iter_0000000/$foreign)"
 done
@@ -192,13 +192,13 @@ nothing_partial_in .
 it "what a shell or another program would have understood otherwise is no name of a folder"
 run convert m s3://bucket/x
 exits 2
-says "a URL"
+says "is a URL"
 run convert m --save-dir="~/x"
 exits 2
 says "has not expanded ~"
 run convert m tracked/iter_0000020
 exits 2
-says "an iteration; the destination is the folder above it"
+says "is the folder of an iteration; give the folder above it"
 is_not_there s3: ./~ tracked
 
 it "the plan says where the tracker of a root moves to"

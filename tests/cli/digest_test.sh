@@ -69,7 +69,7 @@ it "a list with line ends of Windows is the same list"
 sed 's/$/\r/' m.digest >crlf.digest
 run digest m --check crlf.digest
 exits 0
-says "all $(wc -l <m.digest) lines are as crlf.digest has them"
+says "all $(wc -l <m.digest) lines equal those of crlf.digest"
 
 it "--check --json prints what differs as one object"
 python=$(command -v python3)
@@ -128,7 +128,7 @@ if [ -n "$python" ]; then
     grep -q '^optimizer.param.decoder.final_layernorm.weight' stored.digest || is_wrong "no masters: $(cat stored.digest)"
     run digest own --check stored.digest
     exits 0
-    says "all $(wc -l <stored.digest) lines are as stored.digest has them"
+    says "all $(wc -l <stored.digest) lines equal those of stored.digest"
     rm own/ferry.json
     run convert own rounded --to hf --optim --torch-dtype bfloat16 --verify full
     exits 0

@@ -59,7 +59,7 @@ if mount_tmpfs readonly size=100m && mount -o remount,ro readonly; then
     exits 4
     says "readonly"
     says "ead-only"
-    says "no folder can be created beside it"
+    says "cannot create a folder beside it"
 else
     skip "cannot mount a tmpfs"
 fi

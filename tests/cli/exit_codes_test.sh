@@ -89,7 +89,7 @@ head -c 100000 m/model.safetensors >cut/model.safetensors
 run convert cut out2
 exits 5
 says "cut/model.safetensors"
-says "cut short"
+says "truncated"
 is_not_there out2
 
 it "5: a config.json that is no JSON"
@@ -101,9 +101,9 @@ says "config.json"
 it "6: a memory budget that cannot be met, with the least that can"
 run convert m out2 --max-memory 100kB --threads 2
 exits 6
-says "the least that works"
+says "threads need at least"
 is_not_there out2
-least=$(sed -n 's/.* is \([0-9]*\) MiB$/\1/p' "$stderr")
+least=$(sed -n 's/.* at least \([0-9]*\) MiB$/\1/p' "$stderr")
 run convert m out2 --max-memory "${least:-none}MiB" --threads 2
 exits 0
 

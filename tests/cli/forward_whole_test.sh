@@ -67,13 +67,13 @@ cat >biased.json <<'JSON'
  "architecture": "Biased", "config": [],
  "tensors": [{"megatron": "output_layer.bias", "shape": "V", "hf": "lm_head.bias"}]}
 JSON
-all_refuse "biased: 1 tensor that no op of the engine takes: output_layer.bias" biased --model-map biased.json
+all_refuse "biased: 1 tensor that no op of the engine reads: output_layer.bias" biased --model-map biased.json
 
 it "those that Megatron's checkpoints have, in either format"
 for format in torch_dist torch; do
     run convert biased biased-$format --model-map biased.json --to $format --tp 2 --pp 2 -q
     exits 0
-    all_refuse "biased-$format: 1 tensor that no op of the engine takes: output_layer.bias" \
+    all_refuse "biased-$format: 1 tensor that no op of the engine reads: output_layer.bias" \
         biased-$format --hf-config "$golden/llama2"
 done
 
@@ -100,8 +100,8 @@ more_rows routers.json router.bias router.bias E
 more_rows experts.json 'experts.experts.{e}.linear_fc2.bias' 'experts.{e}.bias' h
 run bench routers --model-map routers.json --seq 4
 exits 3
-says "2 tensors that no op of the engine takes: decoder.layers.0.mlp.router.bias, decoder.layers.1.mlp.router.bias"
+says "2 tensors that no op of the engine reads: decoder.layers.0.mlp.router.bias, decoder.layers.1.mlp.router.bias"
 run bench experts --model-map experts.json --seq 4 --ep 2
 exits 3
-says "8 tensors that no op of the engine takes: decoder.layers.0.mlp.experts.experts.0.linear_fc2.bias, "
+says "8 tensors that no op of the engine reads: decoder.layers.0.mlp.experts.experts.0.linear_fc2.bias, "
 says "decoder.layers.1.mlp.experts.experts.0.linear_fc2.bias and 3 more"

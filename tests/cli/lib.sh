@@ -11,6 +11,10 @@
 # The first argument of the script is the program. The current folder is the script's own, and goes
 # with it. Output is TAP.
 set -u
+tests_of_all=$(dirname "$0")
+[ -e "$tests_of_all/share.sh" ] || tests_of_all=$tests_of_all/..
+# shellcheck source=../share.sh
+. "$tests_of_all/share.sh"
 ferry=$(realpath "$1")
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/ferry-cli.XXXXXX")
 stdout=$scratch/stdout stderr=$scratch/stderr
@@ -41,7 +45,7 @@ trap 'is_wrong "the script was ended by a signal"; exit 1' INT TERM
 
 it() {
     verdict
-    sentence=$1 wrong='' skipped=''
+    sentence=$1 wrong='' skipped='' nth_try=0
 }
 
 skip() {

@@ -218,5 +218,5 @@ says_once "rank 2: odd"
 it "processes that MPI does not know of each other are told what to do"
 RANK=1 WORLD_SIZE=2 run generate "$model" --prompt-ids 1,2 --dp 2
 exits 2
-says "this is rank 1 of 2, and MPI that it is rank 0 of 1"
+says "rank 1 of 2 in the environment, but rank 0 of 1 in MPI"
 says "unset RANK and WORLD_SIZE"

@@ -42,7 +42,7 @@ exits 9
 prints "all_reduce of 12 bytes of f32 among 3 ranks"
 run_test 2 exchange 120
 exits 9
-prints "has 5 bytes for rank"
+prints "sends 5 bytes to rank"
 
 it "a rank that is killed ends the job over MPI"
 run_test 3 death 120

@@ -113,14 +113,14 @@ it "refuses an index that names a file outside of the folder"
 sed 's,optimizer-00002-of,../optimizer-00002-of,' index.json >shards/optimizer.safetensors.index.json
 to_hf shards none --optim
 exits 3
-says "which leaves the folder"
+says "which is outside the folder"
 
 it "refuses a set of shards of which one is missing"
 cp index.json shards/optimizer.safetensors.index.json
 rm shards/optimizer-00002-of-*
 to_hf shards none --optim
 exits 3
-says "not there, but named by"
+says "missing, but named by"
 rm shards/optimizer.safetensors.index.json
 to_hf shards none --optim
 exits 3
@@ -171,7 +171,7 @@ it "refuses a step of another dtype"
 edit hf bad "step=F32:[2]"
 to_hf bad none --optim
 exits 3
-says "tensor step is F32 [2]; it should be I64 []"
+says "tensor step is F32 [2], expected I64 []"
 to_hf bad none --no-optim
 exits 0
 
@@ -179,19 +179,19 @@ it "refuses a state of another shape"
 edit hf bad "$q=F32:[8,32]"
 to_hf bad none --optim
 exits 3
-says "tensor $q is [8, 32] and its parameter is"
+says "tensor $q has shape [8, 32], its parameter"
 
 it "refuses a state of no parameter"
 edit hf bad "exp_avg.model.norm.weight=@exp_avg.model.norm.bias"
 to_hf bad none --optim
 exits 3
-says "tensor exp_avg.model.norm.bias is the state of model.norm.bias, which is no parameter"
+says "tensor exp_avg.model.norm.bias is the state of model.norm.bias, which is not a parameter"
 
 it "refuses a state that only some parts of a parameter have"
 edit hf bad "$q=@exp_inf.model.layers.0.self_attn.q_proj.weight"
 to_hf bad none --optim
 exits 3
-says "they become one tensor"
+says "both are parts of"
 
 it "what groups of another program have and Megatron does not is named"
 "$ferry" synth -q --model llama --layers 2 --optim lost
@@ -199,7 +199,7 @@ echo '{"step": 3, "consumed_tokens": 9, "groups": [{"members": "all", "lr": 0.1,
     "decoupled_weight_decay": false}]}' >lost/training.json
 run convert lost lost-tp2 --tp 2 --lr 0.1 --min-lr 0
 exits 0
-says "weight decay 0.5 is of all parameters; Megatron has none for biases"
+says "weight decay 0.5 of all parameters is written for matrices only: Megatron has none for biases"
 says "amsgrad is not written"
 says "decoupled_weight_decay: false"
 says "consumed_tokens is not written"
@@ -209,11 +209,11 @@ it "masters that are made of weights are the widened weights, to verify too"
 if python3 "$here/strip_tensors.py" moments/optimizer.safetensors 'fp32\.'; then
     run convert moments masters --tp 2 --verify full
     exits 0
-    says "15 masters are made of their weights"
+    says "15 masters are made from their weights"
     run verify moments masters
     exits 0
     prints "identical: 60 tensors"
-    says "A: it has no master weights of 15 parameters: their weights are compared, widened"
+    says "A: no master weights of 15 parameters: their widened weights are compared"
     run verify masters moments
     exits 0
     "$ferry" synth -q --model llama --layers 2 --optim --seed 2 other-seed

@@ -79,10 +79,10 @@ run convert "$dp_reshardable" out2 --dist-ckpt-optim-fully-reshardable --optim-f
 exits 2
 run convert "$dp_reshardable" out2 --lr much
 exits 2
-says "--lr much: not a number from 0 on"
+says "--lr much: not a number of 0 or more"
 run convert "$dp_reshardable" out2 --lr-warmup-iters 3
 exits 2
-says "--global-batch-size N says how many an iteration has"
+says "--global-batch-size N gives the samples of an iteration"
 [ ! -e out2 ] || is_wrong "out2 is there"
 
 # Copies the golden legacy checkpoint, to be damaged.
@@ -104,10 +104,10 @@ is_refused() { # STATUS REASON
 it "a rank's missing states are named, with the parameters that it held"
 legacy
 rm legacy/iter_0000010/mp_rank_01_001/distrib_optim.pt
-is_refused 3 "the states of tensor rank 1, pipeline rank 1 are missing: those of output_layer.weight and 13 more"
+is_refused 3 "missing states of tensor rank 1, pipeline rank 1: those of output_layer.weight and 13 more"
 run inspect legacy
 exits 0
-prints "not read: the states of tensor rank 1, pipeline rank 1 are missing"
+prints "not read: missing states of tensor rank 1, pipeline rank 1"
 
 it "states of another rank are not taken for its own"
 legacy
@@ -115,24 +115,24 @@ cp legacy/iter_0000010/mp_rank_00_000/distrib_optim.pt legacy/iter_0000010/mp_ra
 is_refused 3 "weights are not their master weights rounded"
 legacy
 cp legacy/iter_0000010/mp_rank_00_000/distrib_optim.pt legacy/iter_0000010/mp_rank_00_001/
-is_refused 3 "has 9984 elements; by the parameters of tensor rank 0, pipeline rank 1 it should have 10016"
+is_refused 3 "has 9984 elements, but the parameters of tensor rank 0, pipeline rank 1 need 10016"
 
 it "rank files without an optimizer beside others that have one are named"
 "$ferry" convert -q "$plain" legacy --overwrite --to torch --tp 2 --true-vocab-size 128 --no-optim
 "$ferry" convert -q "$plain" ranks --to torch --tp 2 --true-vocab-size 128
 cp ranks/iter_*/mp_rank_00/model_optim_rng.pt legacy/iter_*/mp_rank_00/
-is_refused 3 "mp_rank_01/model_optim_rng.pt has no optimizer, and other rank files have one"
+is_refused 3 "mp_rank_01/model_optim_rng.pt lacks an optimizer, which other rank files have"
 
 it "frozen parameters are noted, and kept where a format can say which they are"
 "$ferry" convert -q "$dp_reshardable" frozen --to hf --hf-config "$truth" --optim
 python3 "$here/strip_tensors.py" frozen/optimizer.safetensors '.*model\.norm\.weight' || skip "no python3"
 run convert frozen frozen2 --tp 2 --verify full
 exits 0
-says "1 parameter has no optimizer state, as frozen ones have: decoder.final_layernorm.weight"
+says "1 parameter has no optimizer state, like frozen parameters: decoder.final_layernorm.weight"
 for format in distributed not_distributed; do
     run convert frozen out5 --to torch --optim-format "$format"
     exits 3
-    says "decoder.final_layernorm.weight has no "
+    says "decoder.final_layernorm.weight lacks "
     [ ! -e out5 ] || is_wrong "out5 is there"
 done
 

@@ -64,7 +64,7 @@ exits 2
 says "unknown option --use_distributed_optimizer: it does not change how weights are stored"
 run inspect --load m
 exits 2
-says "unknown option --load: folders are given as words"
+says "unknown option --load: give folders without an option before them"
 run convert --hf-model m --megatron-path out
 exits 2
 says "unknown option --hf-model: ferry import and ferry export take these options"
@@ -77,17 +77,17 @@ for command in "generate m --prompt-ids 1 --max-new-tokens 1" "bench m" "train -
     # shellcheck disable=SC2086 # words
     run $command --threads 100000
     exits 2
-    says "--threads 100000 is not from 1 to 1024"
+    says "--threads 100000 is out of range (1 to 1024)"
     prints_nothing
 done
 
 it "train names the option that it has for those of other tools"
 run train --save-dir x
 exits 2
-says "--save-dir: it is --save"
+says "--save-dir: use --save"
 run train --load-dir=x
 exits 2
-says "--load-dir: it is --load"
+says "--load-dir: use --load"
 
 it "commands have the names that other tools have taught"
 run import m imported --tp 2
@@ -165,7 +165,7 @@ run convert m out --dry-run --use-distributed-optimizer --context_parallel_size 
     --recompute-granularity full --tokenizer-type HuggingFaceTokenizer --seq-length=4096 --attention-backend flash
 exits 0
 says "note: --use-distributed-optimizer, --context-parallel-size 2, --sequence-parallel, --recompute-granularity full,"
-says "--seq-length 4096, --attention-backend flash: the weights do not depend on that"
+says "--seq-length 4096, --attention-backend flash: no effect on the weights"
 run convert m quiet --cp 2 -q
 exits 0
 says_nothing
@@ -176,12 +176,12 @@ run convert m out --dry-run --num-layers 4 --hidden-size 64 --num-attention-head
     --disable-bias-linear --position-embedding-type rope --rotary-base 1e4 --norm-epsilon 0.000001 \
     --untie-embeddings-and-output-weights --vocab-size 1000
 exits 0
-says "--rotary-base 1e4, --norm-epsilon 0.000001, --untie-embeddings-and-output-weights, --vocab-size 1000: as the model has it"
+says "--rotary-base 1e4, --norm-epsilon 0.000001, --untie-embeddings-and-output-weights, --vocab-size 1000: agrees with the model"
 synth_model tied --tied
 while read -r folder flag has; do
     run convert "$folder" out "$flag"
     exits 2
-    says "$(echo "$flag" | tr '=' ' '): the model has $has, which is read from $folder"
+    says "$(echo "$flag" | tr '=' ' '): the model has $has, read from $folder"
 done <<'FLAGS'
 m --num-layers=5 num_layers 4
 m --normalization=LayerNorm normalization RMSNorm
@@ -205,7 +205,7 @@ exits 2
 says "--bf16: weights are F16"
 run convert m out --params-dtype int8
 exits 2
-says "--params-dtype int8: one of bfloat16, float16, float32, float64"
+says "--params-dtype int8: not one of bfloat16, float16, float32, float64"
 
 it "tokens have the same option names wherever they are asked for"
 for command in "bench m --repeats 1" "verify m m --forward --threads 1" "perplexity m --data ids --data-dtype u16"; do
@@ -294,7 +294,7 @@ says "5GB"
 for size in --max-memory --max-shard-size --journal-every; do
     run convert m out "$size" 0
     exits 2
-    says "$size: \"0\" is not a size from 1 byte on"
+    says "$size: \"0\" is not a size of at least 1 byte"
 done
 run convert m out --torch-dtype int8
 exits 2
@@ -347,7 +347,7 @@ if command -v groff >/dev/null; then
     says_nothing
 fi
 
-# What bash offers for the last word: completed WORD...
+# Words that bash offers for the last one: completed WORD...
 completed() {
     # shellcheck disable=SC2016 # for bash
     bash -c '. "$0"

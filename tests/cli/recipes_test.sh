@@ -9,8 +9,8 @@ synth_model hf --layers 8
 synth_model base --layers 8
 synth_model ds-run --layers 8 --optim --to deepspeed --zero 3 --dp 4 --split-decay
 
-# Each line that begins with ferry, or runs it in a loop.
-grep -E '^    (ferry|for) ' "$recipes" | sed 's/^    //' >commands
+# Each command that begins with ferry, or runs it in a loop; a line that ends with \ goes on in the next one.
+sed -e :join -e '/\\$/{N;s/ *\\\n */ /;b join' -e '}' "$recipes" | grep -E '^    (ferry|for) ' | sed 's/^    //' >commands
 
 it "most recipes are commands that can be tried here"
 [ "$(wc -l <commands)" -ge 15 ] || is_wrong "RECIPES.md has only $(wc -l <commands) of them"

@@ -36,7 +36,7 @@ grep -qF "'it'\\''s with blanks'" typed || is_wrong "not as it can be typed: $(c
 run_program sh typed
 exits 0
 says "continuing an interrupted run: $done_ are done"
-says "${done_%% *} MB were there from an interrupted run"
+says "${done_%% *} MB were kept from an interrupted run"
 same_files "it's with blanks" want
 nothing_partial_in .
 
@@ -75,7 +75,7 @@ for dry in --dry-run ""; do
         # shellcheck disable=SC2086 # flags or nothing
         run convert m anew --tp 2 $dry $resume
         exits 7
-        says "an interrupted run is there, begun by"
+        says "an interrupted run exists, started by"
         grep -qF "convert m anew $layout --threads 1" "$stderr" || is_wrong "not named: $(cat "$stderr")"
         says "anew: .anew.ferry-partial holds "
         says "of an interrupted run with other arguments; "
@@ -163,7 +163,7 @@ for resume in --resume ""; do
     # shellcheck disable=SC2086 # a flag or nothing
     again other $resume
     exits 7
-    says "of an interrupted run of another source, or of this one before it changed"
+    says "of an interrupted run of another source, or of this source before it changed"
 done
 same_files kept .other.ferry-partial
 rm -r m && mv unchanged m
@@ -177,7 +177,7 @@ same_files kept .other.ferry-partial
 rm -f .other.ferry-partial/.ferry-lock # as who does not believe it
 again other
 exits 0
-says "were there from an interrupted run"
+says "were kept from an interrupted run"
 same_files other want
 
 it "--resume without an interrupted run begins"
@@ -189,7 +189,7 @@ it "--resume of what is there has nothing to do; of anything else, it is refused
 cp -r fresh before
 again fresh --resume
 exits 0
-says "fresh is complete, of the same source and arguments"
+says "fresh is already complete, from the same source and arguments"
 diff -r before fresh >/dev/null || is_wrong "it was written again"
 run convert m fresh --resume
 exits 7
@@ -201,11 +201,11 @@ cp -r want root
 echo "$(uname -n) 1 1" >root/.ferry-lock
 again root --dry-run
 exits 0
-says "finishing an interrupted run: only its last files are to be written"
+says "finishing an interrupted run: only its last files are missing"
 is_there root/.ferry-lock
 again root
 exits 0
-says "root was complete but for its last files, which are there now"
+says "root lacked only its last files, which are written now"
 same_files root want
 again root --iteration 5
 exits 0
@@ -219,7 +219,7 @@ mkdir root/.iter_0000005.ferry-old # what this was about to remove
 echo "$(uname -n) 1 1" >root/iter_0000005/.ferry-lock
 again root --iteration 5 --overwrite
 exits 0
-says "was complete but for its last files"
+says "lacked only its last files"
 same_files root root5
 echo "$(uname -n) 1 1" >root/iter_0000005/.ferry-lock
 again root --iteration 5 --restart
@@ -269,7 +269,7 @@ for resume in --resume ""; do
     # shellcheck disable=SC2086 # a flag or nothing
     run convert m root4 --tp 2 $resume
     exits 7
-    says "with other arguments or of another source"
+    says "with other arguments or another source"
 done
 is_there root4/.ferry-lock
 cp -r root4 root20
@@ -304,7 +304,7 @@ for harm in "truncate -s 100 lost/iter_0000000/__0_0.distcp" "rm lost/iter_00000
     cp -r whole lost
     run convert little lost --resume
     exits 0
-    says "is complete"
+    says "is already complete"
     $harm
     run convert little lost --resume
     exits 7

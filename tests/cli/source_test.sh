@@ -88,7 +88,7 @@ for revision in main pr/7 0abc; do
 done
 run inspect someone/model@v2
 exits 4
-says "someone/model@v2: the hub cache has this model, but no snapshot of its revision v2"
+says "someone/model@v2: the hub cache has this model, but not its revision v2"
 says "hf download someone/model --revision v2"
 run inspect someone/model@../../../models--someone--model/refs
 exits 4
@@ -103,7 +103,7 @@ says_nothing
 rm -r someone
 run inspect someone/else
 exits 4
-says "someone/else: no such folder here, nor in the hub cache"
+says "someone/else: no such folder, here or in the hub cache"
 says "hf download someone/else"
 
 it "a snapshot of which files are missing is refused, with the file"
@@ -111,8 +111,8 @@ cp -r hub cut
 rm "cut/models--someone--model/snapshots/0abc/model-00002-of-00003.safetensors"
 run_program env "HF_HUB_CACHE=$PWD/cut" "$ferry" convert someone/model out --overwrite
 exits 4
-says "cut/models--someone--model/snapshots/0abc/model-00002-of-00003.safetensors: not there"
-says "a download that did not finish"
+says "cut/models--someone--model/snapshots/0abc/model-00002-of-00003.safetensors: missing"
+says "did the download finish?"
 rm cut/models--someone--model/snapshots/0abc/*.safetensors*
 run_program env "HF_HUB_CACHE=$PWD/cut" "$ferry" inspect someone/model
 exits 4
@@ -125,14 +125,14 @@ rm unfinished/model-00002-of-*.safetensors
 run convert unfinished out
 exits 4
 says "model-00002-of-"
-says "did not finish"
+says "did the download finish?"
 
 it "an index that leaves the folder is refused"
 cp -r m leaving
 sed 's,"model-00001,"../m/model-00001,' m/model.safetensors.index.json >leaving/model.safetensors.index.json
 run convert leaving out
 exits 5
-says "leaves the folder"
+says "outside the folder"
 
 it "a folder without config.json says what is missing"
 mkdir bare
@@ -147,15 +147,15 @@ sed -i 's/"model_type": "[a-z0-9_]*"/"model_type": "brand_new"/' unknown/config.
 run convert unknown out
 exits 3
 says 'model_type "brand_new" is not supported'
-says "the nearest is llama: "
-says "tensors have its names and shapes; --model llama takes it as that"
+says "the nearest is llama, which matches "
+says "tensors by name and shape; --model llama uses that map"
 run convert unknown unknown-out --model llama --dry-run
 exits 0
 
 it "weights without config.json can be looked at, and are a model with another one's"
 run inspect bare
 exits 0
-says "bare: weights without config.json"
+says "bare: weights without a config.json"
 prints "39 stored tensors"
 run verify m bare --hf-config m
 exits 0
@@ -166,7 +166,7 @@ exits 0
 prints "safetensors"
 run convert m/model-00001-of-00003.safetensors out
 exits 3
-says "this is one file of safetensors: ferry inspect and print show it; a model is a folder"
+says "this is one safetensors file: ferry inspect and print show it; a model is a folder"
 
 it "expert tensor parallel ranks of a model without experts say nothing of its layout"
 bridge=$golden/megatron/llama-bridge-0.3.1/checkpoint
@@ -181,11 +181,11 @@ says_nothing
 it "a Megatron checkpoint may have as many layers and experts as a Hugging Face model"
 sed -i 's/num_moe_experts: null/num_moe_experts: 50000/; s/ num_layers: 4/ num_layers: 50/' dense/iter_0000000/run_config.yaml
 run convert dense out --dry-run
-says "stacks 4 layers; the model has 50" # this far: the numbers alone are none that cannot be
+says "stacks 4 layers, but the model has 50" # this far: the numbers alone are none that cannot be
 sed -i 's/ num_layers: 50/ num_layers: 201/' dense/iter_0000000/run_config.yaml
 run convert dense out --dry-run
 exits 5
-says "no model has 201 layers"
+says "impossible model of 201 layers"
 
 # foreign TEXT PATH [COMMAND...]: refused by its name, whatever asks; where inspect shows it, too.
 foreign() {
@@ -222,17 +222,17 @@ touched titan step-10/.metadata.tmp
 touched trainer checkpoint-500/model.safetensors runs/x
 touched zarr key/.zarray common.pt
 echo '{"sharded_backend": "zarr", "sharded_backend_version": 1}' >zarr/metadata.json
-foreign "a folder of DeepSpeed's without files of a checkpoint: give one that has" ds
+foreign "a DeepSpeed folder without checkpoint files: give a folder that has" ds
 foreign "a LoRA adapter, not a whole model: merge it first" lora
 foreign "a GGUF model of llama.cpp: start from the Hugging Face model" gguf
 foreign "a GGUF model of llama.cpp: start from the Hugging Face model" files/model.gguf
-foreign "a checkpoint of NeMo 2: its folder weights is one of torch_dist" nemo2
-foreign "a model of NeMo 1: NeMo's own scripts" nemo1
-foreign "a model of NeMo 1: NeMo's own scripts" files/model.nemo
+foreign "a NeMo 2 checkpoint: give its folder weights, which is torch_dist" nemo2
+foreign "a NeMo 1 model: export it to Hugging Face with NeMo's own scripts" nemo1
+foreign "a NeMo 1 model: export it to Hugging Face with NeMo's own scripts" files/model.nemo
 foreign "one file of a distributed checkpoint: give its folder" files/__0_0.distcp
-foreign "a folder of steps, none of which is a complete checkpoint of torchtitan: give one" titan
+foreign "a folder of steps without a complete torchtitan checkpoint: give one" titan
 foreign "a folder of checkpoints by transformers' Trainer: give one of its folders" trainer
-foreign "a Zarr checkpoint, which NeMo 1 and older releases of Megatron-Core write: let" zarr
+foreign "a Zarr checkpoint of NeMo 1 or an older Megatron-Core: load it" zarr
 
 touched lora_of_diffusers pytorch_lora_weights.safetensors
 touched pipeline model_index.json unet/config.json
@@ -255,28 +255,28 @@ touched unnamed diffusion_pytorch_model.safetensors config.json
 touched files keras.h5 flax.msgpack model.onnx weights.npz
 cp m/config.json trt
 cp m/config.json accelerate
-foreign "a LoRA adapter of diffusers: Ferry reads language models only" lora_of_diffusers
-foreign "a pipeline of diffusers: Ferry reads language models only" pipeline
-foreign "a cache of the Hugging Face hub: give the name of one of its models" cache
-foreign "a checkpoint of FSDP as accelerate writes it: its folder pytorch_model_fsdp_0 has no" accelerate
-foreign "what transformers' Trainer saves, without the model's weights" trainer_only
+foreign "a diffusers LoRA adapter: Ferry reads language models only" lora_of_diffusers
+foreign "a diffusers pipeline: Ferry reads language models only" pipeline
+foreign "a Hugging Face hub cache: give the name of one of its models" cache
+foreign "an FSDP checkpoint of accelerate: its folder pytorch_model_fsdp_0 has no" accelerate
+foreign "a checkpoint of transformers' Trainer without the model's weights" trainer_only
 foreign "a model in Meta's own format: give the Hugging Face folder" meta
 foreign "a model in Mistral's own format: give the Hugging Face folder" mistral
-foreign "a checkpoint of TensorRT-LLM: start from the Hugging Face model" trt
-foreign "an engine of TensorRT-LLM: start from the Hugging Face model" engine
-foreign "a checkpoint of Orbax, as JAX programs write it" orbax
-foreign "a checkpoint of Orbax, as JAX programs write it" orbax_state
-foreign "a model of TensorFlow: transformers reads it" tensorflow
-foreign "a model of TensorFlow: transformers reads it" tensorflow1
-foreign "a model of TensorFlow: transformers reads it" saved
-foreign "a model of TensorFlow: transformers reads it" files/keras.h5
-foreign "a model of Flax: transformers reads it" flax
-foreign "a model of Flax: transformers reads it" files/flax.msgpack
+foreign "a TensorRT-LLM checkpoint: start from the Hugging Face model" trt
+foreign "a TensorRT-LLM engine: start from the Hugging Face model" engine
+foreign "an Orbax checkpoint, as JAX programs write it" orbax
+foreign "an Orbax checkpoint, as JAX programs write it" orbax_state
+foreign "a TensorFlow model: load it in transformers" tensorflow
+foreign "a TensorFlow model: load it in transformers" tensorflow1
+foreign "a TensorFlow model: load it in transformers" saved
+foreign "a TensorFlow model: load it in transformers" files/keras.h5
+foreign "a Flax model: load it in transformers" flax
+foreign "a Flax model: load it in transformers" files/flax.msgpack
 foreign "a model exported to ONNX: start from" onnx
 foreign "a model exported to ONNX: start from" files/model.onnx
 foreign "a model as numpy arrays, as MLX writes it: start from" mlx
 foreign "a model as numpy arrays, as MLX writes it: start from" files/weights.npz
-foreign "a folder of safetensors files that are not called as a model's are" unnamed
+foreign "a folder of safetensors files without a model's file names" unnamed
 
 it "the weights of an adapter are shown, and are no model"
 mkdir adapter
@@ -312,7 +312,7 @@ cp -r megatron/iter_0000000 fsdp
 rm -r fsdp/metadata.json fsdp/common.pt fsdp/ferry*
 run convert fsdp out --dry-run
 exits 3
-says "fsdp: this is a checkpoint of torch.distributed.checkpoint with Megatron's names"
+says "fsdp: this is a torch.distributed.checkpoint folder with Megatron's names"
 run inspect fsdp
 exits 0
 says "give the folder as Megatron wrote it"
@@ -322,14 +322,14 @@ exits 3
 cp -r megatron/iter_0000000 iterations_only
 mkdir root
 mv iterations_only root/iter_0000000
-foreign "a folder of Megatron's iterations without its tracker file" root
+foreign "a folder of Megatron iterations without a tracker file" root
 
 it "a file or a folder of one rank is told, and what it is a part of"
 "$ferry" convert -q m legacy --to torch --tp 2
 for part in legacy/iter_0000000/mp_rank_00 legacy/iter_0000000/mp_rank_00/model_optim_rng.pt; do
     run convert "$part" out --dry-run
     exits 3
-    says "$part: this is one rank's part of a Megatron checkpoint: give the folder"
+    says "$part: this is one rank of a Megatron checkpoint: give the folder"
 done
 run inspect "$part"
 exits 0
@@ -337,7 +337,7 @@ prints "torch.save file"
 cp "$part" alone.pt
 run convert alone.pt out
 exits 3
-says "alone.pt: this is one file of torch.save: ferry inspect and print show it"
+says "alone.pt: this is one torch.save file: ferry inspect and print show it"
 
 it "a stray metadata.json, or what DeepSpeed or peft left beside, does not hide a model"
 cp -r m beside
@@ -348,7 +348,7 @@ says_nothing
 mkdir beside/global_step500
 run verify m beside
 exits 0
-says "beside: the state of DeepSpeed in it is not read"
+says "beside: DeepSpeed's state in it is not read"
 rmdir beside/global_step500
 echo '{}' >beside/trainer_state.json
 touch beside/optimizer.pt beside/rank0.pt
@@ -357,9 +357,9 @@ exits 0
 says "beside: the Trainer's optimizer in it (optimizer.pt) is not read"
 run convert beside out --tp 2
 exits 3
-says "beside holds optimizer state (of transformers' Trainer) that cannot be read: it is another program's; --no-optim leaves it out"
+says "beside holds optimizer state (transformers' Trainer) that cannot be read: it is of another program; --no-optim leaves it out"
 run inspect beside
-prints "optimizer  of transformers' Trainer, "
+prints "optimizer  transformers' Trainer, "
 run convert beside beside-tp2 --tp 2 --no-optim
 exits 0
 rm beside/trainer_state.json beside/optimizer.pt
@@ -387,7 +387,7 @@ says "tokenizer: its weights are missing"
 mkdir tokenizer/model.safetensors
 run convert tokenizer out
 exits 5
-says "tokenizer/model.safetensors: a folder, where a file of weights is expected"
+says "tokenizer/model.safetensors: a folder, expected a file of weights"
 cp -r m hidden
 chmod 000 hidden
 run_as_nobody convert hidden out
@@ -400,7 +400,7 @@ cp -r "$bridge" heads
 rm heads/iter_0000000/run_config.yaml
 run inspect heads
 exits 0
-says "neither args nor run_config.yaml say how many heads"
+says "unknown number of heads, given by neither args nor run_config.yaml"
 prints "DCP folder"
 prints "9 stored tensors"
 

@@ -126,10 +126,10 @@ is_not_there hf/optimizer.safetensors hf/training.json
 it "refuses options that the format does not use"
 run synth none --model llama --tp 2
 exits 2
-says "a parallel layout: the destination is of format hf"
+says "a parallel layout (--tp, --pp, ...) does not apply to format hf"
 run synth none --model llama --to torch_dist --max-shard-size 1MB
 exits 2
-says "--max-shard-size: the destination is of format torch_dist"
+says "--max-shard-size does not apply to format torch_dist"
 run synth none --model llama --to torch_dist --tp 3
 exits 3
 is_not_there none

@@ -111,4 +111,4 @@ seq 10001 | sed 's/.*/"f&": 1,/' | tr -d '\n' >fields
 sed -i "1s/{/{$(cat fields)/" many/config.json
 run inspect many
 exits 5
-says "many: config.json: it has 10001 unknown fields"
+says "many: config.json: 10001 unknown fields"

@@ -31,7 +31,7 @@ says "$refused (--allow-config FIELD exports without them): $field"
 is_not_there out
 run convert normed out --to hf --allow-config other --allow-config qk_l2_norm
 exits 0
-says "note: --allow-config other: no unknown field is called so"
+says "note: --allow-config other: matches no unknown field"
 run verify plain out
 exits 0
 prints identical
@@ -50,7 +50,7 @@ it "a field of --allow-config that is not there is noted, by every command that 
 for command in inspect digest; do
     run $command plain --allow-config foo
     exits 0
-    says "note: --allow-config foo: no unknown field is called so"
+    says "note: --allow-config foo: matches no unknown field"
     run $command normed --allow-config qk_l2_norm
     exits 0
     ! grep -q allow-config "$stderr" || is_wrong "$ran: $(cat "$stderr")"
@@ -70,7 +70,7 @@ exits 0
 says "note: unknown fields in A and B may change what the model computes: $field"
 run verify normed resharded --allow-config qk_l2_norm --allow-config foo
 exits 0
-says "note: --allow-config foo: no unknown field is called so"
+says "note: --allow-config foo: matches no unknown field"
 ! grep -q "allow-config qk" "$stderr" || is_wrong "$ran: $(cat "$stderr")"
 
 it "--json has them, and whether they are allowed"

@@ -71,7 +71,7 @@ for model in $models; do
     compare "$golden/$model" "$golden/$model/logits.safetensors"
     exits 0
     prints "forward: within rounding: "
-    prints "top-1 the same for 40 of 40 tokens"
+    prints "same top-1 for 40 of 40 tokens"
 done
 
 it "and so they do at other layouts, in f64 and in fp16"
@@ -338,12 +338,12 @@ for option in "--batch 2" "--seq 8" "--rtol 0.1" "--only logits" "--ignore logit
 done
 compare "$golden/llama2" "$golden/llama2" --input-ids "$golden/llama2/logits.safetensors" --batch 2
 exits 2
-says "--batch and --seq set random tokens: not with --input-ids"
+says "--batch and --seq do not apply to --input-ids"
 
 it "without --forward a file of results is told from a checkpoint"
 run verify "$golden/llama2" "$golden/llama2/logits.safetensors"
 exits 3
-says "logits.safetensors has results of a model (logits or hidden states) and no weights: with --forward"
+says "logits.safetensors has results of a model (logits or hidden states) and no weights: --forward compares them"
 run verify "$golden/llama2/logits.safetensors" "$golden/llama2/logits.safetensors"
 exits 0
 
@@ -363,7 +363,7 @@ exits 3
 says "llama2) has num_layers 2, B ("
 run verify "$golden/gpt2" "$golden/gpt2" --seq 5
 exits 2
-says "options of tokens and layouts need --forward"
+says "--input-ids, --batch, --seq and layout options need --forward"
 compare "$golden/gpt2" "$golden/gpt2" --batch 0
 exits 2
 says "--batch: \"0\" is not a whole number from 1 to"
@@ -374,7 +374,7 @@ exits 2
 says "no tensor input_ids"
 compare "$golden/gpt2" "$golden/gpt2/logits.safetensors" --input-ids "$golden/mistral/logits.safetensors"
 exits 2
-says "are for other tokens than --input-ids has"
+says "are for other tokens than those of --input-ids"
 compare "$golden/gpt2/logits.safetensors" "$golden/gpt2"
 exits 3
 compare "$golden/gpt2" nosuch.safetensors

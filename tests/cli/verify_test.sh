@@ -245,7 +245,7 @@ cp -r ckpt bare && rm -rf bare/*/ferry-hf bare/*/run_config.yaml
 "$ferry" convert -q bare wide --tp 1 --make-vocab-size-divisible-by 1500 || is_wrong "convert bare"
 run verify m bare
 exits 0
-says "its vocabulary is taken to be that of m: 1000"
+says "vocabulary size taken from m: 1000"
 run verify bare wide
 exits 1
 prints " more rows: the first "
@@ -348,7 +348,7 @@ says "cannot be negative"
 it "globs choose what is compared"
 run verify m other --only '*nosuch*'
 exits 2
-says "--only and --ignore leave none of 27 tensors"
+says "--only and --ignore leave out all 27 tensors"
 run verify m other --ignore '*'
 exits 2
 run verify bit m --ignore '*layers*' --ignore 'embedding*' --ignore 'output*'
@@ -372,7 +372,7 @@ if [ -n "$python" ]; then
             run verify $pair --ignore "$glob"
             exits 1
             prints "DIFFERENT: 1 of 27 tensors"
-            says "note: --ignore '$glob' matches a part of $qkv only, which is compared"
+            says "note: --ignore '$glob' matches only a part of $qkv, which is compared"
         done
         for glob in '*.1.self_attn.[qkv]_proj*' '*.1.*linear_qkv.weight'; do
             # shellcheck disable=SC2086 # words
@@ -384,7 +384,7 @@ if [ -n "$python" ]; then
         run verify $pair --ignore '*.1.*q_proj*' --ignore '*k_proj*' --ignore '*v_proj*'
         exits 0
         prints "identical: 26 tensors"
-        says "note: --ignore '*k_proj*' matches a part of decoder.layers.0.self_attention.linear_qkv.weight only, which is compared, and of 2 more"
+        says "note: --ignore '*k_proj*' matches only a part of decoder.layers.0.self_attention.linear_qkv.weight and 2 more, which are compared"
     done
 else
     skip "no python3"
@@ -433,7 +433,7 @@ exits 1
 prints "DIFFERENT: 1 field of the configs, 27 of 27 tensors"
 run verify m x --forward --threads 1 --ignore-config 'no*such'
 exits 2
-says "--ignore-config no*such: no field of a config is called so"
+says "--ignore-config no*such: matches no config field"
 
 it "what only a training depends on is a note"
 configured m x initializer_range 0.5
@@ -514,7 +514,7 @@ for pair in "x b" "b x"; do
 done
 run verify x b --ignore-config 'no*such'
 exits 2
-says "--ignore-config no*such: no field of a config is called so"
+says "--ignore-config no*such: matches no config field"
 configured a x initializer_range 0.5
 run verify x b
 exits 0
@@ -538,7 +538,7 @@ while read -r key value; do
         run verify $pair
         exits 3
         prints_nothing
-        says "(x) cannot be read as the model that it says it is: "
+        says "(x) cannot be read as the model of its config: "
         says "config.json"
     done
     run verify x m/model.safetensors
@@ -551,7 +551,7 @@ while read -r key value; do
     else
         exits 3
         prints_nothing
-        says "A (x) cannot be read as the model that it says it is: "
+        says "A (x) cannot be read as the model of its config: "
     fi
     rm -rf y
 done <<'FIELDS'
@@ -622,7 +622,7 @@ prints "CONFIGS DIFFER: 1 field"
 it "memory and threads can be bounded"
 run verify m ckpt --threads 1 --max-memory 1MiB
 exits 6
-says "the least that works"
+says "threads need at least"
 run verify m ckpt --threads 3 --max-memory 64MiB --direct-io
 exits 0
 
@@ -659,14 +659,14 @@ if command -v node >node.path; then
 fi
 run verify m other --report m/config.json
 exits 7
-says "it exists and is not a report"
+says "exists and is not a report"
 run verify m other --report ckpt
 exits 7
 run verify m other --report nosuch/page.html
 exits 4
 run verify m nosuch --report '' # told at once, too
 exits 2
-says "--report: the name of the file is empty"
+says "--report: empty file name"
 run verify m nosuch --report /proc/page.html # where not even root can make a file: told at once
 exits 4
 says "--report /proc/page.html: "
@@ -784,7 +784,7 @@ if [ -n "$python" ]; then
     grep -qFf wide.digest x.digest || is_wrong "the digest is not that of the cast tensor"
     run convert x y
     exits 3
-    says "--torch-dtype casts both"
+    says "--torch-dtype casts them"
     attention=model.layers.1.self_attn
     broken m all widen $attention.q_proj.weight $attention.k_proj.weight $attention.v_proj.weight
     broken m q widen $attention.q_proj.weight

@@ -140,7 +140,7 @@ megatron=$golden/../megatron/llama-HEAD-torch-tp2pp2vpp2/checkpoint
 compare "$megatron" padded --train-steps 2
 exits 3
 says "tensor embedding.word_embeddings.weight is [48, 16] in A"
-says "; --true-vocab-size N says what of it is padding"
+says "; --true-vocab-size N leaves out padding rows"
 compare "$megatron" padded --train-steps 2 --true-vocab-size 41
 exits 0
 
@@ -160,7 +160,7 @@ compare m nowhere --train-steps 1
 exits 4
 compare m m/model.safetensors --train-steps 1
 exits 3
-says "B (m/model.safetensors) is no model that Ferry knows, so it cannot be trained"
+says "B (m/model.safetensors) cannot be trained: Ferry does not know its model"
 head -c 3000 m/model.safetensors >cut.safetensors
 cp -r m cut && cp cut.safetensors cut/model.safetensors
 compare m cut --train-steps 1

@@ -164,7 +164,7 @@ static bool make_shards(struct shards *s, const struct cut *c, const struct mode
     return true;
 }
 
-/* What each rank should hold of elements below `end`; zeros behind it. */
+/* Fills the expected shards of elements below `end`; zeros behind it. */
 static void fill_shards(struct shards *s, uint64_t end)
 {
     for (uint64_t r = 0; r < s->cut.size; r++)
@@ -192,7 +192,7 @@ static enum status copy_block(void *context, const struct pair *p, struct error 
 }
 
 /* From the ranks of one layout to those of another, part by part. */
-static void carry(const struct shards *from, struct shards *to)
+static void copy(const struct shards *from, struct shards *to)
 {
     struct error err = {0};
     uint64_t sources = from->cut.spec->split < 0 ? 1 : from->cut.size;
@@ -225,9 +225,9 @@ static void there_and_back(const struct cut *here, const struct cut *there,
     uint64_t shared = source.numel < target.numel ? source.numel : target.numel;
     fill_shards(&source, shared);
     fill_shards(&expected, shared);
-    carry(&source, &target);
+    copy(&source, &target);
     check_same(&target, &expected);
-    carry(&target, &back);
+    copy(&target, &back);
     check_same(&back, &source);
 }
 

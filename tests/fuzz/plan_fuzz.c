@@ -145,8 +145,8 @@ static void spoil_source(void)
 static void spoil_target_piece(void)
 {
     struct plan *p = &output.plan;
-    if (!p->num_carries) return;
-    struct carry *c = &p->carries[choose(p->num_carries)];
+    if (!p->num_copies) return;
+    struct plan_copy *c = &p->copies[choose(p->num_copies)];
     if (!c->num_pieces) return;
     struct target_piece *piece = &c->pieces[choose(c->num_pieces)];
     struct pair pair = pair_unpack(&piece->pair);
@@ -249,7 +249,7 @@ static bool read_tensor(const struct tensor *t, bool *readable)
 }
 
 /* Whether source and target of a carry have all that the plan takes of them. */
-static bool carry_is_right(const struct carry *c, bool *readable)
+static bool copy_is_right(const struct plan_copy *c, bool *readable)
 {
     const struct tensor *t = c->source;
     const struct plan *p = &output.plan;
@@ -276,9 +276,9 @@ static bool segment_is_filled(uint32_t segment)
     if (s->numel > MAX_BYTES) return false;
     bool *seen = calloc(s->numel + 1, sizeof *seen), right = true;
     uint64_t num_seen = 0;
-    for (size_t i = 0; i < p->num_carries; i++)
-        for (size_t k = 0; k < p->carries[i].num_pieces; k++) {
-            const struct target_piece *piece = &p->carries[i].pieces[k];
+    for (size_t i = 0; i < p->num_copies; i++)
+        for (size_t k = 0; k < p->copies[i].num_pieces; k++) {
+            const struct target_piece *piece = &p->copies[i].pieces[k];
             if (piece->segment != segment) continue;
             const struct pair pair = pair_unpack(&piece->pair);
             for (uint64_t n = 0, a, b; n < pair_count(&pair) && right; n++) {
@@ -316,14 +316,14 @@ static bool segment_has_room(const struct segment *s)
 static bool plan_is_right(bool *readable)
 {
     const struct plan *p = &output.plan;
-    for (size_t i = 0; i < p->num_carries; i++)
-        if (!carry_is_right(&p->carries[i], readable)) return false;
+    for (size_t i = 0; i < p->num_copies; i++)
+        if (!copy_is_right(&p->copies[i], readable)) return false;
     for (uint32_t i = 0; i < p->num_segments; i++)
         if (!segment_is_filled(i) || !segment_has_room(&p->segments[i])) return false;
     return true;
 }
 
-/* What is refused though each element is there once. */
+/* Refusals of plans that hold each element once. */
 static bool is_known_refusal(const char *text)
 {
     return strstr(text, "nested view") || strstr(text, "some of its pieces are holes");
@@ -355,8 +355,8 @@ static void check_element(const struct tensor *t, uint64_t element)
     assert_int_equal(times, element < t->numel);
 }
 
-/* Of a tensor that was found whole: the ends of its pieces are in one of them, and the number of
- * elements is right. */
+/* Checks a tensor that was found whole: the ends of its pieces are in one of
+ * them, and the number of elements is right. */
 static void check_large(const struct tensor *t)
 {
     u128 sum = 0;
@@ -386,10 +386,10 @@ static void make_images_of_pieces(void)
         output.images[i] = malloc(p->files[i].size_bytes + 1);
         memset(output.images[i], output.finishes[i] ? PATTERN : 0, p->files[i].size_bytes);
     }
-    for (size_t i = 0; i < p->num_carries; i++)
-        for (size_t k = 0; k < p->carries[i].num_pieces; k++) {
-            const struct target_piece *piece = &p->carries[i].pieces[k];
-            const struct tensor *t = p->carries[i].source;
+    for (size_t i = 0; i < p->num_copies; i++)
+        for (size_t k = 0; k < p->copies[i].num_pieces; k++) {
+            const struct target_piece *piece = &p->copies[i].pieces[k];
+            const struct tensor *t = p->copies[i].source;
             const struct segment *s = &p->segments[piece->segment];
             const unsigned char *values = source.values[t - source.catalog.tensors];
             unsigned char *image = output.images[s->file] + s->offset_bytes;
@@ -402,7 +402,7 @@ static void make_images_of_pieces(void)
         }
 }
 
-static bool is_written(const struct carry *c)
+static bool is_written(const struct plan_copy *c)
 {
     for (size_t i = 0; i < c->num_pieces; i++) {
         const struct pair pair = pair_unpack(&c->pieces[i].pair);
@@ -412,7 +412,7 @@ static bool is_written(const struct carry *c)
 }
 
 /* The sums are those of the whole tensor, in the dtype of either side. */
-static void check_digests(const struct carry *c, const struct carry_result *r)
+static void check_digests(const struct plan_copy *c, const struct copy_result *r)
 {
     const struct tensor *t = c->source;
     const enum dtype to = output.plan.segments[c->pieces[0].segment].dtype;
@@ -433,7 +433,7 @@ static void carry_out(bool readable)
 {
     struct executor_options options = {.threads = 1,
                                        .digests = choose(2),
-                                       .carries = output_results(&output),
+                                       .copies = output_results(&output),
                                        .progress = PROGRESS_NONE};
     struct executor_result result;
     struct error err = {0};
@@ -450,8 +450,8 @@ static void carry_out(bool readable)
     for (size_t i = 0; i < output.plan.num_files; i++)
         check_file(&output, i);
     assert_int_equal(output.wrong_crcs, 0);
-    for (size_t i = 0; i < output.plan.num_carries && options.digests; i++)
-        check_digests(&output.plan.carries[i], &output.carries[i]);
+    for (size_t i = 0; i < output.plan.num_copies && options.digests; i++)
+        check_digests(&output.plan.copies[i], &output.copies[i]);
 }
 
 static void check_plan(bool large)
@@ -463,8 +463,8 @@ static void check_plan(bool large)
         if (!*err.text) abort();
         if (right && !is_known_refusal(err.text)) fail_msg("refused: %s", err.text);
     } else if (large) {
-        for (size_t i = 0; i < output.plan.num_carries; i++)
-            check_large(output.plan.carries[i].source);
+        for (size_t i = 0; i < output.plan.num_copies; i++)
+            check_large(output.plan.copies[i].source);
     } else {
         assert_true(right);
         carry_out(readable);

@@ -1,5 +1,6 @@
-/* collectives_check - a GPU's own collectives in a group of one rank: what comes out is known, and
- * each is recorded in a graph, too. Prints a line for each, and fails where one is wrong. */
+/* collectives_check - a GPU's own collectives in a group of one rank, whose
+ * results are known, alone and in graphs. Prints a line for each, and fails if
+ * one is wrong. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static void must(enum status st)
     exit(1);
 }
 
-/* ---- each of them: in to out, unchanged ---- */
+/* ---- each of them copies in to out ---- */
 
 static enum status all_reduce_of(enum operand_type type, enum elem_type elem, size_t bytes,
                                  bool max)
@@ -97,7 +98,7 @@ static void wait_until_done(void)
         must(library->done(&done, &err));
 }
 
-/* Whether out is in, once it has been filled with something else. */
+/* Whether out equals in, after it was overwritten. */
 static bool gives_what_it_takes(enum status (*run)(void), void *graph, const float *numbers)
 {
     static float got[COUNT];
@@ -140,8 +141,9 @@ static void open_all(const float *numbers)
     must(device->upload(in, numbers, COUNT * sizeof(float), &err));
 }
 
-/* As f32, as two bf16 or f16, as half an f64 and as int32 they are finite numbers: of 11 bits, so
- * that the lower half is that of few. */
+/* The numbers are finite as f32, as two bf16 or f16, as half an f64 and as
+ * int32: they have 11 significant bits, so their lower halves have few
+ * bits set. */
 int main(void)
 {
     static float numbers[COUNT];

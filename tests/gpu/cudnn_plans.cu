@@ -1,13 +1,13 @@
-/* cudnn_plans - whether cuDNN has plans for the shapes of attention that we give it, on an H200
- * that need not be there. TAP.
+/* cudnn_plans - whether cuDNN has plans for our shapes of attention on an H200,
+ * which need not be present. TAP.
  *
- * cuDNN makes plans without a GPU, but wants to find the driver's functions: emulator/driver.cpp.
- */
+ * cuDNN makes plans without a GPU, but looks for the driver's
+ * functions: emulator/driver.cpp. */
 #include <stdio.h>
 
 #include "kernels/cuda/cudnn_plan.h"
 
-/* As cuDNN writes it of a GPU. */
+/* An H200 as cuDNN describes it. */
 static const char h200[] =
     "{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],"
     "\"regsPerBlock\":65536,\"multiProcessorCount\":132,\"smCountOrigin\":0,\"warpSize\":32,"
@@ -18,11 +18,11 @@ static const char h200[] =
     "\"memClockRateKHz\":3201000,\"l2CacheSize\":62914560,\"cudaDeviceId\":0,\"deviceVer\":900,"
     "\"driverVer\":13000,\"deviceName\":\"NVIDIA H200\"}";
 
-/* How fused rows of groups, each with its query heads, its key and its value, become a batch. */
+/* How fused rows of groups (each: query heads, key, value) become a batch. */
 enum kind {
     ALL_HEADS,    /* all sequences at once; one query head a group */
-    ONE_SEQUENCE, /* its groups are the batch */
-    ONE_GROUP     /* its sequences are */
+    ONE_SEQUENCE, /* one sequence, its groups are the batch */
+    ONE_GROUP     /* one group, its sequences are the batch */
 };
 
 static const struct shape_row {
@@ -63,7 +63,7 @@ static struct cudnn_shape shape_of(const struct shape_row *r)
     return s;
 }
 
-/* As a forward pass wants it, as training does, and with the other mask. */
+/* For a forward pass, for training, and with the other mask. */
 static const struct variant {
     const char *what;
     int64_t f16, causal, stats;

@@ -1,8 +1,9 @@
-/* gpu_ops_bench - how long ops take at the shapes of Llama-3.1-8B, beside what the GPU can do: the
- * rate of a large copy, and of a large product. Random operands, warmed up, medians.
+/* gpu_ops_bench - times ops at the shapes of Llama-3.1-8B, against the GPU's
+ * ceilings: the rates of a large copy and of a large product. Random operands,
+ * warmed up, medians.
  *
- * A line is: name, milliseconds, TFLOP/s, GB/s, share of the ceiling that is nearer. NAME/KERNEL is
- * one of the kernels that the op chooses from. */
+ * A line has name, milliseconds, TFLOP/s, GB/s, share of the nearer ceiling.
+ * NAME/KERNEL is one of the kernels that the op chooses from. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@ enum { EXPERTS = 128, EXPERT_FFN = 768, MOE_HIDDEN = 2048, TOPK = 8 }; /* Qwen3-
 enum { BATCHES = 7, CHUNK = 1 << 20 };
 
 static const struct device *device;
-static void *timer;                            /* of two marks */
+static void *timer;                            /* with two marks */
 static double copy_rate = 1, product_rate = 1; /* bytes, FLOP per second */
 
 static void must(enum status st, const struct error *err)
@@ -34,7 +35,8 @@ static uint64_t bytes_of(const struct trial *t, const struct operand *o)
     return o->data ? operand_numel(o) * operand_bytes_of(o->type, t->elem) : 0;
 }
 
-/* A chunk of random numbers, and copies of what is there already until all is full. */
+/* Fills a chunk with random numbers, then doubles it by copies until all
+ * is full. */
 static void fill(const struct trial *t, const struct operand *o)
 {
     const uint64_t bytes = bytes_of(t, o), size = operand_bytes_of(o->type, t->elem);
@@ -84,7 +86,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Seconds of one run, of `count` in a row between two marks of the device's. */
+/* Seconds of one run, from `count` runs between two marks. */
 static double time_batch(void (*run)(void *), void *of, unsigned count)
 {
     struct error err;
@@ -98,8 +100,8 @@ static double time_batch(void (*run)(void *), void *of, unsigned count)
     return seconds / count;
 }
 
-/* Batches of some 30 ms each: the first launches of a batch, which the device waits for, are little
- * of that. */
+/* Batches of about 30 ms each: their first launches, which the device waits
+ * for, are a small part. */
 static double median_time(void (*run)(void *), void *of)
 {
     double seconds[BATCHES];
@@ -112,8 +114,8 @@ static double median_time(void (*run)(void *), void *of)
     return seconds[BATCHES / 2];
 }
 
-/* The same op on several sets of operands in turn, which together no cache holds: as a model has
- * it, whose every layer has weights of its own. */
+/* One op on several sets of operands in turn, larger together than any cache:
+ * as in a model, whose layers have their own weights. */
 enum { MAX_SETS = 16 };
 #define SETS_BYTES 256e6
 struct rotation {
@@ -306,7 +308,7 @@ static double attention_of(struct trial *t, uint64_t sequences, uint64_t q_count
     return 4 * pairs * GROUPS * QUERIES * HEAD_DIM;
 }
 
-/* By cuDNN, where it is there. */
+/* By cuDNN, if installed. */
 static double make_attention(struct trial *t)
 {
     t->params.attention.uniform_sequences = 1;
@@ -438,7 +440,7 @@ static double make_top_p_1(struct trial *t)
     return sample_of(t, 1, 0.8, 0.9);
 }
 
-/* A shard of which each row is a run of the tensor's. */
+/* A shard whose rows are runs of the tensor. */
 static double make_digest(struct trial *t)
 {
     t->op = OP_DIGEST;
@@ -476,7 +478,7 @@ static double make_silu_backward(struct trial *t)
     return 0;
 }
 
-/* Five products, of which ours makes two twice. */
+/* Five products, of which our kernels make two twice. */
 static double make_attention_backward(struct trial *t)
 {
     const double forward = attention_of(t, 1, PREFILL, PREFILL);
@@ -556,7 +558,7 @@ static double make_adam(struct trial *t)
     return 0;
 }
 
-/* The FLOP of an op whose operands are made; 0 where bytes are all it costs. */
+/* FLOP of an op with operands; 0 if bytes are its only cost. */
 static const struct row {
     const char *name;
     enum elem_type elem;
@@ -619,7 +621,7 @@ static const struct row {
     {"f16_grouped_wgrad", ELEM_F16, make_grouped_wgrad},
 };
 
-/* What is read and written at least: of tables and experts only the rows that are used. */
+/* Bytes read and written at least: of tables and experts only the used rows. */
 static double traffic(const struct trial *t)
 {
     double bytes = 0;
@@ -681,7 +683,7 @@ static void report(const char *name, const char *kernel, double seconds, double 
     (void)fflush(stdout);
 }
 
-/* What the op chooses from, but for the tiles, which would take seconds. */
+/* The op's choices, except tiles, which would take seconds. */
 static bool is_timed(const struct device_kernel *k, const struct trial *t)
 {
     return k->elem == t->elem && strcmp(k->name, "tiles") != 0 &&
@@ -699,7 +701,7 @@ static void bench_kernels(const char *name, struct rotation *r, double flops, do
     }
 }
 
-/* The op, then each of the kernels that it chooses from. */
+/* Benches the op, then each of the kernels that it chooses from. */
 static void bench_op(const struct row *row)
 {
     struct rotation r = {.count = 0};

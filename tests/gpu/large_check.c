@@ -22,7 +22,7 @@ static const struct device_kernel *find_kernel(const struct device *d, unsigned 
 
 enum { TIMED_RUNS = 5 };
 
-/* On the host. */
+/* Results on the host. */
 struct results {
     void *of[MAX_OUTPUTS];
     double seconds; /* of one run, the median */
@@ -64,7 +64,8 @@ static enum status keep_results(const struct trial *t, const struct device *d, s
     return OK;
 }
 
-/* What it makes of the trial's operands in its first run, and how long later ones take. */
+/* Runs a kernel on the trial's operands: results of the first run, time of
+ * later ones. */
 static enum status run_kernel(struct trial *t, const struct device_kernel *k,
                               const struct device *d, struct results *r, struct error *err)
 {
@@ -84,21 +85,23 @@ static enum status run_kernel(struct trial *t, const struct device_kernel *k,
 
 /* ---- two of them ---- */
 
-/* Sums in another order, and weights that are rounded: of REAL 2^-12, of ELEM four roundings. */
+/* Allows for another order of sums and rounded weights: for REAL 2^-12, for
+ * ELEM four roundings. */
 static double limit_of(const struct trial *t, enum operand_type type)
 {
     return type == OPERAND_REAL ? 0x1p-12 : t->elem == ELEM_F16 ? 0x1p-9 : 0x1p-6;
 }
 
-/* The largest difference in a row, as a share of what the row's largest number allows: rows differ
- * in size where more or less is averaged. NaN is infinitely far from everything. */
+/* The largest difference in a row, as a share of the limit for the row's
+ * largest number: rows differ in size as they average more or less. NaN is
+ * infinitely far from everything. */
 static double row_difference(const struct trial *t, const struct operand *x,
                              const struct operand *y, size_t first, size_t columns)
 {
     double largest = 0, off = 0;
     for (size_t i = first; i < first + columns; i++) {
         const double a = operand_get(t, x, i), b = operand_get(t, y, i);
-        if (a == b && isinf(a)) continue; /* the lse of a row without keys */
+        if (a == b && isinf(a)) continue; /* lse of a row without keys */
         largest = fmax(largest, fabs(a));
         off = isfinite(a) && isfinite(b) ? fmax(off, fabs(a - b)) : (double)INFINITY;
         if (isinf(off)) return off;
@@ -106,7 +109,7 @@ static double row_difference(const struct trial *t, const struct operand *x,
     return off > 0 ? off / (largest * limit_of(t, x->type)) : 0;
 }
 
-/* Of all rows of all outputs. */
+/* The largest difference over all rows of all outputs. */
 static double worst_difference(const struct trial *t, const struct results *plain,
                                const struct results *faster)
 {
@@ -147,7 +150,7 @@ static enum status compare_pair(struct trial *t, const struct pair *p, const str
     return st;
 }
 
-/* ---- operands: shapes first, since nothing need be made of what a kernel does not take ---- */
+/* ---- operands: shapes first, since a kernel may not take them ---- */
 
 static char somewhere[256] __attribute__((aligned(256)));
 
@@ -280,9 +283,9 @@ bool check_large(const struct device *d)
 
 /* ---- kernels of compute capability 9.0 ---- */
 
-/* The first trials: n and k of decoding, where every warp of a large GPU makes many columns and
- * fills its buffers again and again; columns and ends of rows that no warp has a full share of;
- * rows that are shorter than a warp. */
+/* The first trials: n and k of decoding, where every warp of a large GPU makes
+ * many columns and refills its buffers; columns and row ends of which no warp
+ * has a full share; rows shorter than a warp. */
 static const struct few_rows_shape {
     uint64_t m, n, k;
 } few_rows_shapes[] = {
@@ -292,7 +295,8 @@ static const struct few_rows_shape {
     {3, 5000, 8},
 };
 
-/* Then any, of about 2^24 elements at most: rows of any length that 16 bytes divide. */
+/* Then random shapes of at most about 2^24 elements: rows of any length
+ * divisible by 16 bytes. */
 static struct few_rows_shape any_few_rows(void)
 {
     const uint64_t k = 8 * random_between(1, 2048);
@@ -312,10 +316,10 @@ static void shape_few_rows(struct trial *t, unsigned number, bool small)
     t->out[0] = SHAPE(random_between(0, 1) ? OPERAND_ELEM : OPERAND_REAL, s.m, n);
 }
 
-enum { MOST_SPANS = 3 }; /* of a sequence */
+enum { MOST_SPANS = 3 }; /* for each sequence */
 
-/* Heads that there is a kernel for, in turn, with all that an op may say of them. The first have so
- * many keys that every stage of a ring of blocks is used three times. */
+/* Supported head sizes in turn, with all features of the op. The first trials
+ * have enough keys to use every stage of a ring of blocks three times. */
 static void shape_attention(struct trial *t, unsigned number, bool small)
 {
     static const uint32_t head_dims[] = {64, 128, 256};
@@ -358,7 +362,8 @@ static void spoil_keys(struct trial *t, uint64_t from, uint64_t to)
         operand_set(t, &t->in[1], i, (double)NAN);
 }
 
-/* Tokens [first, first + used) are queries and keys; a gap of the keys is in no span. */
+/* Tokens [first, first + used) are queries and keys; a gap of keys is in
+ * no span. */
 static size_t add_spans(struct trial *t, struct span *spans, uint64_t first, uint64_t used)
 {
     const uint64_t position = random_between(0, 100), gap_at = random_between(0, used);
@@ -380,7 +385,8 @@ static size_t add_spans(struct trial *t, struct span *spans, uint64_t first, uin
     return count + 1;
 }
 
-/* Not all tokens of a sequence are in a span: the keys and values of the others are NaN. */
+/* Not all tokens of a sequence are in a span: keys and values of the others
+ * are NaN. */
 static void fill_spans(struct trial *t)
 {
     const uint64_t sequences = t->in[2].shape[0] / MOST_SPANS;
@@ -399,8 +405,8 @@ static const struct sm90_row {
     unsigned op;
     enum elem_type elem;
     const char *plain, *faster;
-    void (*shape)(struct trial *t, unsigned number, bool small); /* number: of the trial, from 0 */
-    void (*fill)(struct trial *t); /* what is not just random; NULL: nothing */
+    void (*shape)(struct trial *t, unsigned number, bool small); /* number: index of the trial */
+    void (*fill)(struct trial *t); /* sets special operands; NULL: all are random */
 } sm90_rows[] = {
     {OP_MATMUL, ELEM_BF16, "few_rows", "few_rows_sm90", shape_few_rows, NULL},
     {OP_MATMUL, ELEM_F16, "few_rows", "few_rows_sm90", shape_few_rows, NULL},
@@ -408,7 +414,7 @@ static const struct sm90_row {
     {OP_ATTENTION, ELEM_F16, "mma", "attention_sm90", shape_attention, fill_spans},
 };
 
-/* Trials of one kernel. What it leaves to the portable one is none. */
+/* Trials of one kernel. Cases left to the portable kernel do not count. */
 struct sm90_trials {
     const struct sm90_row *row;
     struct pair kernels;

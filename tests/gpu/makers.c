@@ -1,4 +1,4 @@
-/* Operands of the ops that programs without training have. */
+/* Operands of the ops of inference. */
 #include "tests/gpu/makers.h"
 
 #include <math.h>
@@ -34,7 +34,7 @@ void set_ints(struct operand *o, int64_t low, int64_t high)
             (int32_t)(low + (int64_t)random_between(0, (uint64_t)(high - low)));
 }
 
-/* An output of the shape of an input, in its place every other time. */
+/* An output of an input's shape, every other time in its place. */
 void make_like(struct trial *t, struct operand *out, struct operand *in)
 {
     if (coin())
@@ -43,7 +43,7 @@ void make_like(struct trial *t, struct operand *out, struct operand *in)
         trial_make(t, out, in->type, in->num_dims, in->shape);
 }
 
-/* 0 .. n - 1 in any order. */
+/* 0 .. n - 1 in random order. */
 void set_permutation(int32_t *to, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -117,14 +117,15 @@ void make_add(struct trial *t)
     make_like(t, &t->out[0], &t->in[coin()]);
 }
 
-/* How many rows a step of decoding has: few_rows.cu takes up to 4, few_rows_mma.cu up to 16. */
+/* Rows of a decoding step: few_rows.cu takes up to 4, few_rows_mma.cu up
+ * to 16. */
 static uint64_t few_rows(void)
 {
     return random_between(1, coin() ? 4 : 16);
 }
 
-/* Every other one is of decoding: few rows, and of most of these k is a multiple of 8, as wide
- * loads need it. */
+/* Every other one is a decoding step: few rows, mostly with k a multiple of 8,
+ * as wide loads need. */
 void make_matmul(struct trial *t)
 {
     const bool decodes = coin(), ta = coin() && !decodes, tb = coin() || decodes;
@@ -142,8 +143,7 @@ void make_matmul(struct trial *t)
     if (coin() && !decodes) make_like(t, &t->in[3], &t->out[0]);
 }
 
-/* w, and the bias that may be there, of a product of what an op makes of its rows: every fourth
- * time of more rows than decoding has. */
+/* Rows of a fused product: every fourth time more than decoding has. */
 static uint64_t rows_of_product(void)
 {
     return random_between(0, 3) ? random_between(1, 4) : tokens();
@@ -229,13 +229,13 @@ void make_rotary(struct trial *t)
     make_like(t, &t->out[0], &t->in[0]);
 }
 
-/* How many queries the range at `row` has: all, one, or any number. */
+/* Number of queries of the range at `row`: all, one, or any. */
 static int64_t range_of(unsigned kind, int64_t left)
 {
     return kind == 0 ? left : kind == 1 ? 1 : (int64_t)random_between(1, (uint64_t)left);
 }
 
-/* Spans one behind the other: of ranges of queries that leave gaps now and then, each over one to
+/* Adjacent spans: ranges of queries, sometimes with gaps, each over one to
  * three sets of keys anywhere in kv. */
 size_t make_spans(int32_t (*spans)[6], size_t most, int64_t num_queries, int64_t num_keys)
 {
@@ -283,7 +283,7 @@ void make_attention_dropout(struct trial *t, struct operand *token_numbers)
     make_token_numbers(t, token_numbers, t->in[0].shape[0]);
 }
 
-/* Whole sequences: what uniform_sequences is for, with a window now and then. */
+/* Whole sequences, for uniform_sequences, sometimes with a window. */
 static void make_uniform_inputs(struct trial *t)
 {
     const struct head_shape s = some_heads();
@@ -299,7 +299,7 @@ static void make_uniform_inputs(struct trial *t)
     t->params.attention.window = random_between(0, 3) ? 0 : (uint32_t)random_between(1, 2 * length);
     t->params.attention.causal = coin();
     t->params.attention.uniform_sequences = (uint32_t)sequences;
-    t->depth = (double)(length + s.head_dim); /* of the values, and of scores */
+    t->depth = (double)(length + s.head_dim); /* of values, and of scores */
     MAKE(t->in[0], ELEM, sequences * length, columns_of(s));
     MAKE(t->in[1], ELEM, sequences * length, columns_of(s));
     MAKE(t->in[2], INT, sequences, 6);
@@ -349,7 +349,7 @@ void make_attention_inputs(struct trial *t)
         make_range_inputs(t);
 }
 
-/* A step of decoding: the last tokens of some sequences, to the rows of a cache that these have. */
+/* A decoding step: the last tokens of some sequences, into rows of a cache. */
 static void make_cached_inputs(struct trial *t)
 {
     const struct head_shape s = some_heads();
@@ -408,7 +408,7 @@ void make_attention_merge(struct trial *t)
     make_like(t, &t->out[1], &t->in[1]);
 }
 
-/* A cache, and the rows of it that tokens are written to. */
+/* A cache, and the rows that tokens are written to. */
 static void make_cache_rows(struct trial *t, struct operand *rows, struct operand *cache,
                             struct head_shape s)
 {
@@ -435,7 +435,7 @@ void make_rotary_cache(struct trial *t)
     make_cache_rows(t, &t->in[3], &t->out[1], t->params.rotary.heads);
 }
 
-/* Some of the columns [0, n) of x become what activations may stumble over. */
+/* Some of x's columns [0, n) become values that are hard for activations. */
 static void make_extreme(struct trial *t, struct operand *x, uint64_t n)
 {
     static const double extremes[] = {-INFINITY, INFINITY, NAN, -3e38, 3e38, -60000, 60000,
@@ -507,7 +507,7 @@ void make_sort_received(struct trial *t)
     MAKE(t->out[1], INT, experts);
 }
 
-/* rows INT [T, k]: each of T * k rows once, some of them left out. */
+/* rows INT [T, k]: a permutation of T * k rows, some of them dropped. */
 void make_rows(struct trial *t, struct operand *o, uint64_t num_tokens, uint64_t k)
 {
     MAKE(*o, INT, num_tokens, k);
@@ -613,7 +613,7 @@ void make_sample(struct trial *t)
     t->params.sample.seed = random_between(0, 1u << 30);
     MAKE(t->in[0], REAL, n, columns);
     const double spread = coin() ? 1 : coin() ? 20 : 0.01;
-    for (size_t i = 0; i < n * columns; i++) /* with equals among them */
+    for (size_t i = 0; i < n * columns; i++) /* with ties */
         operand_set(t, &t->in[0], i, floor(operand_get(t, &t->in[0], i) * 64) / 16 * spread);
     if (coin()) /* some can never be drawn */
         for (size_t i = 1; i < n * columns; i += random_between(1, 9))
@@ -632,7 +632,7 @@ void make_join_columns(struct trial *t)
     MAKE(t->out[0], REAL, n, members * each - random_between(0, each - 1));
 }
 
-/* A number that is not finite is anywhere, or nowhere. */
+/* A non-finite number is anywhere, or nowhere. */
 void make_not_finite(struct trial *t)
 {
     const double bad[] = {NAN, INFINITY, -INFINITY};
@@ -651,8 +651,8 @@ void make_not_finite(struct trial *t)
         MAKE(t->out[0], INT, 1);
 }
 
-/* Axes from the last to the first, each beyond the span of those before it, in x and in the tensor
- * with gaps of its own. */
+/* Axes from the last to the first, each beyond the span of those before it, in
+ * x and in the tensor with separate gaps. */
 void make_digest(struct trial *t)
 {
     uint64_t span = 1, index_span = 1;

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A gradient: of either type, and now and then added to one that is there, which lies in its place
+/* A gradient of either type, sometimes added to an existing one, in its place
  * or elsewhere. */
 static void make_gradient(struct trial *t, struct operand *out, struct operand *sum,
                           unsigned num_dims, const uint64_t *shape)
@@ -39,8 +39,8 @@ void make_dropout(struct trial *t)
     make_like(t, &t->out[0], &t->in[0]);
 }
 
-/* Halfway between two numbers of f16 or bf16 in [1, 2), or of f16 below 2^-14: which of the two it
- * becomes shows, since they are further apart than what is allowed. */
+/* Halfway between two numbers of f16 or bf16 in [1, 2), or of f16 below 2^-14:
+ * rounding shows, since neighbours are further apart than the tolerance. */
 static void set_ties(struct trial *t, struct operand *o)
 {
     static const double units[] = {0x1p-8, 0x1p-11, 0x1p-25};
@@ -50,7 +50,8 @@ static void set_ties(struct trial *t, struct operand *o)
         operand_set(t, o, i, base + unit * (double)(2 * random_between(0, 100) + 1));
 }
 
-/* From less than the smallest number of f16 to more than its largest one, and what is none. */
+/* From below f16's smallest number to above its largest, and NaN
+ * or infinity. */
 static void set_far_apart(struct trial *t, struct operand *o)
 {
     static const double odd[] = {INFINITY, -INFINITY, NAN, 65519, 65520, -65520, 0x1p-25};
@@ -83,7 +84,8 @@ void make_column_sum(struct trial *t)
     t->depth = (double)rows;
 }
 
-/* Rows of up to 8192 elements of 16 bits fit into registers; now and then longer ones. */
+/* Rows of up to 8192 16-bit elements fit into registers; sometimes
+ * longer ones. */
 static uint64_t norm_columns(void)
 {
     if (random_between(0, 3) == 0) return size_up_to(300, 9000);
@@ -125,7 +127,7 @@ void make_activation_backward(struct trial *t)
     make_like(t, &t->out[0], &t->in[0]);
 }
 
-/* Numbers of all tokens, sorted by id, of equal ids the lower number first. */
+/* Indices of all tokens, sorted by id, then by index. */
 static void set_order(struct operand *order, const struct operand *ids)
 {
     int32_t *to = order->data;
@@ -181,7 +183,7 @@ void make_weighted_sum(struct trial *t)
     MAKE(t->in[0], REAL, num_tokens);
     MAKE(t->in[1], REAL, num_tokens);
     make_sum(t, &t->out[0], &t->in[2], 1);
-    t->depth = 1e4 * (double)num_tokens; /* they may add up to nearly nothing */
+    t->depth = 1e4 * (double)num_tokens; /* they may nearly cancel */
 }
 
 /* ---- heads ---- */
@@ -194,7 +196,7 @@ static bool is_in_a_span(const struct trial *t, int64_t row)
     return false;
 }
 
-/* About what a softmax over all keys has; rows of no span have none. */
+/* Roughly the lse of a softmax over all keys; rows in no span have none. */
 static void set_lse(struct trial *t, struct operand *lse)
 {
     const double about = log((double)t->in[1].shape[0]);
@@ -239,7 +241,7 @@ void make_head_norm_backward(struct trial *t)
 
 /* ---- experts ---- */
 
-/* k different ones for each token. */
+/* k distinct experts for each token. */
 static void set_experts(struct operand *o, uint64_t num_experts)
 {
     const uint64_t k = o->shape[1];
@@ -250,7 +252,8 @@ static void set_experts(struct operand *o, uint64_t num_experts)
     }
 }
 
-/* Sequences that tokens are of, the first of which may have begun before; returns how many. */
+/* Sequences of tokens, the first possibly begun before. Returns
+ * their number. */
 static uint64_t make_sequences(struct trial *t, uint64_t num_tokens)
 {
     if (coin()) return 1;
@@ -260,13 +263,13 @@ static uint64_t make_sequences(struct trial *t, uint64_t num_tokens)
     return (t->params.route.first_token + num_tokens - 1) / length + 1;
 }
 
-/* Counts of sequences, or of all tokens, of which shares are taken. */
+/* Counts of sequences; or of all tokens, as shares. */
 static void make_balance_counts(struct trial *t, struct operand *counts, uint64_t num_tokens,
                                 uint64_t experts)
 {
     t->params.route.of_share = coin();
     MAKE(*counts, INT, t->params.route.of_share ? 1 : make_sequences(t, num_tokens), experts);
-    ((int32_t *)counts->data)[0] = 20; /* not the same as all others, which is balance */
+    ((int32_t *)counts->data)[0] = 20; /* unequal, since equal counts are balanced */
 }
 
 void make_route_backward(struct trial *t)
@@ -274,7 +277,8 @@ void make_route_backward(struct trial *t)
     const uint64_t num_tokens = tokens(), experts = make_route_params(t);
     t->params.route.balance = 0.01 * random_double();
     t->params.route.z = coin() ? 0 : 0.01 * random_double();
-    /* A single weight that is normalized is 1: its gradient is what rounding leaves of 0. */
+    /* A single normalized weight is 1: its gradient is rounding noise
+     * around 0. */
     t->params.route.normalize &= t->params.route.topk > 1;
     MAKE(t->in[0], REAL, num_tokens, experts);
     MAKE(t->in[1], INT, num_tokens, t->params.route.topk);
@@ -339,7 +343,7 @@ void make_unpermute_backward(struct trial *t)
     t->depth = (double)h;
 }
 
-/* Sizes of grouped products; returns the number of rows of operands. */
+/* Sizes of grouped products. Returns the number of rows of operands. */
 static uint64_t make_counts(struct trial *t, struct operand *counts, uint64_t *n, uint64_t *k)
 {
     const uint64_t experts = random_between(1, making.small ? 4 : 40);
@@ -396,7 +400,7 @@ void make_step_scalars(struct trial *t)
     MAKE(t->out[0], REAL, 8);
 }
 
-/* grad, scalars and weight; returns the number of elements. */
+/* grad, scalars and weight. Returns the number of elements. */
 static uint64_t make_step(struct trial *t)
 {
     const uint64_t n = size_up_to(3000, 200000);

@@ -1,9 +1,14 @@
-/* ops_check [--small] [--seed N] [--trials N] [--only OP[,OP..]] [--without OP[,OP..]] - every op
- * of the GPU, and every kernel that an op chooses from, beside the CPU's op, on random operands:
- * small, odd and large shapes, optional operands there and not, outputs in place.
+/* ops_check [--small] [--seed N] [--trials N] [--only OP[,OP..]]
+ *             [--without OP[,OP..]]
  *
- * ops_check --large, or --sm90 [--seed N] [--trials N], or both - in place of that, what
- * large_check.h says: kernels beside one another where the CPU would take too long. */
+ * compares every op of the GPU, and every kernel that an op chooses from, with
+ * the CPU's op on random operands: small, odd and large shapes, with and
+ * without optional operands, outputs in place.
+ *
+ *   ops_check [--large] [--sm90 [--seed N] [--trials N]]
+ *
+ * compares kernels with one another instead, where the CPU would take too
+ * long: large_check.h. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,10 +24,10 @@ static struct {
     bool large, sm90;
     unsigned trials;
     uint64_t seed;
-    const char *only, *without; /* names of ops with commas between them; NULL */
+    const char *only, *without; /* comma-separated names of ops; NULL: none */
 } options = {.trials = 40, .seed = 1};
 
-/* Every op of the list that the GPU has has one. */
+/* A maker for every op of the list that the GPU has. */
 #define MAKER_PLAIN(id, maker) [id] = maker,
 #define MAKER_WORKSPACE(id, maker) [id] = maker,
 #define MAKER_NONE(id, maker)
@@ -35,8 +40,8 @@ static void (*const makers[NUM_OPS])(struct trial *) = {
 
 /* ---- comparing ---- */
 
-/* What a number of an operand's type is rounded by. Those of f16 below 2^-14 are as far from one
- * another as those above. */
+/* Rounding error of a number of an operand's type. Below 2^-14, f16 have the
+ * distance of those just above. */
 static double rounding_at(const struct trial *t, enum operand_type type, double x)
 {
     const size_t bytes = operand_bytes_of(type, t->elem);
@@ -44,7 +49,8 @@ static double rounding_at(const struct trial *t, enum operand_type type, double 
     return x * (bytes == 2 ? 0x1p-8 : bytes == 4 ? 0x1p-24 : 0x1p-53);
 }
 
-/* Roundings of its type at the largest value, and what sums in another order may differ by. */
+/* Roundings of its type at the largest value, plus the effect of the order
+ * of sums. */
 static double allowed(const struct trial *t, const struct operand *o, double largest)
 {
     if (o->type == OPERAND_INT) return 0;
@@ -62,19 +68,20 @@ static double largest_of(const struct trial *t, const struct operand *o)
     return largest;
 }
 
-/* The same NaN or infinity is no difference, another one is without bounds. */
+/* Equal NaN or infinity is no difference, other ones are infinite. */
 static double difference(double a, double b)
 {
     if (a == b || (isnan(a) && isnan(b))) return 0;
     return isfinite(a) && isfinite(b) ? fabs(a - b) : (double)INFINITY;
 }
 
-/* One way to compute an op: as the op does it, or by one of the kernels that it chooses from. */
+/* One way to compute an op: the op itself, or one of the kernels it
+ * chooses from. */
 struct way {
     const struct device_kernel *kernel; /* NULL: the op */
     char name[48];
-    void *results[MAX_OUTPUTS]; /* of the trial that is under way, on the host */
-    double worst;               /* of all trials, as a share of the tolerance */
+    void *results[MAX_OUTPUTS]; /* of the current trial, on the host */
+    double worst;               /* over all trials, as a share of the tolerance */
     unsigned trials;
     bool good;
 };
@@ -114,7 +121,8 @@ static enum status keep_results(const struct trial *t, struct way *w, const stru
     return OK;
 }
 
-/* Again, with what the workspace holds now, as in a graph: the same numbers come out. */
+/* Runs again with the used workspace, as in a graph: the numbers must
+ * be equal. */
 static enum status repeat_way(struct trial *t, const struct way *w, const struct device *d,
                               struct error *err)
 {
@@ -131,7 +139,7 @@ static enum status repeat_way(struct trial *t, const struct way *w, const struct
     return st;
 }
 
-/* Nothing is done where the kernel does not take the trial's operands. */
+/* Does nothing if the kernel does not take the trial's operands. */
 static enum status run_way(struct trial *t, struct way *w, const struct device *d,
                            struct error *err)
 {
@@ -144,7 +152,7 @@ static enum status run_way(struct trial *t, struct way *w, const struct device *
     return t->device_workspace && trial_can_repeat(t) ? repeat_way(t, w, d, err) : OK;
 }
 
-/* The worst error, as a share of what is allowed; at: of which element. */
+/* The worst error, as a share of the tolerance; at: its element. */
 static double compare(const struct trial *t, unsigned output, void *result, size_t *at)
 {
     const struct operand *o = &t->out[output];
@@ -194,7 +202,7 @@ static void report_failure(const struct trial *t, struct way *w, const struct er
     w->good = false;
 }
 
-/* Beside what the CPU made, which is in the trial's outputs. */
+/* Compares with the CPU's results, which are in the trial's outputs. */
 static void check_results(const struct trial *t, struct way *w)
 {
     for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
@@ -215,7 +223,7 @@ static void free_results(struct way *w)
     }
 }
 
-/* The CPU comes last: its results take the place of what outputs hold before. */
+/* The CPU comes last: its results replace the outputs' initial contents. */
 static void run_trial(struct trial *t, struct way *ways, unsigned num_ways, const struct device *d)
 {
     struct error err;
@@ -267,7 +275,7 @@ static double host_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Of copies, and of nothing. */
+/* Times copies, and nothing. */
 static enum status time_copies(const struct device *d, void *timer, void *memory, double seconds[2],
                                struct error *err)
 {
@@ -282,7 +290,8 @@ static enum status time_copies(const struct device *d, void *timer, void *memory
     return d->timers->seconds(timer, 1, 2, &seconds[1], err);
 }
 
-/* Copies take longer than nothing, and the host waits for longer than the two. */
+/* Copies must take longer than nothing, and the host's wait longer
+ * than both. */
 static bool check_timers(const struct device *d)
 {
     double seconds[2] = {0, 0}, host;
@@ -307,7 +316,7 @@ static bool check_timers(const struct device *d)
 
 /* ---- the program ---- */
 
-/* Whether a list of names with commas between them has this one. */
+/* Whether a comma-separated list has this name. */
 static bool list_has(const char *list, const char *name)
 {
     const size_t length = strlen(name);

@@ -1,8 +1,8 @@
 #!/bin/sh
 # pack.sh BUILD - packs what tests/gpu/run needs into BUILD/gpu.tar.gz: the program, its libraries and
-# the tests, stripped, with what they load from this system (a machine with a GPU may have no
-# OpenBLAS). What libc is made of stays, libgcc_s, which every system has and NVIDIA's libraries need
-# as new as theirs, and NVIDIA's libraries, which are PyTorch's there.
+# the tests, stripped, with libraries that they load from this system (a machine with a GPU may have no
+# OpenBLAS). Not packed: libc's parts; libgcc_s, which every system has and NVIDIA's libraries need as
+# new as theirs; and NVIDIA's libraries, which are PyTorch's there.
 set -eu
 build=$1
 work=$(mktemp -d)

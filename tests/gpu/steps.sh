@@ -1,20 +1,20 @@
 # steps.sh - steps with a deadline, and results that are on disk after each; for tests/gpu/run.
 # shellcheck shell=sh disable=SC2154 # part, out, work, deadline, capability and commit are run's
 #
-# 1. A step is a command with a limit of seconds. The time left until the deadline limits it, too. It
-#    is skipped where less is left than it needs at least.
-# 2. $out has the results after every step. A run that is killed loses the step it was in. There are
-#    RESULTS.md with a part for each of smoke, right and fast; PART.log with what their steps wrote;
-#    step.log with what the current step has written so far.
+# 1. A step is a command with a limit of seconds, also limited by the time left until the deadline. It
+#    is skipped if less is left than it needs at least.
+# 2. $out has the results after every step; a killed run loses only its current step: RESULTS.md with a
+#    part for each of smoke, right and fast; PART.log with their steps' output; step.log with the current
+#    step's output so far.
 # 3. $files has the output of each step of the current part, by the step's name. run's functions
-#    smoke_results, right_results and fast_results print what of it belongs in RESULTS.md. They are
-#    called after each step, when later steps have no output yet.
+#    smoke_results, right_results and fast_results print the excerpts for RESULTS.md. They are called
+#    after each step, before later steps have output.
 
 # Bytes that PART.log keeps of a step: half of them from its start.
 MAX_LOG=1000000
 
-# What compute-sanitizer and ncu say where the system does not let them use the GPU, and ncu where the
-# user may not read counters.
+# Messages of compute-sanitizer and ncu if the system denies them the GPU, and of ncu if the user may
+# not read counters.
 REFUSALS='Device not supported|LibraryNotLoaded|ERR_NVGPUCTRPERM'
 
 seconds_left() {
@@ -31,7 +31,7 @@ clipped() { # FILE
     fi
 }
 
-# Before the first step of $part: SECONDS is how long it may take, NOW when it began.
+# Called before the first step of $part: SECONDS is its limit, NOW its start.
 begin_part() { # NOW SECONDS
     deadline=$(($1 + $2))
     files=$work/$part
@@ -40,7 +40,7 @@ begin_part() { # NOW SECONDS
     : >"$out/$part.log"
 }
 
-# Whether the last step failed: not that it was skipped.
+# Whether the last step failed; a skipped step did not.
 has_failed() {
     tail -n 1 "$work/table.$part" | grep -q '^| [^|]* | FAILED'
 }
@@ -52,8 +52,8 @@ told() { # NAME RESULT SECONDS
     write_results
 }
 
-# Prints the result of a step. A test that was skipped for want of a GPU has failed: there is a GPU. So
-# has one of kernels for compute capability 9.0 where the GPU has that.
+# Prints the result of a step. A test skipped for lack of a GPU has failed: there is a GPU. So has one of
+# kernels for compute capability 9.0 if the GPU has that.
 verdict() { # NAME CODE SECONDS LIMIT
     case $1 in
     memcheck* | racecheck* | ncu*)
@@ -105,7 +105,7 @@ step() { # NAME LIMIT LEAST COMMAND...
     return 1
 }
 
-# A step of a Python program, skipped where a module is missing: Ferry itself needs none.
+# A step of a Python program, skipped if a module is missing: Ferry itself needs none.
 python_step() { # MODULES NAME LIMIT LEAST PROGRAM...
     missing=$(python3 -c 'import sys
 from importlib.util import find_spec
@@ -141,7 +141,12 @@ part_before() { # PART
     sed -n "/^<!-- $1 -->/,/^<!-- end of $1 -->/p" tests/gpu/RESULTS.md 2>/dev/null | sed '1d;$d'
 }
 
-# The other parts stay as they are in tests/gpu/RESULTS.md. A subshell, for variables of its own.
+# Long lines are folded, as in all documents, except rows of tables.
+fold_lines() {
+    awk 'length <= 120 || /^\|/ { print; next } { fflush(); print | "fold -s -w 120"; close("fold -s -w 120") }'
+}
+
+# The other parts stay as in tests/gpu/RESULTS.md. A subshell, for local variables.
 write_results() (
     {
         echo "# On a GPU"
@@ -150,7 +155,7 @@ write_results() (
             if [ "$each" = "$part" ]; then part_now; else part_before "$each"; fi
             echo "<!-- end of $each -->"
         done
-    } >"$work/results"
+    } | fold_lines >"$work/results"
     for folder in "$out" tests/gpu; do # renamed, so that there is never half a file
         cp "$work/results" "$folder/RESULTS.md.new" && mv "$folder/RESULTS.md.new" "$folder/RESULTS.md"
     done

@@ -14,7 +14,7 @@ trains_alike() { # MODEL LIMIT OPTION...
     python3 tests/trainer/same_run.py steps "$work/cpu.jsonl" "$work/cuda.jsonl" "$limit" "$limit"
 }
 
-# A run of Megatron-LM again, up to its second update: what overflows there does here, and the loss scale
+# A run of Megatron-LM repeated, up to its second update: gradients overflow as there, and the loss scale
 # follows.
 overflows_alike() {
     head -n 16 tests/golden/train/fp16-overflow/steps.jsonl >"$work/steps.jsonl"

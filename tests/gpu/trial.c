@@ -33,7 +33,7 @@ uint64_t random_between(uint64_t low, uint64_t high)
     return low + random_bits() % (high - low + 1);
 }
 
-/* Of variance 1, from four 16-bit numbers. */
+/* A number of variance 1, from four 16-bit numbers. */
 static double random_normal(void)
 {
     uint64_t z = random_bits();
@@ -53,7 +53,7 @@ static float bf16_load(uint16_t bits)
     return half_float_of((uint32_t)bits << 16);
 }
 
-/* A NaN without a payload stays one. */
+/* A NaN without payload stays a NaN. */
 static uint16_t bf16_store(float x)
 {
     const uint32_t bits = half_bits_of(x);
@@ -125,7 +125,7 @@ static const struct op_kernel *kernel_of(const struct trial *t, const struct dev
     return t->kernel ? t->kernel : &d->ops(t->elem)[t->op];
 }
 
-/* NaN, as what another op may have left there. */
+/* Fills the workspace with NaN, as another op may have. */
 static enum status make_workspace(struct trial *t, size_t bytes, const struct device *d,
                                   struct error *err)
 {

@@ -1,4 +1,4 @@
-/* trial.h - an op with made-up operands, on the host and on a device. */
+/* trial.h - an op with random operands, on the host and on a device. */
 #ifndef FERRY_TESTS_GPU_TRIAL_H
 #define FERRY_TESTS_GPU_TRIAL_H
 
@@ -9,13 +9,14 @@ struct trial {
     enum elem_type elem;
     const struct op_kernel *kernel; /* NULL: the device's op */
     union op_params params;
-    struct operand in[MAX_INPUTS], out[MAX_OUTPUTS]; /* the host's; outputs have random contents */
+    struct operand in[MAX_INPUTS], out[MAX_OUTPUTS]; /* on the host; outputs have random contents */
     struct operand device_in[MAX_INPUTS], device_out[MAX_OUTPUTS];
     void *host_workspace, *device_workspace;
-    double depth; /* how many numbers are added up, at most */
+    double depth; /* largest number of summed numbers */
 };
 
-/* An operand of random numbers: 0.5 of the largest on average for INT, about N(0, 1) for others. */
+/* An operand of random numbers: INT 0.5 of the largest on average, others about
+ * N(0, 1). */
 void trial_make(struct trial *t, struct operand *o, enum operand_type type, unsigned num_dims,
                 const uint64_t *shape);
 
@@ -28,14 +29,14 @@ void random_start(uint64_t seed);
 double operand_get(const struct trial *t, const struct operand *o, size_t i);
 void operand_set(const struct trial *t, struct operand *o, size_t i, double x);
 
-/* Copies of all operands on the device; outputs that are an input on the host are there too. A
- * workspace is full of NaN. */
+/* Copies all operands to the device; outputs in place on the host are so there,
+ * too. A workspace is full of NaN. */
 MUST_CHECK enum status trial_upload(struct trial *t, const struct device *d, struct error *err);
 MUST_CHECK enum status trial_run(const struct trial *t, const struct device *d, struct error *err);
 MUST_CHECK enum status trial_run_host(struct trial *t, struct error *err);
-/* Whether it can run again on the same operands: none of them is changed in place. */
+/* Whether it can run again on the same operands: none is changed in place. */
 bool trial_can_repeat(const struct trial *t);
-/* What is on the device, to be uploaded again; all of it. */
+/* Releases the device's copies, to upload again; or all memory. */
 void trial_release_device(struct trial *t, const struct device *d);
 void trial_release(struct trial *t, const struct device *d);
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# versions.sh BUILD LIBRARIES - what a result depends on: GPU, driver, system, and which libraries
-# libferry_cuda.so finds with LIBRARIES as its LD_LIBRARY_PATH.
+# versions.sh BUILD LIBRARIES - prints the dependencies of a result: GPU, driver, system, and the libraries
+# that libferry_cuda.so finds with LIBRARIES as its LD_LIBRARY_PATH.
 set -u
 build=$1 libraries=$2
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# wall.sh COMMAND... - the command, and then the line "wall: S s" with the seconds that it took from its
-# start to its end, as its user waits for it. Its exit code.
+# wall.sh COMMAND... - runs the command, then prints "wall: S s", its seconds from start to end, as its user
+# waits. Exits with its code.
 begun=$(date +%s%N)
 "$@"
 code=$?

@@ -28,9 +28,9 @@ enter other-betas
 trains_as fp32-plain-optimizer --load "$tests_folder/golden/megatron-training/fp32-plain-optimizer" --log-jsonl log.jsonl \
     --save out --adam-beta1 0.8 --adam-beta2 0.999 --adam-eps 1e-6
 exits 0
-says "note: --adam-beta1 is 0.9, as in the checkpoint whose optimizer goes on, not 0.8"
-says "note: --adam-beta2 is 0.95, as in the checkpoint whose optimizer goes on, not 0.999"
-says "note: --adam-eps is 1e-08, as in the checkpoint whose optimizer goes on, not 1e-06"
+says "note: --adam-beta1 is 0.9, from the checkpoint whose optimizer resumes, not 0.8"
+says "note: --adam-beta2 is 0.95, from the checkpoint whose optimizer resumes, not 0.999"
+says "note: --adam-eps is 1e-08, from the checkpoint whose optimizer resumes, not 1e-06"
 matches steps "$runs/fp32-plain-optimizer/steps.jsonl" log.jsonl 1e-5 1e-5 11
 run inspect out --json
 prints '"beta2": 0.95'

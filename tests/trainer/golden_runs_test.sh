@@ -29,10 +29,16 @@ same_final() {
     esac
 }
 
-repeats() { # NAME
-    limits_of "$1"
+# Sets $model; the sentence is skipped without it.
+has_model() { # NAME
     model=$(model_of "$1")
-    [ -n "$model" ] || { skip "its model is not in $more" && return; }
+    [ -n "$model" ] || skip "its model is not in $more"
+    [ -n "$model" ]
+}
+
+repeats() { # NAME
+    has_model "$1" || return
+    limits_of "$1"
     enter "$1"
     trains_as "$1" --load "$model" --log-jsonl log.jsonl
     exits 0
@@ -48,8 +54,8 @@ for run_name in $(some fp32 bf16 gpt2 moe moe-bias moe-seq-z fp32-batch-schedule
     repeats "$run_name"
 done
 
-# What Megatron-LM computed on several ranks is the same on one. Not fp32-tp2-padded-vocab: how many
-# rows of padding there are depends on the ranks; nor moe-global-ep2: what balance counts for does.
+# One rank gives the results of Megatron-LM on several ranks. Exceptions: fp32-tp2-padded-vocab, whose rows of padding
+# depend on the ranks, and moe-global-ep2, whose balancing loss does.
 for run_name in $(some fp32-dp2 fp32-eod-mask-dp2 fp32-pp2-vpp2 fp32-tp2-dp2 fp32-tp2-pp2 fp32-tp2-sp bf16-dp2 \
     moe-ep2 moe-bias-tp2-ep2 moe-seq-z-tp2-ep2 moe-global-z-tp2-ep2 qwen2-tied-pp2); do
     it "its layout replaced by one rank: $run_name"
@@ -65,12 +71,13 @@ matches steps "$runs/fp32-tp2-padded-vocab/steps.jsonl" log.jsonl 1e-5 1e-5
 
 # On as many ranks as Megatron-LM had; how many of them are data parallel is for --dp to say.
 repeats_on_ranks() { # NAME DP OPTION...
+    has_model "$1" || return
     limits_of "$1"
     name=$1 dp=$2
     shift 2
     enter "$name-ranks"
     # shellcheck disable=SC2046 # words
-    train $(sed -n "s/^$name	pretrain_gpt.py //p" "$runs/commands.txt") --load "$(model_of "$name")" --dp "$dp" \
+    train $(sed -n "s/^$name	pretrain_gpt.py //p" "$runs/commands.txt") --load "$model" --dp "$dp" \
         --log-jsonl log.jsonl "$@"
     exits 0
     [ "$code" -eq 0 ] || return

@@ -53,19 +53,19 @@ it "a beta of the checkpoint that is none is refused"
 mocks --load hf --train-iters 2 --save-hf states
 sed -i 's/"beta2":[^,]*/"beta2": 1.5/' states/iter_0000002/training.json
 mocks --load states/iter_0000002 --train-iters 4 --override-opt_param-scheduler --save out
-refused 5 "states/iter_0000002: a group of parameters has 1.5 as --adam-beta2"
+refused 5 "states/iter_0000002: a parameter group has 1.5 as --adam-beta2, out of range"
 
 it "--save is no model, and no iteration"
 mocks --load hf --train-iters 2 --save hf/
-refused 7 "--save hf/: this is a model itself, no folder of checkpoints"
+refused 7 "--save hf/ is a model, not a folder of checkpoints"
 is_not_there hf/iter_0000002
 mocks --load hf --train-iters 4 --save begun/iter_0000002
-refused 7 "--save begun/iter_0000002: this is an iteration itself, no folder of checkpoints"
+refused 7 "--save begun/iter_0000002 is an iteration, not a folder of checkpoints"
 is_not_there begun/iter_0000002/iter_0000004
 
 it "a --save of another model than --load is not continued"
 goes_on mocks --load hf3
-refused 3 "--save run holds a run of another model than --load hf3: num_layers is 2 in --save, 3 in --load hf3"
+refused 3 "--save run has a run of another model than --load hf3: num_layers is 2 in --save, 3 in --load hf3"
 goes_on mocks --load rope
 refused 3 "another model than --load rope: rotary_base is 10000 in --save, 50000 in --load rope"
 synth_model vocabulary --layers 2 --vocab-size 512
@@ -75,7 +75,7 @@ refused 3 "vocab_size is 1000 in --save, 512 in --load vocabulary"
 
 it "a --save of another model than --hf-config is not continued"
 goes_on mocks --hf-config hf3
-refused 3 "--save run holds a run of another model than --hf-config hf3: num_layers is 2 in --save, 3 in"
+refused 3 "--save run has a run of another model than --hf-config hf3: num_layers is 2 in --save, 3 in"
 goes_on mocks --hf-config rope
 refused 3 "another model than --hf-config rope: rotary_base is 10000 in --save, 50000 in --hf-config rope"
 goes_on mocks --hf-config hf
@@ -83,29 +83,29 @@ exits 0
 
 it "a --save of another model than the line's is not continued"
 goes_on describes 1 --vocab-size 1000
-refused 3 "--save run holds a run of another model than the command line: num_layers is 2 in --save, 1 in"
+refused 3 "--save run has a run of another model than the command line: num_layers is 2 in --save, 1 in"
 goes_on describes 2 --vocab-size 1000 --rotary-base 50000
 refused 3 "another model than the command line: rotary_base is 10000 in --save, 50000 in"
 goes_on describes 2 --load hf
 exits 0
-says "the run goes on from run/iter_0000002, iteration 2"
+says "the run resumes from run/iter_0000002, iteration 2"
 goes_on describes 1 --load run
 refused 3 "another model than the command line: num_layers is 2 in --save, 1 in"
 
 it "a --save is continued where --load was removed, which is said"
 goes_on mocks --load gone
 exits 0
-says "--load gone holds no model any more: the run goes on from --save run alone"
+says "--load gone no longer has a model; the run resumes from --save run"
 [ "$(cat run/latest_checkpointed_iteration.txt)" = 4 ] || is_wrong "the tracker"
 
 # ---- a model on the line, and a folder ----
 
 it "a line with fewer layers or biases than the folder is refused by the names of tensors"
 describes 1 --load hf --train-iters 2 --save out
-refused 3 "hf: 6 tensors that the model of the command line does not have: decoder.layers.1."
+refused 3 "hf: 6 tensors missing in the model of the command line: decoder.layers.1."
 synth_model biased --model qwen2 --layers 2
 describes 2 --load biased --train-iters 2 --save out
-refused 3 "biased: 2 tensors that the model of the command line does not have: decoder.layers.0.self_attention.linear_qkv.bias"
+refused 3 "biased: 2 tensors missing in the model of the command line: decoder.layers.0.self_attention.linear_qkv.bias"
 
 it "a vocabulary that is not the folder's is refused"
 for size in 900 2000; do
@@ -121,11 +121,11 @@ exits 0
 
 it "an iteration of a folder without iterations is refused"
 mocks --load hf --ckpt-step 5 --train-iters 2 --save out
-refused 2 "--load hf: --ckpt-step 5: this is a model without iterations"
+refused 2 "--load hf: --ckpt-step 5 does not apply to a model without iterations"
 mkdir models
 for at in 1 5; do cp -r hf models/iter_000000$at; done
 mocks --load models/iter_0000001 --ckpt-step 5 --train-iters 2 --save out
-refused 2 "--load models/iter_0000001: --ckpt-step 5: this is one iteration itself"
+refused 2 "--load models/iter_0000001: --ckpt-step 5 does not apply to a single iteration"
 mocks --load models --ckpt-step 5 --train-iters 2
 exits 0
 
@@ -156,7 +156,7 @@ trains --load hf --data-path many --train-iters 2 --save out --eod-mask-loss --d
 refused 2 "--eod-mask-loss: no end-of-document id is known; give --eod-id"
 mocks --load hf --train-iters 2 --eod-mask-loss --eod-id 999
 exits 0
-says "--eod-mask-loss: without effect on mock data"
+says "--eod-mask-loss has no effect: mock data have no documents"
 
 it "NullTokenizer's end of document is the last id of the folder's vocabulary"
 trains --load hf --data-path many --train-iters 2 --eod-mask-loss --eod-id 999
@@ -168,9 +168,9 @@ exits 0
 
 it "an end of document beyond the vocabulary is refused"
 trains --load hf --data-path many --train-iters 2 --save out --eod-id 1000
-refused 2 "--eod-id 1000: the model has 1000 tokens"
+refused 2 "--eod-id 1000 is not below the vocabulary size, 1000"
 trains --load hf --data-path many --train-iters 2 --save out --tokenizer-type NullTokenizer --null-tokenizer-eod-id 1000
-refused 2 "--null-tokenizer-eod-id 1000: the model has 1000 tokens"
+refused 2 "--null-tokenizer-eod-id 1000 is not below the vocabulary size, 1000"
 
 # ---- data ----
 
@@ -205,10 +205,10 @@ for recipe in "$tests_folder"/../recipes/*.yaml; do
     train --config "$recipe" --mock-data --dry-run --memory-per-rank 141
     exits 0
     prints "model: "
-    prints "fits: --memory-per-rank"
+    prints "fits --memory-per-rank"
     train --config "$recipe" --mock-data --dry-run --memory-per-rank 1
     exits 6
-    says " GB of memory, and 1.00 GB are there"
+    says " GB of memory, but 1.00 GB are given"
 done
 
 it "a recipe has a plan with pipeline stages, each with its memory"
@@ -230,7 +230,7 @@ prints "  DP             4 ranks, such as 0 2 4 6 "
 prints "  EP             8 ranks, such as 0 1 2 3 4 5 6 7 "
 prints "schedule: 1 micro-batch"
 prints "  mock tokens"
-prints "fits: not this machine: each rank needs "
+prints "does not fit this machine: each rank needs "
 train --config "$tests_folder/../recipes/qwen3-30b-a3b.yaml" --mock-data --dry-run --micro-batch-size 128 --global-batch-size 512 --json
 exits 0
 grep -q '"fits": false' "$stdout" || is_wrong "fits: $(cat "$stdout")"
@@ -238,7 +238,7 @@ train --config "$tests_folder/../recipes/llama3.1-8b.yaml" --mock-data --dry-run
 exits 0
 grep -q '"fits": null' "$stdout" || is_wrong "fits: $(cat "$stdout")"
 mocks --load hf --train-iters 2 --dry-run
-prints "fits: this machine"
+prints "fits this machine"
 mocks --load hf --train-iters 2 --memory-per-rank 1
 refused 2 "--memory-per-rank needs --dry-run"
 for size in 0 -1 1e300; do
@@ -263,7 +263,7 @@ for path in "--data-path packed.bin --split 1,0,0" "--data-path packed.idx --spl
     [ "$(sed -n 's/.*lm loss: \([^ ]*\) .*/\1/p' "$stdout")" = "$(cat by-prefix)" ] || is_wrong "$path: other losses"
 done
 trains --load hf --data-path 0.5 packed 0.5 many --train-iters 2 --split 1,0,0 --save out
-refused 3 "packed documents are taken from one path"
+refused 3 "packed documents come from one path"
 mv packed.mask.idx away
 trains --load hf --data-path packed --train-iters 2 --split 1,0,0 --save out
 refused 4 "packed.mask.idx: No such file or directory"

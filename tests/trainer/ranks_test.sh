@@ -49,7 +49,7 @@ for name in $(some gpt2 llama3.2 qwen3); do
     for layout in "--dp 2" "--tp 2" "--tp 2 --sequence-parallel" "--tp 2 --dp 2" \
         "--tp 2 --sequence-parallel --dp 4 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"; do
         # shellcheck disable=SC2086 # words
-        is_one_rank "$name" $layout
+        ! tries 5 || is_one_rank "$name" $layout
     done
 done
 alone llama3.2 --use-distributed-optimizer
@@ -64,7 +64,7 @@ for layout in "--pp 2 --decoder-first-pipeline-num-layers 1" "--pp 3 --dp 2" \
     "--pp 2 --pipeline-model-parallel-layout E|t|tt|L --pipeline-schedule one-by-one" \
     "--pp 3 --pipeline-model-parallel-layout Ett||tL --pipeline-schedule one-by-one"; do
     # shellcheck disable=SC2086 # words
-    is_one_rank qwen3 $layout
+    ! tries 6 || is_one_rank qwen3 $layout
 done
 
 # The norm of gradients adds up other parts on each rank; without it nothing does.
@@ -96,13 +96,13 @@ grep -q '| load_balancing_loss: 0.000000E+00 | loss scale' "$stdout" || is_wrong
 for layout in "--ep 2" "--pp 2 --dp 2 --ep 2" "--dp 4 --ep 4" "--tp 2 --ep 2 --dp 2" "--tp 2 --ep 2 --etp 1" \
     "--tp 2 --sequence-parallel --dp 2 --ep 2 --etp 2 --recompute-granularity selective --recompute-modules moe"; do
     # shellcheck disable=SC2086 # words
-    is_one_rank mixtral $layout
+    ! tries 6 || is_one_rank mixtral $layout
 done
 alone qwen3-moe --moe-aux-loss-coeff 0.01
 for layout in "--dp 2 --ep 2" "--tp 2 --sequence-parallel --ep 2 --etp 1" "--tp 2" \
     "--tp 2 --sequence-parallel --dp 2 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"; do
     # shellcheck disable=SC2086 # words
-    is_one_rank qwen3-moe --moe-aux-loss-coeff 0.01 $layout
+    ! tries 4 || is_one_rank qwen3-moe --moe-aux-loss-coeff 0.01 $layout
 done
 
 it "losses of routers at these layouts"
@@ -111,7 +111,7 @@ routers="--moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.01
 alone mixtral $routers
 for layout in "--dp 2 --ep 2" "--tp 2" "--tp 2 --sequence-parallel --dp 2 --ep 2" "--dp 2 --calculate-per-token-loss"; do
     # shellcheck disable=SC2086 # words
-    is_one_rank mixtral $routers $layout
+    ! tries 4 || is_one_rank mixtral $routers $layout
 done
 grep -q 'lm loss: [^|]*| load_balancing_loss: 0.000000E+00 | seq_load_balancing_loss: [1-9][^|]*| z_loss: [1-9][^|]*| loss scale' "$stdout" || is_wrong "losses in the log"
 
@@ -127,8 +127,8 @@ for format in torch_dist torch; do
     exits 0
     begins llama3.2 --pp 3 --exit-interval 2 --save saved --ckpt-format $format --log-jsonl log.jsonl
     exits 0
-    says "the run goes on from saved/iter_0000002"
-    says "the checkpoint is of TP2 PP1 DP2"
+    says "the run resumes from saved/iter_0000002"
+    says "the checkpoint has TP2 PP1 DP2"
     begins llama3.2 --save saved --ckpt-format $format --log-jsonl log.jsonl
     exits 0
     matches steps one.jsonl log.jsonl 1e-10 1e-10
@@ -175,7 +175,7 @@ done
 exits 9
 begins_long killed
 exits 0
-says "the run goes on from killed/iter_00000$half_steps"
+says "the run resumes from killed/iter_00000$half_steps"
 matches bits straight.jsonl killed.jsonl
 same_checkpoints straight killed
 
@@ -202,11 +202,11 @@ is_same_sharded() {
 }
 
 it "states that are sharded over data parallel ranks give the same bits, and go on with or without them"
-is_same_sharded llama3.2 --dtype bf16 --dp 2
-is_same_sharded llama3.2 --dtype bf16 --tp 2 --dp 2 --ckpt-format torch
-is_same_sharded qwen3 --dtype fp16 --loss-scale 1024 --tp 2 --sequence-parallel --dp 4
-is_same_sharded mixtral --dtype bf16 --tp 2 --ep 2 --etp 1 --dp 2
-is_same_sharded gpt2 --optimizer sgd --dtype bf16 --dp 3 --global-batch-size 9
+! tries 5 || is_same_sharded llama3.2 --dtype bf16 --dp 2
+! tries 5 || is_same_sharded llama3.2 --dtype bf16 --tp 2 --dp 2 --ckpt-format torch
+! tries 5 || is_same_sharded qwen3 --dtype fp16 --loss-scale 1024 --tp 2 --sequence-parallel --dp 4
+! tries 5 || is_same_sharded mixtral --dtype bf16 --tp 2 --ep 2 --etp 1 --dp 2
+! tries 5 || is_same_sharded gpt2 --optimizer sgd --dtype bf16 --dp 3 --global-batch-size 9
 
 # begins_small OPTION...: from scratch, with six rows of padding that are trained
 begins_small() {
@@ -258,13 +258,13 @@ done
 begins llama3.2 --dtype bf16 --use-distributed-optimizer --dry-run
 [ "$(megabytes_of masters)" = "$whole" ] || is_wrong "one rank: $(megabytes_of masters) MB of $whole"
 begins llama3.2 --dtype bf16 --dp 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2 --dry-run
-says "--num-distributed-optimizer-instances 2: states are sharded over all data parallel ranks"
+says "--num-distributed-optimizer-instances 2 is ignored: states are sharded over all data parallel ranks"
 
 it "--keep-last, --no-save-optim and --async-save"
 rm -rf kept
 begins llama3.2 --dp 2 --save kept --save-interval 1 --keep-last 2 --no-save-optim --async-save
 exits 0
-says "--async-save: training waits for the saves of several ranks"
+says "--async-save is ignored: with several ranks training waits for each save"
 [ "$(cd kept && echo iter_*)" = "iter_0000005 iter_0000006" ] || is_wrong "kept: $(ls kept)"
 run inspect kept --json
 ! grep -q exp_avg "$stdout" || is_wrong "there is an optimizer"
@@ -318,7 +318,7 @@ grep -Eq "^ +2  4-5 +1-2 " "$stdout" || is_wrong "no stage 2: $(cat "$stdout")"
 grep -Eq "^ +3  6-7 +L " "$stdout" || is_wrong "no stage 3: $(cat "$stdout")"
 prints "  embedding      2 ranks, such as 0 6 "
 prints "schedule: 1f1b, 8 micro-batches, bubble 27.3%"
-# What is advised fits all stages: the memory is just enough for stage 2, with one sample at a time.
+# The advice fits all stages: the memory is just enough for stage 2, with one sample at a time.
 begins qwen3 --pp 4 --tp 2 --pipeline-model-parallel-layout "E|t|tt|L" --micro-batch-size 4 --dry-run --memory-per-rank "${most}1"
 exits 6
 says "; --micro-batch-size 1 fits ("
@@ -350,13 +350,13 @@ exits 7
 says "--timeline: drawn.svg: exists already"
 begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --dry-run --timeline nowhere/drawn.svg
 exits 4
-says "--timeline: nowhere/drawn.svg: there is no folder nowhere"
+says "--timeline: nowhere/drawn.svg: folder nowhere does not exist"
 begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --timeline other.svg
 refused 2 "--timeline needs --dry-run"
 begins qwen3 --dp 2 --dry-run --timeline other.svg
-refused 2 "--timeline without --pipeline-model-parallel-size above 1"
+refused 2 "--timeline needs --pipeline-model-parallel-size above 1"
 begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --dry-run --timeline ""
-refused 2 "--timeline is an empty name"
+refused 2 "--timeline is empty"
 [ ! -e other.svg ] || is_wrong "other.svg is there"
 
 # starts_long NAME OPTION...: a run without end, of llama3.2; its process is $run. With $slow, which is FERRY_SLOW of
@@ -373,10 +373,10 @@ starts_long() {
     run=$! ran="train --save $name $*"
 }
 
-# waits_for COMMAND...: until it succeeds, or for a minute
+# waits_for COMMAND...: until it succeeds, or for five minutes
 waits_for() {
     tries=0
-    until "$@" || [ $tries -eq 1200 ]; do
+    until "$@" || [ $tries -eq 6000 ]; do
         sleep 0.05
         tries=$((tries + 1))
     done
@@ -417,13 +417,13 @@ loses_a_rank() {
     exits 9
     says "has died: signal 9"
     [ "$(grep -c "^ferry" "$stderr")" -eq 1 ] || is_wrong "$ran: not one message: $(cat "$stderr")"
-    [ "$took" -lt 30000 ] || is_wrong "$ran: it ended after $took ms"
+    [ "$took" -lt 120000 ] || is_wrong "$ran: it ended after $took ms"
     for process in $others; do
         ! kill -0 "$process" 2>/dev/null || is_wrong "$ran: ranks are left"
     done
 }
 
-# The last checkpoint is whole, and the run goes on from it: goes_on NAME OPTION...
+# The last checkpoint is whole, and the run resumes from it: goes_on NAME OPTION...
 goes_on() {
     name=$1
     shift
@@ -503,7 +503,7 @@ alone odd
 rm -rf saved log.jsonl
 begins odd --tp 2 --exit-interval 3 --save saved --log-jsonl log.jsonl
 exits 0
-says "checkpoints are of TP1: TP2 does not divide the 269 rows of the vocabulary"
+says "saving checkpoints as TP1: TP2 does not divide the 269 rows of the vocabulary"
 begins odd --tp 2 --dp 2 --save saved --log-jsonl log.jsonl
 exits 0
 matches steps one.jsonl log.jsonl 1e-10 1e-10
@@ -514,25 +514,25 @@ it "layouts that do not divide are refused"
 begins llama3.2 --tp 3
 refused 3 "num_attention_heads 4 is not divisible by tensor parallel size 3"
 begins llama3.2 --dp 3
-refused 2 "is no multiple of --micro-batch-size 1 times 3 data parallel ranks"
+refused 2 "is not a multiple of --micro-batch-size 1 times 3 data parallel ranks"
 begins llama3.2 --dp 128 --global-batch-size 128 --eval-iters 0
-refused 2 "128 ranks on one machine: 1 to 64 can be"
+refused 2 "128 ranks on one machine: expected 1 to 64"
 begins llama3.2 --tp 70000
-refused 2 "a size of the layout is 70000: up to 65536 can be"
+refused 2 "the layout has a size of 70000, above the maximum of 65536"
 begins mixtral --dp 2 --ep 8
 refused 3 "num_experts 4 is not divisible by expert parallel size 8"
 begins llama3.2 --pp 2
-refused 3 "the number 3 of layers is not a multiple of pipeline size 2"
+refused 3 "number of layers 3 is not divisible by pipeline size 2"
 begins qwen3 --pp 2 --pipeline-model-parallel-layout "Et|tt|L"
 refused 3 "the pipeline layout has 3 stages, pipeline size is 2"
 begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --global-batch-size 3
 refused 2 "schedule interleaved: 3 micro-batches in groups of 2 leave 1, fewer than the 2 pipeline stages"
 begins llama3.2 --cp 2
-refused 2 "no run has context parallelism"
+refused 2 "training with context parallelism is not supported"
 begins mixtral --tp 2 --moe-aux-loss-coeff 0.01 --seq-length 15
-refused 3 "TP2: routers would count what fills up a micro-batch of 15 tokens"
+refused 3 "a micro-batch of 15 tokens is not a multiple of TP 2: routers would count the padding"
 begins mixtral --tp 2 --moe-z-loss-coeff 0.01 --seq-length 15
-refused 3 "TP2: routers would count what fills up a micro-batch of 15 tokens"
+refused 3 "a micro-batch of 15 tokens is not a multiple of TP 2: routers would count the padding"
 
 if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
@@ -549,7 +549,7 @@ if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     rm -rf some some.jsonl
     begins llama3.2 --tp 2 --save some --log-jsonl some.jsonl
     exits 0
-    [ "$(grep -c "note: the model is that of the folder" "$stderr")" -eq 1 ] || is_wrong "each rank says it"
+    [ "$(grep -c "note: the folder describes the model" "$stderr")" -eq 1 ] || is_wrong "each rank says it"
     ferry=$real
     matches steps one.jsonl some.jsonl 1e-10 1e-10
     same_checkpoints one some --atol 1e-10
@@ -613,7 +613,7 @@ if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     it "ranks that MPI does not know of each other are told what to do"
     for rank in 0 1; do
         RANK=$rank WORLD_SIZE=2 begins llama3.2 --save some
-        refused 2 "this is rank $rank of 2, and MPI that it is rank 0 of 1"
+        refused 2 "rank $rank of 2 in the environment, but rank 0 of 1 in MPI"
         says "unset RANK and WORLD_SIZE"
         is_not_there some
     done
@@ -621,7 +621,7 @@ if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     it "another number of ranks of mpirun than the layout's is refused"
     ferry=$PWD/mpi-ferry ranks=3
     begins llama3.2 --tp 2
-    refused 2 "a launcher started 3 ranks, and the layout has TP 2"
+    refused 2 "the launcher started 3 ranks, but the layout has TP 2"
     ferry=$real
 else
     it "ranks of mpirun are data parallel, as far as the layout leaves them"

@@ -3,8 +3,9 @@
  *     resave SOURCE DIR [--format FORMAT] [--elem bf16|f32|f64] [--no-optim] [--no-load-optim]
  *            [--true-vocab-size N] [--overwrite] [--keep-last N] [--first N] [--count N] [--fsync]
  *
- * --first N: the number of the iteration that is written, else the source's; --count N: so many
- * iterations, one after the other. It says each when it is complete, and exits as ferry does. */
+ * --first N: the number of the iteration that is written, else the source's;
+ * --count N: so many iterations, one after the other. It says each when it is
+ * complete, and exits as ferry does. */
 #include <inttypes.h>
 #include <stdio.h>
 

@@ -69,7 +69,7 @@ for kind in $(some f32:torch_dist f32:torch bf16:torch_dist bf16:torch fp16:torc
         # shellcheck disable=SC2086 # words
         goes $options
         exits 0
-        [ -z "$saved" ] || says "the run goes on from out/iter_00000$saved, iteration $saved"
+        [ -z "$saved" ] || says "the run resumes from out/iter_00000$saved, iteration $saved"
         validated
         same_run_as straight
     done
@@ -87,7 +87,7 @@ exits 137
 # shellcheck disable=SC2086 # words
 goes $halves
 exits 0
-says "the run goes on from out/iter_00000$half_steps, iteration $half_steps"
+says "the run resumes from out/iter_00000$half_steps, iteration $half_steps"
 validated
 same_run_as straight
 cd .. && rm -r straight killed
@@ -104,6 +104,7 @@ if can_inject; then
     for call in pwrite rename mkdir open; do
         total=$(calls_of $call ../counted/all)
         for part in 3 6 9; do
+            tries 12 || continue
             rm -rf out .out* log.jsonl cache
             fault="$call:KILL:$((total * part / 9))"
             goes --save-interval 5
@@ -160,7 +161,7 @@ for signal in TERM INT; do
     [ "$done" -lt 20 ] || is_wrong "the run was not stopped"
     goes
     exits 0
-    says "the run goes on from out/iter_000000$done"
+    says "the run resumes from out/iter_000000$done"
     validated
     same_run_as straight
 done
@@ -204,7 +205,7 @@ for options in "--finetune" "--no-load-optim"; do
     # shellcheck disable=SC2086 # words
     goes --load "$half" $options --save-interval 6
     exits 0
-    says "the run goes on from out/iter_0000013, iteration 13"
+    says "the run resumes from out/iter_0000013, iteration 13"
     validated
     same_run_as tuned-straight
 done
@@ -213,7 +214,7 @@ it "--exit-interval saves, exits with 0, and the next run goes on"
 enter exited
 goes --exit-interval 7
 exits 0
-says "the run ends at iteration 7, as --exit-interval says"
+says "the run ends at iteration 7 by --exit-interval"
 [ "$(cat out/latest_checkpointed_iteration.txt)" = 7 ] || is_wrong "the tracker"
 goes
 exits 0
@@ -223,6 +224,7 @@ same_run_as straight
 it "experts are balanced by a bias that goes on, in whatever dtype and format"
 for options in "--ckpt-format torch_dist" "--bf16 --ckpt-format torch" \
     "--tensor-model-parallel-size 2 --expert-model-parallel-size 2 --sequence-parallel --dp 1 --ckpt-format torch_dist"; do
+    tries 3 || continue
     enter bias
     rm -rf whole whole.jsonl parts parts.jsonl
     options="$options --moe-router-score-function sigmoid --moe-router-enable-expert-bias --moe-router-bias-update-rate 0.01"
@@ -245,7 +247,7 @@ for part in "--exit-interval 7" ""; do
     trains_as moe --load "$models/mixtral" --save out --moe-router-pre-softmax $part
     exits 0
 done
-says "the run goes on from out/iter_0000007"
+says "the run resumes from out/iter_0000007"
 
 it "recomputed activations are the same, bit for bit"
 for options in "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1" \
@@ -253,6 +255,7 @@ for options in "--recompute-granularity full --recompute-method uniform --recomp
     "--recompute-granularity full --recompute-method block --recompute-num-layers 2" \
     "--recompute-granularity selective" "--recompute-activations" \
     "--recompute-granularity selective --recompute-modules core_attn layernorm mlp"; do
+    tries 6 || continue
     enter recomputed
     rm -rf out log.jsonl
     # shellcheck disable=SC2086 # words
@@ -274,6 +277,7 @@ done
 
 it "a run that goes on saves on, though --keep-last removes the checkpoint that it went on from"
 for kind in torch_dist torch "torch_dist --async-save"; do
+    tries 3 || continue
     enter kept-on
     rm -rf log.jsonl out hf
     # shellcheck disable=SC2086 # words

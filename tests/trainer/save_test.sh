@@ -1,13 +1,13 @@
 #!/bin/sh
 # save_test.sh FERRY - saves of a training run (resave) that are killed at one call of libc after another,
 # or one of whose calls fails: the tracker always names a complete checkpoint, and the next save
-# succeeds and leaves nothing beside it. Takes each FERRY_TEST_EVERYth call, by default the 40th.
+# succeeds and leaves nothing beside it. Takes each FERRY_TEST_EVERYth call, by default the 40th, or a share of these.
 golden=$(realpath "$(dirname "$0")/../golden/megatron-training/fp32-plain-optimizer")
 . "$(dirname "$0")/../cli/lib.sh"
 build=$(dirname "$ferry")
 resave=$build/tests/trainer/resave inject=$build/inject.so
-every=${FERRY_TEST_EVERY:-40}
-faults=0
+of_all=${FERRY_TEST_EVERY:-40}
+every=$((of_all * ${share#*/})) first=$((of_all * ${share%/*})) faults=0
 
 # The iteration that the tracker names is complete, and what was loaded; without a tracker there is
 # no iteration that looks complete. A folder of Hugging Face's is one, whatever its name.
@@ -83,7 +83,7 @@ all() {
     while read -r call count; do
         case " $calls " in *" $call "*) ;; *) continue ;; esac
         for what in $errors; do
-            n=$(($(sed -n "s/^$call //p" loading) + 1 + faults % every))
+            n=$(($(sed -n "s/^$call //p" loading) + 1 + (first + faults) % every))
             while [ $n -le "$count" ]; do
                 one "$call" "$what" $n "$@"
                 n=$((n + every))

@@ -2,7 +2,7 @@
 # train_lib.sh - cli/lib.sh, and more for tests of ferry train beside runs of Megatron-LM, which begin with
 # tests_folder=$(cd "$(dirname "$0")/.." && pwd)  and  . "$tests_folder/trainer/train_lib.sh"
 #
-# What is in tests/golden/train is always there; more runs and checkpoints of Megatron-LM are in
+# The runs in tests/golden/train are always there; more runs and checkpoints of Megatron-LM are in
 # $FERRY_FIXTURES, by default ../shared/fixtures beside the checkout.
 # shellcheck source=../cli/lib.sh disable=SC2154 # the test sets it
 . "$tests_folder/cli/lib.sh"
@@ -10,18 +10,9 @@
 runs=$tests_folder/golden/train models=$tests_folder/golden/train/models data=$tests_folder/golden/megatron-data
 more=${FERRY_FIXTURES:-$tests_folder/../../shared/fixtures}/megatron-train
 
-# These words, or with FERRY_TEST_FEWEST every third of them: where all have run elsewhere, and time counts.
-some() {
-    nth=0
-    for word; do
-        [ -n "${FERRY_TEST_FEWEST-}" ] && [ $((nth % 3)) -ne 0 ] || echo "$word"
-        nth=$((nth + 1))
-    done
-}
-
-# The steps of half a run that is killed there; fewer with FERRY_TEST_FEWEST.
+# The steps of half a run that is killed there; fewer where only a share of the cases is tried.
 # shellcheck disable=SC2034 # for the tests
-if [ -n "${FERRY_TEST_FEWEST-}" ]; then half_steps=10; else half_steps=50; fi
+if is_share; then half_steps=10; else half_steps=50; fi
 
 # The command line of a run of Megatron-LM, for one rank: line_of NAME
 line_of() {
@@ -73,7 +64,7 @@ trains_as() {
     train $(line_of "$name") "$@"
 }
 
-# What same_run.py compares: matches WHAT A B LIMIT...
+# Compares two runs by same_run.py: matches WHAT A B LIMIT...
 matches() {
     difference=$(python3 "$tests_folder/trainer/same_run.py" "$@" 2>&1) ||
         is_wrong "$ran

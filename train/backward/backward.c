@@ -32,43 +32,45 @@ void walk_give(struct walk *w, value_id input, value_id gradient)
     walk_replace(w, input, gradient);
 }
 
-/* ---- what tensor parallel ranks do alike ---- */
+/* ---- replicated and rank-local values ---- */
 
-/* Rows are what the value is that they are rows of. */
-static bool is_apart(const struct walk *w, value_id id)
+/* A view is rank-local if its value is. */
+static bool is_rank_local(const struct walk *w, value_id id)
 {
     const struct program_value *v = &w->p->values[id];
-    return w->apart[id] || (v->class == VALUE_VIEW && is_apart(w, v->rows_of));
+    return w->rank_local[id] || (v->class == VALUE_VIEW && is_rank_local(w, v->rows_of));
 }
 
-/* Whether an operand other than a parameter is apart. */
-static bool works_apart(const struct walk *w, const struct call *c)
+/* Whether an operand other than a parameter is rank-local. */
+static bool reads_rank_local(const struct walk *w, const struct call *c)
 {
-    bool apart = false;
+    bool rank_local = false;
     for (unsigned i = 0; i < MAX_INPUTS; i++)
-        if (c->in[i] != NO_VALUE && !walk_is_parameter(w, c->in[i])) apart |= is_apart(w, c->in[i]);
-    return apart;
+        if (c->in[i] != NO_VALUE && !walk_is_parameter(w, c->in[i]))
+            rank_local |= is_rank_local(w, c->in[i]);
+    return rank_local;
 }
 
-/* What reads a rank's part of a parameter gives its ranks parts of a gradient. */
-static bool reads_parts(const struct walk *w, const struct call *c)
+/* A call that reads a shard of a parameter gives its ranks partial gradients.
+ */
+static bool reads_tp_shard(const struct walk *w, const struct call *c)
 {
     bool parts = false;
     for (unsigned i = 0; i < MAX_INPUTS; i++)
-        parts |= walk_is_parameter(w, c->in[i]) && w->p->values[c->in[i]].is_apart;
+        parts |= walk_is_parameter(w, c->in[i]) && w->p->values[c->in[i]].tp_sharded;
     return parts;
 }
 
-static bool gives_apart(const struct walk *w, const struct call *c)
+static bool gives_rank_local(const struct walk *w, const struct call *c)
 {
     const bool over_tp = c->op >= NUM_OPS && c->collective.group == GROUP_TP;
     if (over_tp && c->op == OP_ALL_REDUCE) return false;
-    if (over_tp && c->op == OP_ALL_GATHER) return !c->collective.alike;
-    return over_tp || works_apart(w, c) || reads_parts(w, c);
+    if (over_tp && c->op == OP_ALL_GATHER) return !c->collective.replicated;
+    return over_tp || reads_rank_local(w, c) || reads_tp_shard(w, c);
 }
 
-/* Whether a value that a call has made is an operand. */
-static bool reads_made(const struct walk *w, const struct call *c)
+/* Whether an operand was made by a call. */
+static bool reads_computed(const struct walk *w, const struct call *c)
 {
     bool made = false;
     for (unsigned i = 0; i < MAX_INPUTS; i++)
@@ -77,19 +79,19 @@ static bool reads_made(const struct walk *w, const struct call *c)
     return made;
 }
 
-/* In front of each call whose ranks go on by themselves there is a collective, by which the
- * gradient becomes whole again. */
-static void find_apart(struct walk *w)
+/* A collective before each call with rank-local results makes the gradient
+ * whole again. */
+static void find_rank_local(struct walk *w)
 {
     for (size_t i = 0; i < w->num_values; i++)
-        w->apart[i] = w->p->values[i].class == VALUE_INPUT && w->p->values[i].is_apart;
+        w->rank_local[i] = w->p->values[i].class == VALUE_INPUT && w->p->values[i].tp_sharded;
     for (size_t k = 0; k < w->num_calls; k++) {
         const struct call *c = &w->calls[k];
         w->call = *c;
-        if (reads_parts(w, c) && reads_made(w, c) && !works_apart(w, c))
-            walk_fail(w, ERR_OURS, "parts of a gradient are not summed up");
+        if (reads_tp_shard(w, c) && reads_computed(w, c) && !reads_rank_local(w, c))
+            walk_fail(w, ERR_OURS, "no collective sums this partial gradient");
         for (unsigned i = 0; i < MAX_OUTPUTS; i++)
-            if (c->out[i] != NO_VALUE) w->apart[c->out[i]] = gives_apart(w, c);
+            if (c->out[i] != NO_VALUE) w->rank_local[c->out[i]] = gives_rank_local(w, c);
     }
 }
 
@@ -104,7 +106,7 @@ static value_id find_held(const struct walk *w, uint32_t source)
     return NO_VALUE;
 }
 
-/* It has the parameter's shape, and its place in a region of another type. */
+/* It has the parameter's shape, and its place in another region. */
 static value_id add_held(struct walk *w, value_id parameter)
 {
     const struct program_value v = w->p->values[parameter];
@@ -117,12 +119,12 @@ static value_id add_held(struct walk *w, value_id parameter)
     return id;
 }
 
-/* Of the call whose rule runs: a parameter that each rank has whole has the whole gradient only
- * where all ranks do the same with it. */
+/* A whole parameter gets its whole gradient only if all ranks do the same with
+ * it in the call whose rule runs. */
 static unsigned sums_of(const struct walk *w, value_id parameter)
 {
     const struct program_value *v = &w->p->values[parameter];
-    const bool is_part = !v->is_apart && works_apart(w, &w->call);
+    const bool is_part = !v->tp_sharded && reads_rank_local(w, &w->call);
     return v->sums | (unsigned)(is_part && v->sums & 1u << GROUP_DP) << GROUP_TP;
 }
 
@@ -137,7 +139,7 @@ struct held_gradient walk_parameter(struct walk *w, value_id parameter)
         w->p->values[g.into].sums = sums;
     }
     if (w->p->values[g.into].sums != sums)
-        walk_fail(w, ERR_OURS, "a parameter has a whole gradient here, and a part elsewhere");
+        walk_fail(w, ERR_OURS, "a parameter's gradient is whole here and partial elsewhere");
     if (w->b->accumulates || w->written[parameter]) g.sum = g.into;
     w->written[parameter] = true;
     return g;
@@ -158,7 +160,7 @@ value_id walk_call(struct walk *w, unsigned op, const char *suffix, struct emiss
     e.layer = w->call.layer;
     if (!e.out[0]) e.out[0] = &first;
     if (!w->st) w->st = program_emit(w->p, &e, w->err);
-    if (w->st) { /* placeholders: the program is never run */
+    if (w->st) { /* placeholders: the program never runs */
         for (unsigned i = 0; i < MAX_OUTPUTS; i++)
             if (e.out[i]) *e.out[i] = w->call.in[0];
     }
@@ -167,7 +169,7 @@ value_id walk_call(struct walk *w, unsigned op, const char *suffix, struct emiss
 
 /* ---- the walk ---- */
 
-/* The gradient of a value of which views were read: those of the views are its rows. */
+/* Gradients of views are rows of the gradient of their value. */
 static void join_views(struct walk *w, value_id id)
 {
     const struct program_value v = w->p->values[id];
@@ -198,7 +200,7 @@ static bool has_gradient(struct walk *w, const struct call *c)
     return has;
 }
 
-/* Gives the gradients of the call's outputs on to its inputs. */
+/* Passes the gradients of the call's outputs to its inputs. */
 static void apply_rule(struct walk *w)
 {
     rule_function *rule = backward_rule(w->call.op);
@@ -220,7 +222,7 @@ static void walk_back(struct walk *w, size_t first, size_t end)
     }
 }
 
-/* The calls of each chunk, and behind them their gradients. */
+/* Adds the calls of each chunk, and their gradients behind them. */
 static void walk_head(struct walk *w)
 {
     const size_t head = w->b->head;
@@ -234,7 +236,7 @@ static void walk_head(struct walk *w)
     }
 }
 
-/* Every parameter that the forward calls read. */
+/* Every parameter read by forward calls needs a gradient. */
 static void check_parameters(struct walk *w)
 {
     for (size_t i = 0; i < w->num_values && !w->st; i++)
@@ -242,7 +244,7 @@ static void check_parameters(struct walk *w)
             w->st = fail(w->err, ERR_OURS, "%s: no call makes its gradient", w->p->values[i].name);
 }
 
-/* What is sent to the stage before lives until the next run. */
+/* The gradient for the previous stage lives until the next run. */
 static value_id take_in_gradient(struct walk *w)
 {
     const value_id id = walk_so_far(w, w->b->stage.in);
@@ -263,11 +265,11 @@ enum status backward_make(struct program *p, const struct backward *b, size_t *f
                      .calls = arena_copy(&scratch, p->calls, p->num_calls * sizeof *p->calls),
                      .gradients = arena_array(&scratch, p->num_values + 1, sizeof(value_id)),
                      .written = arena_array(&scratch, p->num_values + 1, sizeof(bool)),
-                     .apart = arena_array(&scratch, p->num_values + 1, sizeof(bool)),
+                     .rank_local = arena_array(&scratch, p->num_values + 1, sizeof(bool)),
                      .err = err};
     memset(w.gradients, 0xff, p->num_values * sizeof *w.gradients); /* NO_VALUE */
     *forward_calls = b->head;
-    find_apart(&w);
+    find_rank_local(&w);
     walk_give(&w, b->stage.out, b->stage.out_gradient);
     walk_head(&w);
     walk_back(&w, 0, b->head);

@@ -2,19 +2,20 @@
 
 #include <string.h>
 
-/* The rewriting of a program. Arrays are [num_values], of the values before it. */
+/* A program being rewritten. Arrays are [num_values], for values before it. */
 struct rewrite {
     struct program *p;
     struct call *before; /* the calls, [num_before] */
     size_t num_before, num_values;
     bool *dropped;
-    value_id *again; /* what takes the place of a dropped value; NO_VALUE: not made yet */
+    value_id *again; /* replacement of a dropped value; NO_VALUE: not made yet */
     uint32_t *maker; /* the forward call that writes a value; UINT32_MAX: none */
 };
 
-/* ---- what is dropped ---- */
+/* ---- choosing dropped values ---- */
 
-/* Counts of several micro-batches: at the backward part of one there may be those of later ones. */
+/* Counts of several micro-batches: those of later ones may be added before
+ * backward. */
 static bool counts_on(const struct call *c)
 {
     return c->op == OP_COUNT_EXPERTS && c->in[1] != NO_VALUE;
@@ -38,7 +39,7 @@ static void drop_modules(struct rewrite *w, const struct call *c, unsigned modul
     if (c->op == OP_ACTIVATION && modules & RECOMPUTE_ACTIVATIONS) drop_output(w, c, 0);
 }
 
-/* Of the program, which may be a pipeline stage. */
+/* The program may be a pipeline stage. */
 static int first_layer(const struct rewrite *w, size_t forward_calls)
 {
     size_t k = 0;
@@ -47,7 +48,8 @@ static int first_layer(const struct rewrite *w, size_t forward_calls)
     return k < forward_calls ? w->before[k].layer : 0;
 }
 
-/* Whether layer `layer` of the program is computed again; *begins: it is the first of its group. */
+/* Whether layer `layer` of the program is recomputed; *begins: first of its
+ * group. */
 static bool is_in_group(const struct recompute_options *o, int layer, bool *begins)
 {
     *begins = o->method == RECOMPUTE_BLOCK || (uint64_t)layer % o->num_layers == 0;
@@ -68,7 +70,8 @@ static void drop_layers(struct rewrite *w, size_t forward_calls, const struct re
     }
 }
 
-/* Copies of numbers that forward calls read, too; what backward calls alone read is made once. */
+/* Drops copies that forward calls read; those read by backward alone are made
+ * once. */
 static void drop_copies(struct rewrite *w, size_t forward_calls)
 {
     for (size_t k = 0; k < forward_calls; k++)
@@ -102,7 +105,8 @@ static void drop_mlps(struct rewrite *w, size_t forward_calls)
     }
 }
 
-static void choose(struct rewrite *w, size_t forward_calls, const struct recompute_options *o)
+static void choose_dropped(struct rewrite *w, size_t forward_calls,
+                           const struct recompute_options *o)
 {
     if (o->granularity == RECOMPUTE_SELECTIVE && o->modules & RECOMPUTE_MLP)
         drop_mlps(w, forward_calls);
@@ -112,7 +116,7 @@ static void choose(struct rewrite *w, size_t forward_calls, const struct recompu
     drop_copies(w, forward_calls);
 }
 
-/* ---- making it again ---- */
+/* ---- recomputing ---- */
 
 static value_id copy_value(struct rewrite *w, value_id id)
 {
@@ -123,7 +127,7 @@ static value_id copy_value(struct rewrite *w, value_id id)
     return copy;
 }
 
-/* The norm of a sum that was kept. */
+/* The norm of a kept sum. */
 static struct call as_norm(const struct call *c)
 {
     struct call norm = *c;
@@ -140,16 +144,16 @@ static struct call as_norm(const struct call *c)
     return norm;
 }
 
-static value_id made_again(struct rewrite *w, value_id id);
+static value_id recomputed_value(struct rewrite *w, value_id id);
 
-/* Outputs that were not dropped are not written again: nobody reads the copies. */
-static void make_again(struct rewrite *w, value_id id)
+/* Kept outputs are not written again: nobody reads the copies. */
+static void recompute_value(struct rewrite *w, value_id id)
 {
     const struct call *made = &w->before[w->maker[id]];
     struct call c = *made;
     if (c.op == OP_ADD_NORM && !w->dropped[c.out[0]]) c = as_norm(made);
     for (unsigned i = 0; i < MAX_INPUTS; i++)
-        c.in[i] = made_again(w, c.in[i]);
+        c.in[i] = recomputed_value(w, c.in[i]);
     for (unsigned i = 0; i < MAX_OUTPUTS; i++) {
         if (c.out[i] == NO_VALUE) continue;
         value_id copy = copy_value(w, c.out[i]);
@@ -160,24 +164,24 @@ static void make_again(struct rewrite *w, value_id id)
     *program_add_call(w->p, c.op, c.label, c.layer) = c;
 }
 
-static value_id view_again(struct rewrite *w, value_id id)
+static value_id recomputed_view(struct rewrite *w, value_id id)
 {
     const struct program_value view = w->p->values[id], base = w->p->values[view.base];
-    const value_id again = made_again(w, view.base);
+    const value_id again = recomputed_value(w, view.base);
     if (again != view.base && w->again[id] == NO_VALUE)
         w->again[id] = program_add_view(w->p, again, view.offset / (base.bytes / base.shape[0]),
                                         view.shape[0], view.name);
     return again == view.base ? id : w->again[id];
 }
 
-/* What to read in place of a value. */
-static value_id made_again(struct rewrite *w, value_id id)
+/* The value to read instead of `id`. */
+static value_id recomputed_value(struct rewrite *w, value_id id)
 {
     if (id == NO_VALUE || id >= w->num_values) return id;
     if (w->p->values[id].class == VALUE_VIEW && w->p->values[id].base < w->num_values)
-        return view_again(w, id);
+        return recomputed_view(w, id);
     if (!w->dropped[id]) return id;
-    if (w->again[id] == NO_VALUE) make_again(w, id);
+    if (w->again[id] == NO_VALUE) recompute_value(w, id);
     return w->again[id];
 }
 
@@ -197,7 +201,7 @@ static void rewrite_backward(struct rewrite *w, size_t forward_calls)
     for (size_t k = forward_calls; k < w->num_before; k++) {
         struct call c = w->before[k];
         for (unsigned i = 0; i < MAX_INPUTS; i++)
-            c.in[i] = made_again(w, c.in[i]);
+            c.in[i] = recomputed_value(w, c.in[i]);
         *program_add_call(w->p, c.op, c.label, c.layer) = c;
     }
 }
@@ -207,7 +211,7 @@ enum status recompute(struct program *p, const struct recompute_options *o, size
 {
     struct arena scratch;
     if (o->granularity == RECOMPUTE_FULL && o->num_layers == 0)
-        return fail(err, ERR_USAGE, "--recompute-num-layers: 0 layers");
+        return fail(err, ERR_USAGE, "--recompute-num-layers 0: expected at least 1");
     arena_init(&scratch);
     struct rewrite w = {.p = p,
                         .num_before = p->num_calls,
@@ -219,7 +223,7 @@ enum status recompute(struct program *p, const struct recompute_options *o, size
                         .maker = arena_array(&scratch, p->num_values + 1, sizeof(uint32_t))};
     memset(w.again, 0xff, p->num_values * sizeof *w.again); /* NO_VALUE */
     find_makers(&w, forward_calls);
-    choose(&w, forward_calls, o);
+    choose_dropped(&w, forward_calls, o);
     rewrite_backward(&w, forward_calls);
     arena_release(&scratch);
     return program_check(p, err);

@@ -1,5 +1,5 @@
-/* Steps with activations computed again, beside steps that keep them: the same bits in less memory.
- * And sums over micro-batches. */
+/* Steps with activations computed again, beside steps that keep them: the same
+ * bits in less memory. And sums over micro-batches. */
 #include "train/backward/recompute.h"
 
 #include <math.h>
@@ -33,7 +33,7 @@ static const struct policy policies[] = {
     {"two layers", {.granularity = RECOMPUTE_FULL, .method = RECOMPUTE_BLOCK, .num_layers = 2}},
 };
 
-/* What three steps leave. */
+/* Results of three steps. */
 struct outcome {
     struct step_result results[STEPS];
     char *regions[NUM_VALUE_CLASSES];
@@ -128,7 +128,7 @@ static void recomputed_steps_have_the_same_bits(void **state)
     static const char *const models[] = {"llama3.1", "gpt2", "mixtral", "qwen3-moe"};
     (void)state;
     for (size_t i = 0; i < COUNT(models); i++) {
-        if (!test_takes(i)) continue;
+        if (!test_takes(i, COUNT(models))) continue;
         train_each_way(models[i], ELEM_F32);
         train_each_way(models[i], ELEM_BF16);
     }
@@ -161,7 +161,7 @@ static const struct layout_case layouts[] = {
 };
 
 /* Rank 0 of a layout, which is measured and never run. */
-static void imagine(struct test_session *s, const struct layout_case *l, const struct policy *p)
+static void simulate(struct test_session *s, const struct layout_case *l, const struct policy *p)
 {
     struct step_options o = test_step_options(1, 128);
     struct model_options options = {.elem = ELEM_BF16,
@@ -171,7 +171,7 @@ static void imagine(struct test_session *s, const struct layout_case *l, const s
     o.recompute = p->options;
     test_session_read(s, l->model);
     deep(&s->config);
-    assert_ok(model_imagine(&s->model, NULL, &options, 0, &err));
+    assert_ok(model_simulate(&s->model, NULL, &options, 0, &err));
     assert_ok(step_make(&s->step, &s->model, &o, &err));
 }
 
@@ -186,7 +186,7 @@ static void forget(struct test_session *s)
 static uint64_t activations_of(const struct layout_case *l, const struct policy *p, size_t *calls)
 {
     struct test_session s;
-    imagine(&s, l, p);
+    simulate(&s, l, p);
     const uint64_t bytes = s.step.region_bytes[VALUE_SCRATCH];
     *calls = s.step.chunks[0].micro[0].program.num_calls;
     forget(&s);
@@ -209,11 +209,12 @@ static void recomputed_activations_take_no_memory(void **state)
     }
 }
 
-/* The copies of rows that forward calls of layers make, and those that are made of them again. */
+/* The copies of rows that forward calls of layers make, and those that are made
+ * of them again. */
 static void count_copies(const struct layout_case *l, unsigned *once, unsigned *again)
 {
     struct test_session s;
-    imagine(&s, l, &policies[0]);
+    simulate(&s, l, &policies[0]);
     const struct program *p = &s.step.chunks[0].micro[MICRO_FIRST].program;
     for (size_t k = 0; k < p->num_calls; k++) {
         const struct call *c = &p->calls[k];
@@ -228,7 +229,8 @@ static void count_copies(const struct layout_case *l, unsigned *once, unsigned *
     forget(&s);
 }
 
-/* Rows in the order of experts, or of other ranks: copies of what is kept anyway. */
+/* Rows in the order of experts, or of other ranks: copies of what is kept
+ * anyway. */
 static void what_only_moves_numbers_is_not_kept(void **state)
 {
     (void)state;
@@ -247,7 +249,8 @@ static void groups_of_no_layers_are_refused(void **state)
     const struct recompute_options o = {.granularity = RECOMPUTE_FULL};
     struct program p = {0};
     (void)state;
-    assert_fails(recompute(&p, &o, 0, &err), ERR_USAGE, "--recompute-num-layers: 0 layers");
+    assert_fails(recompute(&p, &o, 0, &err), ERR_USAGE,
+                 "--recompute-num-layers 0: expected at least 1");
 }
 
 /* ---- sums over micro-batches ---- */

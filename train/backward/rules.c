@@ -1,5 +1,5 @@
-/* rules.c - the rule of each op: from the gradients of its outputs to those of its inputs. A row an
- * op, at the end of the file. */
+/* rules.c - the rule of each op: from gradients of outputs to gradients of
+ * inputs. A row an op, at the end of the file. */
 #include "train/backward/backward_internal.h"
 
 /* ---- products ---- */
@@ -35,13 +35,13 @@ static void grouped_matmul_rule(struct walk *w, const struct call *c)
 
 /* ---- the residual stream ---- */
 
-/* The gradient of what a norm reads, which may be read by others, too. */
+/* Gradient of a norm's input. other: its gradient from other readers. */
 static value_id norm_gradient(struct walk *w, const struct call *c, value_id x,
                               const value_id *weights, unsigned y, value_id other)
 {
     const value_id dy = walk_output(w, c, y), stats = c->out[y + 1];
     value_id dx, dweight, dbias;
-    if (stats == NO_VALUE) walk_fail(w, ERR_OURS, "the norm keeps no statistics");
+    if (stats == NO_VALUE) walk_fail(w, ERR_OURS, "missing the statistics of this norm");
     struct held_gradient weight = walk_parameter(w, weights[0]),
                          bias = walk_parameter(w, weights[1]);
     CALL(w, OP_NORM_BACKWARD, "dx", IN(x, weights[0], stats, dy, other, weight.sum, bias.sum),
@@ -94,7 +94,7 @@ static void attention_rule(struct walk *w, const struct call *c)
     const value_id q = c->in[0], kv = c->in[1], o = c->out[0], lse = c->out[1];
     value_id dq, dkv;
     if (c->in[3] != NO_VALUE) walk_fail(w, ERR_UNSUPPORTED, "attention sinks have no gradient");
-    if (lse == NO_VALUE) walk_fail(w, ERR_OURS, "attention keeps no lse");
+    if (lse == NO_VALUE) walk_fail(w, ERR_OURS, "missing the lse of this attention");
     CALL(w, OP_ATTENTION_BACKWARD, "dx",
          IN(q, kv, c->in[2], c->in[4], o, lse, walk_output(w, c, 0)),
          .out = {&dq, q == kv ? NULL : &dkv}, .params = c->params);
@@ -129,11 +129,11 @@ static void activation_rule(struct walk *w, const struct call *c)
 
 /* ---- tables ---- */
 
-static value_id order_of(struct walk *w, value_id ids)
+static value_id row_order_of(struct walk *w, value_id ids)
 {
     for (unsigned i = 0; i < 2; i++)
         if (w->b->lookups[i].ids == ids) return w->b->lookups[i].order;
-    walk_fail(w, ERR_OURS, "nobody gives the order of its rows");
+    walk_fail(w, ERR_OURS, "missing the row order of this table lookup");
     return NO_VALUE;
 }
 
@@ -141,7 +141,7 @@ static void table_gradient(struct walk *w, value_id dx, value_id ids, value_id t
                            union op_params p)
 {
     struct held_gradient g = walk_parameter(w, table);
-    CALL(w, OP_EMBEDDING_BACKWARD, "dtable", IN(dx, ids, order_of(w, ids), g.sum),
+    CALL(w, OP_EMBEDDING_BACKWARD, "dtable", IN(dx, ids, row_order_of(w, ids), g.sum),
          .into = {&g.into}, .params = p);
 }
 
@@ -159,8 +159,8 @@ static void positions_rule(struct walk *w, const struct call *c)
 
 /* ---- experts ---- */
 
-/* What the loss of balance of these logits counts: tokens of each expert, on all tensor parallel
- * ranks. */
+/* Tokens of each expert, on all tensor parallel ranks, counted by the balance
+ * loss of these logits. */
 static value_id counts_of(const struct walk *w, value_id logits)
 {
     for (size_t k = 0; k < w->num_calls; k++)
@@ -194,19 +194,19 @@ static void unpermute_rule(struct walk *w, const struct call *c)
          IN(walk_output(w, c, 0), rows, weights, weighted ? y : NO_VALUE),
          .out = {&dy, weighted ? &dweights : NULL}, .sizes = {{'R', w->p->values[y].shape[0]}});
     walk_give(w, y, dy);
-    if (weighted) walk_replace(w, weights, dweights); /* one call alone reads them */
+    if (weighted) walk_replace(w, weights, dweights); /* only one call reads them */
 }
 
 /* ---- ranks ---- */
 
-/* A collective that gives the gradient of the first operand. */
+/* Adds the collective that computes the gradient of the first operand. */
 static void by_collective(struct walk *w, const struct call *c, unsigned op)
 {
     walk_give(w, c->in[0],
               CALL(w, op, "dx", IN(walk_output(w, c, 0)), .collective.group = c->collective.group));
 }
 
-/* All ranks do the same with the sum of their parts: each has the whole gradient. */
+/* All ranks do the same with the sum: each has the whole gradient. */
 static void all_reduce_rule(struct walk *w, const struct call *c)
 {
     walk_give(w, c->in[0], walk_output(w, c, 0));
@@ -219,7 +219,7 @@ static void replicate_rule(struct walk *w, const struct call *c)
 
 static void all_gather_rule(struct walk *w, const struct call *c)
 {
-    by_collective(w, c, c->collective.alike ? OP_SLICE : OP_REDUCE_SCATTER);
+    by_collective(w, c, c->collective.replicated ? OP_SLICE : OP_REDUCE_SCATTER);
 }
 
 static void reduce_scatter_rule(struct walk *w, const struct call *c)
@@ -244,13 +244,13 @@ static void all_to_all_rule(struct walk *w, const struct call *c)
 
 /* ---- the loss ---- */
 
-/* The scale of the whole loss comes in by vocab_backward. */
+/* vocab_backward multiplies by the loss scale. */
 static void weighted_sum_rule(struct walk *w, const struct call *c)
 {
     walk_replace(w, c->in[0], c->in[1]);
 }
 
-/* The call that makes a value. */
+/* The call that writes a value. */
 static const struct call *maker_of(const struct walk *w, value_id id)
 {
     for (size_t k = 0; k < w->num_calls; k++)
@@ -259,14 +259,15 @@ static const struct call *maker_of(const struct walk *w, value_id id)
     return NULL;
 }
 
-/* Of cross entropy as a whole: the gradient of logits follows from the sums of all ranks. */
+/* Cross entropy as a whole: the gradient of logits follows from the sums over
+ * all ranks. */
 static void token_loss_rule(struct walk *w, const struct call *c)
 {
     const struct call *sum = maker_of(w, c->in[0]);
     while (sum && sum->op == OP_ALL_REDUCE)
         sum = maker_of(w, sum->in[0]);
     if (!sum || sum->op != OP_VOCAB_SUM) {
-        walk_fail(w, ERR_OURS, "its sums are not those of logits");
+        walk_fail(w, ERR_OURS, "expected sums over logits");
         return;
     }
     const value_id logits = sum->in[0], max = sum->in[1], targets = sum->in[2];

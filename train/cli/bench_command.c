@@ -25,7 +25,7 @@ static const struct arg bench_args[] = {
     {"--batch --micro-batch-size", ARG_UINT, AT(batch), "N", NULL, "sequences; default 1"},
     {"--seq --seq-length",       ARG_UINT, AT(seq),     "N", NULL, "tokens per sequence; default 256"},
     {"--decode",                 ARG_FLAG, AT(decode),  NULL, NULL, "decode one token per sequence, with --seq tokens in the KV cache"},
-    {"--repeats",                ARG_UINT, AT(repeats), "N", NULL, "number of runs, of which the median is shown; default 5"},
+    {"--repeats",                ARG_UINT, AT(repeats), "N", NULL, "number of runs; their median is shown; default 5"},
 };
 static const struct arg_group bench_groups[] = {
     {"Bench", bench_args, COUNT(bench_args), 0},
@@ -36,7 +36,7 @@ static const struct arg_group bench_groups[] = {
 };
 // clang-format on
 
-static void set_defaults(void *options)
+static void set_bench_defaults(void *options)
 {
     struct bench_flags *f = options;
     compute_defaults(&f->compute);
@@ -53,7 +53,7 @@ struct sum {
     double seconds, flops, bytes;
 };
 
-static size_t sum_up(struct sum *sums, const struct bench_row *rows, size_t num_rows)
+static size_t sum_bench_rows(struct sum *sums, const struct bench_row *rows, size_t num_rows)
 {
     size_t n = 0;
     for (size_t i = 0; i < num_rows; i++) {
@@ -76,7 +76,7 @@ static int slowest_first(const void *a, const void *b)
     return x > y ? -1 : x < y;
 }
 
-/* What part of the device's measured peaks, 0 to 1. */
+/* Shares of the device's measured peaks, 0 to 1. */
 struct shares {
     double of_product, of_copy, higher;
 };
@@ -89,14 +89,14 @@ static struct shares shares_of(const struct bench_result *r, double seconds, con
     return s;
 }
 
-/* How ops were timed, and what their times add up to. */
+/* The sum of the ops' times, and how they were measured. */
 static void print_how(const struct bench_result *r, const struct sum *sums, size_t n,
                       const struct sum *all)
 {
     printf("all ops: %.3f ms, %.1f%%\n", 1e3 * all->seconds, 100 * all->seconds / r->seconds);
     if (!all->alone) return;
-    printf("each timed as a graph of its calls in all layers");
-    const char *before = "; between marks of the whole run: ";
+    printf("each op timed as a graph of its calls in all layers");
+    const char *before = "; timed between marks of the whole run: ";
     for (size_t i = 0; i < n; i++) {
         if (sums[i].alone) continue;
         printf("%s%s %s", before, sums[i].name, sums[i].op);
@@ -119,8 +119,8 @@ static void print_text(const struct bench_flags *f, const struct bench_result *r
            1e-9 * r->product_rate, 1e-9 * r->copy_rate);
     printf("collectives: %s; graphs: %u%s%s\n", r->collectives, r->graphs, r->refused ? ": " : "",
            r->refused ? r->refused : "");
-    if (!r->finite) puts("NaN or infinity came out: the times mean nothing");
-    printf("\n%-16s %-16s %6s %10s %6s %10s %8s %8s\n", "what", "op", "calls", "ms", "%", "GFLOP/s",
+    if (!r->finite) puts("the output has NaN or infinity: the times are meaningless");
+    printf("\n%-16s %-16s %6s %10s %6s %10s %8s %8s\n", "name", "op", "calls", "ms", "%", "GFLOP/s",
            "GB/s", "roofline");
     for (size_t i = 0; i < n; i++)
         printf("%-16s %-16s %6" PRIu64 " %10.3f %5.1f%% %10.1f %8.1f %7.1f%%\n", sums[i].name,
@@ -154,8 +154,9 @@ static void add_ops(cJSON *o, const struct bench_result *r, const struct sum *su
     }
 }
 
-static void answer(const struct bench_flags *f, const char *path, const struct bench_result *r,
-                   const struct sum *sums, size_t n, const struct sum *all)
+static void set_bench_result(const struct bench_flags *f, const char *path,
+                             const struct bench_result *r, const struct sum *sums, size_t n,
+                             const struct sum *all)
 {
     cJSON *o = run_json_new(path, &f->compute);
     run_json_add_tokens(
@@ -179,18 +180,18 @@ static void answer(const struct bench_flags *f, const char *path, const struct b
     result_set(o);
 }
 
-/* The arguments of the work that every rank does. */
+/* Arguments of every rank's work. */
 struct asked {
     struct bench_flags *flags;
     const char *path;
 };
 
-static enum status show(void *context, const struct bench_result *r, struct error *err)
+static enum status show_bench(void *context, const struct bench_result *r, struct error *err)
 {
     const struct asked *x = context;
     const struct bench_flags *f = x->flags;
     struct sum *sums = must_calloc(r->num_rows + 1, sizeof *sums), all = {0};
-    size_t n = sum_up(sums, r->rows, r->num_rows);
+    size_t n = sum_bench_rows(sums, r->rows, r->num_rows);
     (void)err;
     for (size_t i = 0; i < n; i++) {
         all.flops += sums[i].flops;
@@ -199,13 +200,13 @@ static enum status show(void *context, const struct bench_result *r, struct erro
         all.alone |= sums[i].alone;
     }
     qsort(sums, n, sizeof *sums, slowest_first);
-    answer(f, x->path, r, sums, n, &all);
+    set_bench_result(f, x->path, r, sums, n, &all);
     if (!f->compute.output.json) print_text(f, r, sums, n, &all);
     free(sums);
     return OK;
 }
 
-/* Any tokens do: a step of decoding comes behind a cache of zeros. */
+/* Any tokens do: decoding reads a cache of zeros. */
 static enum status run_on_tokens(const struct engine *engine, const struct bench_flags *f,
                                  struct bench_request *q, struct error *err)
 {
@@ -224,8 +225,8 @@ static enum status run_on_tokens(const struct engine *engine, const struct bench
     return st;
 }
 
-static enum status run(void *context, const struct engine *engine, bool is_rank_0,
-                       struct error *err)
+static enum status run_bench_on_rank(void *context, const struct engine *engine, bool is_rank_0,
+                                     struct error *err)
 {
     const struct asked *x = context;
     const struct bench_flags *f = x->flags;
@@ -238,13 +239,14 @@ static enum status run(void *context, const struct engine *engine, bool is_rank_
                               .batch = {.num_sequences = f->batch, .length = length},
                               .warmups = f->decode ? 2 : 1, /* the second records graphs */
                               .repeats = (unsigned)f->repeats,
-                              .visit = show,
+                              .visit = show_bench,
                               .context = context};
     (void)is_rank_0;
     if (f->repeats > MAX_REPEATS)
-        return fail(err, ERR_USAGE, "--repeats %" PRIu64 ": at most %d", f->repeats, MAX_REPEATS);
+        return fail(err, ERR_USAGE, "--repeats %" PRIu64 " is above the maximum of %d", f->repeats,
+                    MAX_REPEATS);
     if (f->seq >= INT32_MAX || f->batch > INT32_MAX / (f->seq + 1))
-        return fail(err, ERR_USAGE, "--batch %" PRIu64 " of --seq %" PRIu64 ": more than %d tokens",
+        return fail(err, ERR_USAGE, "--batch %" PRIu64 " times --seq %" PRIu64 " exceeds %d tokens",
                     f->batch, f->seq, INT32_MAX);
     TRY(engine_model_of(x->path, &f->compute, &q.model, err));
     return run_on_tokens(engine, f, &q, err);
@@ -255,7 +257,7 @@ static enum status bench(void *options, const char *const *positional, size_t nu
 {
     struct asked x = {options, positional[0]};
     (void)num_positional;
-    return engine_run(run, &x, err);
+    return engine_run(run_bench_on_rank, &x, err);
 }
 
 const struct command command_bench = {
@@ -263,27 +265,22 @@ const struct command command_bench = {
     .summary = "measure a forward pass, op by op",
     .positional = "MODEL",
     .text =
-        "Logits of all positions are computed. FLOPs are those of matrix products and of the "
-        "causal "
-        "half of attention; of other ops, one per output element. Bytes are those that have to be "
-        "read and written: of tables and caches the rows that are used. The roofline is the rate "
-        "of "
-        "a large product or that of a large copy, measured first: the table shows the larger "
-        "share, "
-        "the first line and --json both. What only reads may be faster than a copy.\n\n"
-        "Times of the whole are the host's, from the call to the result. Times of ops are the "
-        "device's, by marks between them in further runs. With --decode on a GPU the whole runs as "
-        "graphs, in which marks would take longer than short ops do. There each op is timed as a "
-        "graph of its own, which has its calls of all layers one behind the other, each with the "
-        "weights of its layer: they come from memory, as in the whole, if those of all layers are "
-        "more than the cache holds. Collectives, and ops that read integers of others, stay "
-        "between "
-        "marks.\n\n"
+        "Computes the logits of all positions. FLOPs count matrix products and the causal half of "
+        "attention; other ops count one per output element. Bytes count what an op must read and "
+        "write; tables and caches count only the rows used. The roofline is the rate of a large "
+        "product or a large copy, both measured first: the table shows the larger share, the first "
+        "line and --json show both. An op that only reads may be faster than a copy.\n\n"
+        "The time of the whole pass is the host's, from call to result. Times of ops are the "
+        "device's, between marks in further runs. With --decode on a GPU the pass runs as graphs, "
+        "where marks would take longer than short ops. There each op is timed as a graph of its "
+        "own: its calls of all layers in turn, each with the weights of its layer. If the weights "
+        "of all layers exceed the cache, they come from memory, as in the whole pass. Collectives, "
+        "and ops that read integers computed by other ops, stay between marks.\n\n"
         "  ferry bench model --seq 512 --dtype bf16\n"
         "  ferry bench model --decode --seq 1024 --batch 16 --dtype bf16 --device cuda --json",
     .groups = bench_groups,
     .num_groups = COUNT(bench_groups),
     .options_bytes = sizeof(struct bench_flags),
-    .defaults = set_defaults,
+    .defaults = set_bench_defaults,
     .run = bench,
 };

@@ -1,7 +1,8 @@
-/* data_command.c - ferry data: documents of token ids as Megatron's indexed dataset.
+/* data_command.c - ferry data: documents of token ids as Megatron's indexed
+ * dataset.
  *
- * The lines are read twice: first to check them all and to find the largest id, which decides the
- * type of the elements, then to write them. */
+ * Reads the lines twice: first to check all and find the largest id, which
+ * decides the element type; then to write them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,9 +28,9 @@ struct data_flags {
 // clang-format off
 #define AT(field) offsetof(struct data_flags, field)
 static const struct arg data_args[] = {
-    {"--vocab-size", ARG_UINT,      AT(vocab_size), "N", NULL, "refuse ids from N on; elements are u16 if N < 65500, else i32; default: by the largest id"},
-    {"--append-eod", ARG_FLAG,      AT(append_eod), NULL, NULL, "put --eod-id behind each document; it counts for the loss"},
-    {"--eod-id",     ARG_UINT_OR_0, AT(eod_id),     "N", NULL, "the token that ends a document"},
+    {"--vocab-size", ARG_UINT,      AT(vocab_size), "N", NULL, "vocabulary size: refuse ids from N on, write u16 if N < 65500, else i32; default: from the largest id"},
+    {"--append-eod", ARG_FLAG,      AT(append_eod), NULL, NULL, "append --eod-id to each document; it counts for the loss"},
+    {"--eod-id",     ARG_UINT_OR_0, AT(eod_id),     "N", NULL, "id of the token that ends a document"},
     {"--overwrite",  ARG_FLAG,      AT(overwrite),  NULL, NULL, "replace the files of OUT"},
     {"--json",       ARG_FLAG,      AT(json),       NULL, NULL, "print the result as JSON"},
     {"--quiet -q",   ARG_FLAG,      AT(quiet),      NULL, NULL, "print errors only"},
@@ -37,13 +38,13 @@ static const struct arg data_args[] = {
 // clang-format on
 static const struct arg_group data_groups[] = {{"Data", data_args, COUNT(data_args), 0}};
 
-static void set_defaults(void *options)
+static void set_data_defaults(void *options)
 {
     struct data_flags *f = options;
     f->eod_id = UINT64_MAX;
 }
 
-enum { U16_BELOW = 65500 }; /* vocabularies of u16, as Megatron's DType.optimal_dtype has it */
+enum { U16_BELOW = 65500 }; /* vocabularies of u16: Megatron's DType.optimal_dtype */
 
 struct conversion {
     const struct data_flags *flags;
@@ -70,7 +71,8 @@ static enum status check_vocabulary(const struct conversion *c, const struct ids
     for (size_t i = 0; vocab && i < line->count; i++)
         if ((uint64_t)line->ids[i] >= vocab)
             return fail(err, ERR_CORRUPT,
-                        "%s: line %" PRIu64 ": element %zu is %d: --vocab-size is %" PRIu64,
+                        "%s: line %" PRIu64
+                        ": element %zu: id %d is not below --vocab-size %" PRIu64,
                         c->source, line->number, i, line->ids[i], vocab);
     return OK;
 }
@@ -110,7 +112,7 @@ static enum status survey(struct conversion *c, struct error *err)
 
 /* ---- second reading ---- */
 
-/* One sequence that is a document: values, and one more behind them with --append-eod. */
+/* Adds a document of one sequence: the values, with --append-eod also `last`. */
 static enum status add_document(const struct conversion *c, struct indexed_dataset_writer *w,
                                 const int32_t *values, size_t count, int32_t last,
                                 struct error *err)
@@ -144,7 +146,7 @@ static enum status write_line(void *context, const struct ids_line *line, struct
     return OK;
 }
 
-/* Masks of an earlier dataset would be taken for those of this one. */
+/* Masks left by an earlier dataset would apply to this one. */
 static enum status remove_masks(const struct conversion *c, bool only_check, struct error *err)
 {
     static const char *const suffixes[] = {".mask.idx", ".mask.bin"};
@@ -155,8 +157,10 @@ static enum status remove_masks(const struct conversion *c, bool only_check, str
         if (!only_check)
             st = path_remove(path.data, err);
         else if (path_exists(path.data))
-            st = fail(err, ERR_EXISTS, "%s: exists already, but these documents have no masks",
-                      path.data);
+            st = fail(
+                err, ERR_EXISTS,
+                "%s exists already, but the new documents have no masks; --overwrite removes it",
+                path.data);
         strbuf_release(&path);
     }
     return st;
@@ -172,7 +176,8 @@ static enum status create_masks(struct conversion *c, struct error *err)
     return st;
 }
 
-/* Masks get their names first: tokens without their masks would be trained on as if all counted. */
+/* Publishes masks first: training on tokens without their masks would count all
+ * of them. */
 static enum status write_files(struct conversion *c, struct error *err)
 {
     TRY(indexed_dataset_create(&c->tokens, c->prefix, c->dtype, c->flags->overwrite, err));
@@ -187,7 +192,7 @@ static enum status write_files(struct conversion *c, struct error *err)
 
 /* ---- the command ---- */
 
-static void answer(const struct conversion *c)
+static void report_dataset(const struct conversion *c)
 {
     cJSON *o = cJSON_CreateObject();
     json_add_text(o, "source", c->source);
@@ -211,17 +216,18 @@ static void answer(const struct conversion *c)
                c->num_empty == 1 ? "" : "s");
 }
 
-static enum status check_flags(const struct data_flags *f, struct error *err)
+static enum status check_data_flags(const struct data_flags *f, struct error *err)
 {
     if (f->append_eod && f->eod_id == UINT64_MAX)
         return fail(err, ERR_USAGE, "--append-eod needs --eod-id");
     if (!f->append_eod && f->eod_id != UINT64_MAX)
-        return fail(err, ERR_USAGE, "--eod-id is for --append-eod, which is not given");
+        return fail(err, ERR_USAGE, "--eod-id needs --append-eod");
     if (f->append_eod && f->eod_id > INT32_MAX)
-        return fail(err, ERR_USAGE, "--eod-id %" PRIu64 ": ids go up to %d", f->eod_id, INT32_MAX);
+        return fail(err, ERR_USAGE, "--eod-id %" PRIu64 " is above the largest id, %d", f->eod_id,
+                    INT32_MAX);
     if (f->append_eod && f->vocab_size && f->eod_id >= f->vocab_size)
-        return fail(err, ERR_USAGE, "--eod-id %" PRIu64 ": --vocab-size is %" PRIu64, f->eod_id,
-                    f->vocab_size);
+        return fail(err, ERR_USAGE, "--eod-id %" PRIu64 " is not below --vocab-size %" PRIu64,
+                    f->eod_id, f->vocab_size);
     return OK;
 }
 
@@ -238,12 +244,12 @@ static enum status data(void *options, const char *const *positional, size_t num
 {
     struct conversion c = {.flags = options, .source = positional[0]};
     (void)num_positional;
-    TRY(check_flags(c.flags, err));
-    if (!*positional[1]) return fail(err, ERR_USAGE, "OUT is an empty name");
+    TRY(check_data_flags(c.flags, err));
+    if (!*positional[1]) return fail(err, ERR_USAGE, "OUT is empty");
     c.prefix = prefix_of(positional[1]);
     enum status st = survey(&c, err);
     if (!st) st = write_files(&c, err);
-    if (!st) answer(&c);
+    if (!st) report_dataset(&c);
     indexed_dataset_writer_close(&c.tokens);
     indexed_dataset_writer_close(&c.masks);
     free(c.mask);
@@ -253,16 +259,15 @@ static enum status data(void *options, const char *const *positional, size_t num
 
 const struct command command_data = {
     .name = "data",
-    .summary =
-        "write token ids as a dataset for training: .bin and .idx, as Megatron-LM reads them",
+    .summary = "write token ids as a training dataset: the .bin and .idx that Megatron-LM reads",
     .positional = "IDS.jsonl OUT",
-    .text = "Each line of IDS.jsonl is a document: {\"ids\": [1, 2, 3]}, for fine-tuning with "
-            "\"loss_mask\": [0, 1, 1] of the same length, where 0 is a token that is not learnt. "
+    .text = "Each line of IDS.jsonl is a document: {\"ids\": [1, 2, 3]}. For fine-tuning it also "
+            "has \"loss_mask\": [0, 1, 1] of the same length; 0 excludes a token from the loss. "
             "\"input_ids\" and \"tokens\" are other names of \"ids\"; \"labels\" with -100 is "
-            "another form of the mask. Writes OUT.bin and OUT.idx, and with masks OUT.mask.bin and "
-            "OUT.mask.idx.\n\n"
+            "another form of the mask. Writes OUT.bin and OUT.idx, with masks also OUT.mask.bin "
+            "and OUT.mask.idx.\n\n"
             "  ferry data ids.jsonl corpus --append-eod --eod-id 50256\n\n"
-            "Ids of texts, one a line, in Python:\n\n"
+            "Convert texts, one per line, to ids in Python:\n\n"
             "  python3 -c 'from transformers import AutoTokenizer as A; import json, sys; "
             "t = A.from_pretrained(\"model\"); "
             "[print(json.dumps({\"ids\": t(s.rstrip(\"\\n\")).input_ids})) for s in sys.stdin]' "
@@ -270,6 +275,6 @@ const struct command command_data = {
     .groups = data_groups,
     .num_groups = COUNT(data_groups),
     .options_bytes = sizeof(struct data_flags),
-    .defaults = set_defaults,
+    .defaults = set_data_defaults,
     .run = data,
 };

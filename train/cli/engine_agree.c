@@ -1,5 +1,5 @@
-/* engine_agree.c - whether all ranks of a job were told the same: a launcher starts each with a
- * command line of its own. */
+/* engine_agree.c - checks that all ranks of a job have the same command line: a
+ * launcher starts each rank with its own. */
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "common/strbuf.h"
 #include "train/loop/engine.h"
 
-/* With its end, so that two words are not one longer one. */
+/* Includes the NUL, so that "a" "b" differs from "ab". */
 static void add_word(struct sha256 *s, const char *word)
 {
     sha256_add(s, word, strlen(word) + 1);
@@ -34,7 +34,7 @@ static bool is_option(const char *word)
     return word[0] == '-' && !(word[1] >= '0' && word[1] <= '9');
 }
 
-/* "--lr 1e-3" of the word 1e-3: an option with its values as far as word i. */
+/* Adds the option of word i with its values up to word i: "--lr 1e-3". */
 static void add_option(struct strbuf *out, const char *const *words, size_t i)
 {
     size_t first = i;
@@ -47,8 +47,8 @@ static void add_option(struct strbuf *out, const char *const *words, size_t i)
     }
 }
 
-/* Adds to the message where the words differ. All ranks find the same place: each sees at once
- * whether all agree. */
+/* Adds the first word that differs to the message. All ranks find the same
+ * word, since each comparison gives all of them the same answer. */
 static enum status name_word(const struct engine *e, const char *const *words, size_t num_words,
                              const char *what, struct error *err)
 {
@@ -59,7 +59,10 @@ static enum status name_word(const struct engine *e, const char *const *words, s
         st = agree_on(e, words + i, i < num_words, what, err);
         if (st) break;
     }
-    if (st != ERR_USAGE) return st ? st : fail(err, ERR_OURS, "no word of the %s differs", what);
+    if (st != ERR_USAGE)
+        return st ? st
+                  : fail(err, ERR_OURS, "the digests of the %s differ, but none of its words",
+                         what);
     if (i < num_words) add_option(&here, words, i);
     const struct error why = *err;
     st = fail(err, ERR_USAGE, "%s (here: %s)", why.text, i < num_words ? here.data : "its end");
@@ -74,8 +77,8 @@ enum status engine_agree_on(const struct engine *e, const char *const *words, si
     return st == ERR_USAGE ? name_word(e, words, num_words, what, err) : st;
 }
 
-/* Words that end with a NUL each. */
-static const char **split(const struct strbuf *text, size_t *num_words)
+/* Each word ends with a NUL. */
+static const char **split_nul_words(const struct strbuf *text, size_t *num_words)
 {
     const char **words = must_calloc(text->length + 1, sizeof *words);
     *num_words = 0;
@@ -98,7 +101,7 @@ static enum status agree_on_line(const struct engine *e, struct error *err)
     struct strbuf line = {0};
     size_t num_words;
     read_command_line(&line);
-    const char **words = split(&line, &num_words);
+    const char **words = split_nul_words(&line, &num_words);
     enum status st = engine_agree_on(e, words, num_words, "command line", err);
     free(words);
     strbuf_release(&line);

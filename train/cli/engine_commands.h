@@ -1,4 +1,4 @@
-/* engine_commands.h - the commands that compute or train, for the table in ferry.c. */
+/* engine_commands.h - commands that compute or train, for the table in ferry.c. */
 #ifndef FERRY_TRAIN_CLI_ENGINE_COMMANDS_H
 #define FERRY_TRAIN_CLI_ENGINE_COMMANDS_H
 

@@ -11,15 +11,15 @@
 // clang-format off
 #define AT(field) offsetof(struct engine_flags, field)
 const struct arg engine_args[] = {
-    {"--context-parallel-size --cp",   ARG_UINT,   AT(layout.cp), "N", NULL, "context parallel ranks; each has a part of every sequence"},
+    {"--context-parallel-size --cp",   ARG_UINT,   AT(layout.cp), "N", NULL, "context parallel ranks; each holds a part of every sequence"},
     {"--data-parallel-size --dp",      ARG_UINT,   AT(layout.dp), "N", NULL, "data parallel ranks; default: the fewest that --ep needs"},
     {"--sequence-parallel --sp",       ARG_FLAG,   AT(sequence_parallel), NULL, NULL, "split norms and residuals by tokens over the tensor parallel ranks"},
-    {"--cp-comm-type",                 ARG_CHOICE, AT(cp_kind), NULL, "all_gather|p2p", "how keys and values are exchanged between context parallel ranks; default all_gather"},
-    {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|fp16|f64", "compute dtype of weights and activations (accumulation in f32, of f64 in f64); default f32"},
+    {"--cp-comm-type",                 ARG_CHOICE, AT(cp_kind), NULL, "all_gather|p2p", "exchange of keys and values between context parallel ranks; default all_gather"},
+    {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|fp16|f64", "compute dtype of weights and activations (accumulation in f32; f64 accumulates in f64); default f32"},
     {"--device", ARG_CHOICE, AT(device), NULL, "cpu|cuda", "compute device; default cpu. Ranks of one host share its GPUs"},
-    {"--collectives", ARG_CHOICE, AT(collectives), NULL, "auto|staged|nccl", "how ranks on GPUs communicate: through the host (staged; GPUs may be shared) or with NCCL (one GPU per rank); default auto"},
-    {"--threads",                      ARG_UINT,   AT(threads), "N", NULL, "CPU threads of all ranks on this host together, up to 1024; default: number of CPUs"},
-    {"--dry-run",                      ARG_FLAG,   AT(dry_run), NULL, NULL, "print the memory that each rank needs and whether it fits, and stop; -v: in detail"},
+    {"--collectives", ARG_CHOICE, AT(collectives), NULL, "auto|staged|nccl", "communication between ranks on GPUs: staged through the host (ranks may share a GPU) or nccl (one GPU per rank); default auto"},
+    {"--threads",                      ARG_UINT,   AT(threads), "N", NULL, "total CPU threads of all ranks on this host, at most 1024; default: number of CPUs"},
+    {"--dry-run",                      ARG_FLAG,   AT(dry_run), NULL, NULL, "print the memory each rank needs and whether it fits, then stop; with -v in detail"},
 };
 // clang-format on
 _Static_assert(COUNT(engine_args) == NUM_ENGINE_ARGS, "options.h");
@@ -36,8 +36,8 @@ static enum collectives_way collectives_of(const struct engine_flags *e)
     return strcmp(e->collectives, "nccl") == 0 ? COLLECTIVES_DEVICE : COLLECTIVES_STAGED;
 }
 
-/* Keeps the product of all sizes, and the threads, below what can be started. */
-static enum status check_sizes(const struct compute_flags *f, struct error *err)
+/* Bounds the number of ranks and threads. */
+static enum status check_layout_sizes(const struct compute_flags *f, struct error *err)
 {
     const struct layout_options *l = &f->engine.layout;
     const uint64_t sizes[] = {l->tp, l->pp, l->ep, l->etp, l->cp, l->dp};
@@ -45,11 +45,11 @@ static enum status check_sizes(const struct compute_flags *f, struct error *err)
     for (size_t i = 0; i < COUNT(sizes); i++) {
         ranks *= sizes[i] ? sizes[i] : 1;
         if (sizes[i] > MAX_RANKS_OF_A_JOB || ranks > MAX_RANKS_OF_A_JOB)
-            return fail(err, ERR_USAGE, "a layout of more than %d ranks", MAX_RANKS_OF_A_JOB);
+            return fail(err, ERR_USAGE, "the layout has more than %d ranks", MAX_RANKS_OF_A_JOB);
     }
     if (f->engine.threads > MAX_THREADS)
-        return fail(err, ERR_USAGE, "--threads %" PRIu64 " is not from 1 to %d", f->engine.threads,
-                    MAX_THREADS);
+        return fail(err, ERR_USAGE, "--threads %" PRIu64 " is out of range (1 to %d)",
+                    f->engine.threads, MAX_THREADS);
     return OK;
 }
 
@@ -58,7 +58,7 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
 {
     const struct engine_flags *e = &f->engine;
     struct executor_options run = executor_options_of(&(struct run_flags){0}, &f->output);
-    TRY(check_sizes(f, err));
+    TRY(check_layout_sizes(f, err));
     *out = (struct engine_model){.path = path,
                                  .source = source_options_of(&f->source),
                                  .model_map = f->source.model_map,

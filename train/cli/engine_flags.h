@@ -1,4 +1,4 @@
-/* engine_flags.h - the options of all commands that compute. */
+/* engine_flags.h - options shared by all commands that compute. */
 #ifndef FERRY_TRAIN_CLI_ENGINE_FLAGS_H
 #define FERRY_TRAIN_CLI_ENGINE_FLAGS_H
 
@@ -18,7 +18,7 @@ struct engine_flags {
 
 extern const struct arg engine_args[];
 enum { NUM_ENGINE_ARGS = 9 };
-/* The first of them, without --threads and --dry-run. */
+/* The first rows, without --threads and --dry-run. */
 enum { NUM_PARALLEL_ARGS = 7 };
 
 /* The options of a computing command. */

@@ -1,4 +1,5 @@
-/* engine_open.c - loads libferry_engine.so; joins and leaves a job around a command's work. */
+/* engine_open.c - loads libferry_engine.so; joins a job before a command's
+ * work, leaves it after. */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include "common/version.h"
 #include "train/loop/engine.h"
 
-/* Beside the program, where it is built; in ../lib/ferry, where it is installed. */
+/* The library lies beside a built program, in ../lib/ferry of an installed one. */
 static void *load_library(struct arena *a)
 {
     char own[4096];
@@ -27,8 +28,8 @@ static void *load_library(struct arena *a)
     return dlopen(path_join(a, folder, "../lib/ferry/libferry_engine.so"), RTLD_NOW);
 }
 
-/* OpenBLAS reserves this much address space per CPU when it is loaded, and retries forever if the
- * reservation fails. */
+/* OpenBLAS reserves this much address space per CPU on loading, and retries
+ * forever if that fails. */
 #define CPU_ADDRESS_SPACE ((uint64_t)128 << 20)
 
 static enum status check_address_space(struct error *err)
@@ -38,22 +39,23 @@ static enum status check_address_space(struct error *err)
     if (left >= least) return OK;
     return fail(
         err, ERR_MEMORY,
-        "ulimit -v leaves %.2f GB of address space; the engine's libraries take %.2f GB, of "
-        "which they use little",
+        "ulimit -v leaves %.2f GB of address space; the engine's libraries reserve %.2f GB and use "
+        "little of it",
         (double)left / 1e9, (double)least / 1e9);
 }
 
-/* GNU OpenMP reads the variable when it is loaded. By default its threads spin for milliseconds
- * before they sleep, and so take CPU time from other ranks on the machine. */
+/* GNU OpenMP reads the variable on loading. By default its threads spin for
+ * milliseconds before they sleep, which takes CPU time from other ranks. */
 static void spin_briefly(void)
 {
     if (!getenv("OMP_WAIT_POLICY")) (void)setenv("GOMP_SPINCOUNT", "20000", false);
 }
 
-/* OpenBLAS reads the variable when it is loaded. It knows Intel's CPUs by their model numbers, and
- * computes on one that is newer than itself with the instructions of 2004: it is told the kernels
- * for those that are there. Of AMD's it goes by their instructions, as far as AVX2. Kernels
- * with AVX-512 have Intel's names only, so they are named for CPUs of any vendor that have it. */
+/* OpenBLAS reads the variable on loading. It knows Intel's CPUs by model
+ * number, and runs one newer than itself with the instructions of 2004, so this
+ * names the kernels that fit. It detects the instructions of AMD's CPUs, but
+ * only up to AVX2. Its AVX-512 kernels have Intel's names, so they are named
+ * for CPUs of any vendor. */
 static void name_instructions(void)
 {
 #ifdef __x86_64__
@@ -77,11 +79,11 @@ enum status engine_open(const struct engine **out, struct error *err)
     arena_init(&a);
     void *library = load_library(&a);
     arena_release(&a);
-    if (!library) return fail(err, ERR_UNSUPPORTED, "the engine cannot be loaded: %s", dlerror());
+    if (!library) return fail(err, ERR_UNSUPPORTED, "cannot load the engine: %s", dlerror());
     *out = dlsym(library, ENGINE_SYMBOL);
     const char *const *version = dlsym(library, ENGINE_VERSION_SYMBOL);
     if (*out && version && strcmp(*version, FERRY_VERSION) == 0) return OK;
-    return fail(err, ERR_UNSUPPORTED, "libferry_engine.so is of version %s, this is %s",
+    return fail(err, ERR_UNSUPPORTED, "libferry_engine.so has version %s, ferry has version %s",
                 version ? *version : "(none)", FERRY_VERSION);
 }
 

@@ -1,4 +1,5 @@
-/* forward_command.c - ferry forward: the logits of token ids, and what enters each layer. */
+/* forward_command.c - ferry forward: logits of token ids, and the input of each
+ * layer. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,9 +31,9 @@ struct forward_flags {
 static const struct arg forward_args[] = {
     {"--input-ids", ARG_TEXT, AT(input_ids), "FILE", NULL, "safetensors file with a tensor input_ids [sequences, length]"},
     {"--out",       ARG_TEXT, AT(out),       "FILE", NULL, "safetensors file for the results; must not exist"},
-    {"--hidden",    ARG_FLAG, AT(hidden),    NULL,   NULL, "also the input of each layer (hidden.N) and the output of the final norm"},
-    {"--logits-dtype", ARG_CHOICE, AT(logits_dtype), NULL, "f32|bf16|fp16", "dtype of the logits in the file; default f32, with --dtype f64 f64"},
-    {"--trace-layer", ARG_UINT_OR_0, AT(trace_layer), "N", NULL, "also the outputs of the ops of layer N (layers.N.qkv, ...)"},
+    {"--hidden",    ARG_FLAG, AT(hidden),    NULL,   NULL, "also write the input of each layer (hidden.N) and the output of the final norm"},
+    {"--logits-dtype", ARG_CHOICE, AT(logits_dtype), NULL, "f32|bf16|fp16", "dtype of the written logits; default f32, or f64 with --dtype f64"},
+    {"--trace-layer", ARG_UINT_OR_0, AT(trace_layer), "N", NULL, "also write the outputs of layer N's ops (layers.N.qkv, ...)"},
 };
 static const struct arg_group forward_groups[] = {
     {"Forward", forward_args, COUNT(forward_args), 0},
@@ -43,7 +44,7 @@ static const struct arg_group forward_groups[] = {
 };
 // clang-format on
 
-static void set_defaults(void *options)
+static void set_forward_defaults(void *options)
 {
     struct forward_flags *f = options;
     compute_defaults(&f->compute);
@@ -52,8 +53,8 @@ static void set_defaults(void *options)
 
 /* ---- the file ---- */
 
-/* A safetensors file, written tensor by tensor. Room for the header is left in front; it is written
- * at the end. */
+/* A safetensors file, written tensor by tensor. The space reserved in front
+ * gets the header at the end. */
 struct results {
     const struct batch *batch;
     const struct compute_flags *flags;
@@ -105,7 +106,7 @@ static void add_entry(struct results *r, const struct collected *c)
 
 enum { WRITTEN_AT_ONCE = 64 << 20 };
 
-/* An output, or its next rows. */
+/* Receives an output, or its next rows. */
 static enum status write_output(void *context, const struct collected *c, struct error *err)
 {
     struct results *r = context;
@@ -176,7 +177,7 @@ static int trace_layer_of(const struct forward_flags *f)
     return f->trace_layer > INT32_MAX ? INT32_MAX : (int)f->trace_layer;
 }
 
-/* The arguments of the work that every rank does. */
+/* Arguments of every rank's work. */
 struct asked {
     const struct forward_flags *flags;
     const char *path;
@@ -222,7 +223,8 @@ static enum status choose_logits_dtype(const struct forward_flags *f, struct pas
 {
     if (!f->logits_dtype) return OK;
     if (strcmp(f->compute.engine.dtype, "f64") == 0)
-        return fail(err, ERR_USAGE, "--logits-dtype %s: --dtype f64 gives logits in f64",
+        return fail(err, ERR_USAGE,
+                    "--logits-dtype %s conflicts with --dtype f64, which gives logits in f64",
                     f->logits_dtype);
     o->logits_dtype = elem_dtype(elem_of(f->logits_dtype));
     return OK;
@@ -252,8 +254,8 @@ static enum status compute(const struct asked *x, const struct engine *engine, s
     return OK;
 }
 
-static enum status run(void *context, const struct engine *engine, bool is_rank_0,
-                       struct error *err)
+static enum status run_forward_on_rank(void *context, const struct engine *engine, bool is_rank_0,
+                                       struct error *err)
 {
     const struct asked *x = context;
     const struct forward_flags *f = x->flags;
@@ -261,7 +263,7 @@ static enum status run(void *context, const struct engine *engine, bool is_rank_
     struct results r = {
         .batch = &t.batch, .flags = &f->compute, .file = {.fd = -1}, .started = seconds_now()};
     if (!f->input_ids) return fail(err, ERR_USAGE, "--input-ids is missing");
-    if (f->out && !*f->out) return fail(err, ERR_USAGE, "--out is an empty name");
+    if (f->out && !*f->out) return fail(err, ERR_USAGE, "--out is empty");
     if (!f->out && !f->compute.engine.dry_run) return fail(err, ERR_USAGE, "--out is missing");
     enum status st = ids_read(f->input_ids, &t, err);
     if (!st) st = ids_check_one_length(&t, f->input_ids, err);
@@ -276,20 +278,20 @@ static enum status forward(void *options, const char *const *positional, size_t 
 {
     struct asked x = {options, positional[0]};
     (void)num_positional;
-    return engine_run(run, &x, err);
+    return engine_run(run_forward_on_rank, &x, err);
 }
 
 const struct command command_forward = {
     .name = "forward",
     .summary = "compute logits of token ids, at any parallel layout",
     .positional = "MODEL",
-    .text = "MODEL is any checkpoint that convert can read, of any layout; each rank reads only "
-            "what it holds. Under mpirun or srun, their processes are the ranks; started alone, it "
-            "starts the ranks itself.\n\n"
+    .text = "MODEL is any checkpoint that convert reads, in any layout. Each rank reads only its "
+            "own shards. Under mpirun or srun the launched processes are the ranks; otherwise "
+            "ferry starts the ranks itself.\n\n"
             "  ferry forward model --input-ids ids.safetensors --out logits.safetensors --tp 2",
     .groups = forward_groups,
     .num_groups = COUNT(forward_groups),
     .options_bytes = sizeof(struct forward_flags),
-    .defaults = set_defaults,
+    .defaults = set_forward_defaults,
     .run = forward,
 };

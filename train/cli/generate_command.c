@@ -1,4 +1,4 @@
-/* generate_command.c - ferry generate: token ids that follow token ids. */
+/* generate_command.c - ferry generate: continues prompts of token ids. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -26,15 +26,15 @@ struct generate_flags {
 // clang-format off
 #define AT(field) offsetof(struct generate_flags, field)
 static const struct arg generate_args[] = {
-    {"--prompt-ids",     ARG_TEXT,  AT(prompt_ids),     "IDS",  NULL, "token ids as 1,2,3; several prompts as 1,2,3;4,5"},
+    {"--prompt-ids",     ARG_TEXT,  AT(prompt_ids),     "IDS",  NULL, "prompt as token ids 1,2,3; several prompts: 1,2,3;4,5"},
     {"--input-ids",      ARG_TEXT,  AT(input_ids),      "FILE", NULL, "safetensors file with a tensor input_ids; its attention_mask, if any, marks padding"},
-    {"--max-new-tokens", ARG_UINT,  AT(max_new_tokens), "N",    NULL, "most tokens to generate; default 32"},
-    {"--temperature",    ARG_FLOAT, AT(temperature),    "T",    NULL, "sampling temperature; 0, the default: greedy (argmax)"},
-    {"--top-k",          ARG_UINT_OR_0, AT(top_k),      "K",    NULL, "sample from the K most probable tokens; 0, the default: from all"},
-    {"--top-p",          ARG_FLOAT, AT(top_p),          "P",    NULL, "nucleus sampling: from the most probable tokens that together have probability P; default 1"},
-    {"--seed",           ARG_UINT_OR_0, AT(seed),       "N",    NULL, "seed of the sampling; default 0"},
+    {"--max-new-tokens", ARG_UINT,  AT(max_new_tokens), "N",    NULL, "maximum number of tokens to generate; default 32"},
+    {"--temperature",    ARG_FLOAT, AT(temperature),    "T",    NULL, "sampling temperature; default 0: greedy (argmax)"},
+    {"--top-k",          ARG_UINT_OR_0, AT(top_k),      "K",    NULL, "sample from the K most probable tokens; default 0: from all"},
+    {"--top-p",          ARG_FLOAT, AT(top_p),          "P",    NULL, "nucleus sampling: sample from the most probable tokens with total probability P; default 1"},
+    {"--seed",           ARG_UINT_OR_0, AT(seed),       "N",    NULL, "sampling seed; default 0"},
     {"--end-id --eos-token-id", ARG_TEXT, AT(end_ids),  "IDS",  NULL, "tokens that end a sequence; default: eos_token_id of generation_config.json or config.json"},
-    {"--ignore-eos",     ARG_FLAG,  AT(ignore_eos),     NULL,   NULL, "do not stop at any token"},
+    {"--ignore-eos",     ARG_FLAG,  AT(ignore_eos),     NULL,   NULL, "never stop at an end token"},
 };
 static const struct arg_group generate_groups[] = {
     {"Generation", generate_args, COUNT(generate_args), 0},
@@ -45,7 +45,7 @@ static const struct arg_group generate_groups[] = {
 };
 // clang-format on
 
-static void set_defaults(void *options)
+static void set_generate_defaults(void *options)
 {
     struct generate_flags *f = options;
     compute_defaults(&f->compute);
@@ -110,23 +110,25 @@ static void print_texts(const struct texts *t)
         puts(t->lines[i].length ? t->lines[i].data : "");
 }
 
-static enum status check_flags(const struct generate_flags *f, struct error *err)
+static enum status check_generate_flags(const struct generate_flags *f, struct error *err)
 {
     if (!f->prompt_ids && !f->input_ids)
-        return fail(err, ERR_USAGE, "one of --prompt-ids and --input-ids is needed");
+        return fail(err, ERR_USAGE, "no prompt: give --prompt-ids or --input-ids");
     if (f->prompt_ids && f->input_ids)
-        return fail(err, ERR_USAGE, "--prompt-ids and --input-ids are two prompts: give one");
+        return fail(err, ERR_USAGE, "give one of --prompt-ids and --input-ids");
     if (f->end_ids && f->ignore_eos)
-        return fail(err, ERR_USAGE,
-                    "--end-id ends sequences and --ignore-eos never does: give one");
-    if (f->temperature < 0) return fail(err, ERR_USAGE, "--temperature is negative");
+        return fail(err, ERR_USAGE, "give one of --end-id and --ignore-eos");
+    if (f->temperature < 0)
+        return fail(err, ERR_USAGE, "--temperature %g is negative", f->temperature);
     if (!(f->top_p > 0 && f->top_p <= 1))
-        return fail(err, ERR_USAGE, "--top-p is %g; it must be above 0 and at most 1", f->top_p);
-    if (f->top_k > UINT32_MAX) return fail(err, ERR_USAGE, "--top-k is too large");
+        return fail(err, ERR_USAGE, "--top-p %g must be above 0 and at most 1", f->top_p);
+    if (f->top_k > UINT32_MAX)
+        return fail(err, ERR_USAGE, "--top-k %" PRIu64 " exceeds 32 bits", f->top_k);
     return OK;
 }
 
-/* End tokens given by the user must be in the vocabulary; those of the config need not be. */
+/* End tokens of the user must be in the vocabulary; those of the config need
+ * not be. */
 static enum status choose_end_tokens(const struct generate_flags *f, const char *path,
                                      struct end_tokens *out, struct error *err)
 {
@@ -137,14 +139,14 @@ static enum status choose_end_tokens(const struct generate_flags *f, const char 
     if (!f->end_ids) return OK;
     enum status st = ids_parse(f->end_ids, &t, err);
     if (!st && (t.batch.num_sequences > 1 || t.batch.length > MAX_END_TOKENS))
-        st = fail(err, ERR_USAGE, "\"%s\": at most %d token ids are written as 1,2,3", f->end_ids,
-                  MAX_END_TOKENS);
+        st = fail(err, ERR_USAGE, "\"%s\" is not a list of at most %d token ids such as 1,2,3",
+                  f->end_ids, MAX_END_TOKENS);
     out->count = st ? 0 : t.batch.length;
     for (size_t i = 0; i < out->count && !st; i++) {
         out->ids[i] = t.ids[i];
         if (m.vocab_size && (uint64_t)t.ids[i] >= m.vocab_size)
-            st = fail(err, ERR_USAGE, "%d: the model has %" PRIu64 " tokens", t.ids[i],
-                      m.vocab_size);
+            st = fail(err, ERR_USAGE, "token id %d is not below the vocabulary size, %" PRIu64,
+                      t.ids[i], m.vocab_size);
     }
     ids_release(&t);
     return st ? fail_in(err, "--end-id") : OK;
@@ -155,17 +157,17 @@ static void print_unused(const struct generate_flags *f)
 {
     if (f->compute.output.quiet || f->temperature > 0) return;
     if (f->top_k || f->top_p < 1 || f->seed)
-        fprintf(stderr, "note: decoding is greedy at temperature 0, the default: "
-                        "--top-k, --top-p and --seed change nothing\n");
+        fprintf(stderr, "note: --top-k, --top-p and --seed have no effect: decoding is greedy at "
+                        "--temperature 0, the default\n");
 }
 
-/* The arguments of the work that every rank does. */
+/* Arguments of every rank's work. */
 struct asked {
     const struct generate_flags *flags;
     const char *path;
 };
 
-/* After the prompt. */
+/* The rate after the prompt. */
 static double tokens_per_second(const struct texts *t)
 {
     return t->steps > 1
@@ -189,7 +191,7 @@ static cJSON *json_new(const struct asked *x, const struct batch *prompts)
     return o;
 }
 
-static void answer(struct texts *t, bool dry_run)
+static void set_generate_result(struct texts *t, bool dry_run)
 {
     if (!dry_run) {
         add_token_ids(t->json, t);
@@ -225,7 +227,7 @@ static enum status compute(const struct asked *x, const struct engine *engine,
     enum status st = engine->generate(&q, err);
     if (!st && !q.dry_run && is_rank_0) print_all(&t, o);
     if (!st && is_rank_0) print_that_it_fits(&f->compute);
-    if (!st && is_rank_0) answer(&t, q.dry_run);
+    if (!st && is_rank_0) set_generate_result(&t, q.dry_run);
     cJSON_Delete(t.json);
     for (uint64_t i = 0; i < b->num_sequences; i++)
         strbuf_release(&t.lines[i]);
@@ -233,13 +235,13 @@ static enum status compute(const struct asked *x, const struct engine *engine,
     return st;
 }
 
-static enum status run(void *context, const struct engine *engine, bool is_rank_0,
-                       struct error *err)
+static enum status run_generate_on_rank(void *context, const struct engine *engine, bool is_rank_0,
+                                        struct error *err)
 {
     const struct asked *x = context;
     const struct generate_flags *f = x->flags;
     struct token_ids t;
-    TRY(check_flags(f, err));
+    TRY(check_generate_flags(f, err));
     enum status st =
         f->prompt_ids ? ids_parse(f->prompt_ids, &t, err) : ids_read(f->input_ids, &t, err);
     if (!st) st = compute(x, engine, &t.batch, is_rank_0, err);
@@ -252,7 +254,7 @@ static enum status generate(void *options, const char *const *positional, size_t
 {
     struct asked x = {options, positional[0]};
     (void)num_positional;
-    return engine_run(run, &x, err);
+    return engine_run(run_generate_on_rank, &x, err);
 }
 
 const struct command command_generate = {
@@ -261,19 +263,18 @@ const struct command command_generate = {
     .positional = "MODEL",
     .text =
         "  ferry generate model --prompt-ids 1,2,3 --max-new-tokens 32\n\n"
-        "Token ids in, token ids out. A tokenizer makes ids of text and text of ids, in "
-        "Python:\n\n"
+        "Reads and prints token ids. Convert text to ids and back in Python:\n\n"
         "  python3 -c 'from transformers import AutoTokenizer as A; "
         "t = A.from_pretrained(\"model\"); print(*t(\"Hello world\").input_ids, sep=\",\")'\n"
         "  python3 -c 'from transformers import AutoTokenizer as A; "
         "t = A.from_pretrained(\"model\"); print(t.decode([1, 2, 3]))'\n\n"
-        "A sequence ends with the model's "
-        "eos_token_id, which is printed; of generation_config.json nothing else is used. The same "
-        "seed gives the same tokens again; at another layout sums are rounded in another order. In "
-        "bf16 logits are a few per cent off, so --top-p may keep other tokens than in f32.",
+        "A sequence ends with the model's eos_token_id, which is printed. Nothing else of "
+        "generation_config.json is used. The same seed gives the same tokens, except that another "
+        "layout rounds sums in another order. Logits in bf16 are off by a few per cent, so --top-p "
+        "may keep other tokens than in f32.",
     .groups = generate_groups,
     .num_groups = COUNT(generate_groups),
     .options_bytes = sizeof(struct generate_flags),
-    .defaults = set_defaults,
+    .defaults = set_generate_defaults,
     .run = generate,
 };

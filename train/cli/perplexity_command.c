@@ -24,10 +24,10 @@ struct perplexity_flags {
 // clang-format off
 #define AT(field) offsetof(struct perplexity_flags, field)
 static const struct arg perplexity_args[] = {
-    {"--data",                 ARG_TEXT,   AT(data),         "PATH", NULL, "Megatron indexed dataset (PREFIX, .bin or .idx), or a file of token ids"},
-    {"--data-dtype",           ARG_CHOICE, AT(data_dtype),   NULL, "u16|u32", "the file holds raw token ids of this type, little-endian; default: an indexed dataset"},
-    {"--seq-length --seq",     ARG_UINT,   AT(seq),          "N", NULL, "tokens of a window; default: the model's max_position_embeddings, at most 2048"},
-    {"--micro-batch-size --batch", ARG_UINT, AT(batch),      "N", NULL, "windows in a batch; default: as --dp, or 1"},
+    {"--data",                 ARG_TEXT,   AT(data),         "PATH", NULL, "Megatron indexed dataset (PREFIX, .bin or .idx), or with --data-dtype a file of token ids"},
+    {"--data-dtype",           ARG_CHOICE, AT(data_dtype),   NULL, "u16|u32", "type of raw little-endian token ids in --data; default: --data is an indexed dataset"},
+    {"--seq-length --seq",     ARG_UINT,   AT(seq),          "N", NULL, "tokens per window; default: the model's max_position_embeddings, at most 2048"},
+    {"--micro-batch-size --batch", ARG_UINT, AT(batch),      "N", NULL, "windows per batch; default: --dp, or 1"},
     {"--max-tokens",           ARG_UINT,   AT(max_tokens),   "N", NULL, "use the first N tokens; default: all"},
 };
 static const struct arg_group perplexity_groups[] = {
@@ -39,16 +39,16 @@ static const struct arg_group perplexity_groups[] = {
 };
 // clang-format on
 
-static void set_defaults(void *options)
+static void set_perplexity_defaults(void *options)
 {
     struct perplexity_flags *f = options;
     compute_defaults(&f->compute);
     f->max_tokens = UINT64_MAX;
 }
 
-/* The stream of all tokens, cut into windows of seq + 1. The last token of a window is the first of
- * the next, so each token except the very first is predicted once. The tokens after the last whole
- * window form a shorter one. */
+/* The stream of all tokens, cut into windows of seq + 1. The last token of a
+ * window is the first of the next, so each token but the very first is
+ * predicted once. Tokens after the last whole window form a shorter one. */
 struct windows {
     const struct perplexity_flags *flags;
     const char *model;
@@ -66,11 +66,12 @@ static enum status bad_token(const struct windows *w, uint64_t at, int32_t id, s
     TRY(indexed_dataset_locate(&w->data, at, &sequence, &element, err));
     return fail(err, ERR_CORRUPT,
                 "%s: token %" PRIu64 " (sequence %" PRIu64 ", element %" PRIu64
-                ") is %d: the model has %" PRIu64 " tokens",
+                ") is %d, not below the vocabulary size, %" PRIu64,
                 w->flags->data, at, sequence, element, id, w->vocab_size);
 }
 
-/* Puts `length` predicted tokens from token `first` on into row `row` of the batch. */
+/* Fills row `row` of the batch with `length` predicted tokens from token
+ * `first` on. */
 static enum status read_window(struct windows *w, uint64_t first, uint64_t length, uint64_t row,
                                struct error *err)
 {
@@ -83,8 +84,8 @@ static enum status read_window(struct windows *w, uint64_t first, uint64_t lengt
     return OK;
 }
 
-static enum status next_batch(void *context, uint64_t number, struct batch *b, bool *more,
-                              struct error *err)
+static enum status next_windows(void *context, uint64_t number, struct batch *b, bool *more,
+                                struct error *err)
 {
     struct windows *w = context;
     uint64_t first = number * w->batch, count = 0, length = w->seq;
@@ -103,8 +104,7 @@ static enum status next_batch(void *context, uint64_t number, struct batch *b, b
     return OK;
 }
 
-/* The sum over a batch. */
-static enum status add_losses(void *context, const struct collected *c, struct error *err)
+static enum status add_batch_loss(void *context, const struct collected *c, struct error *err)
 {
     struct windows *w = context;
     (void)err;
@@ -135,15 +135,13 @@ static void print_result(const struct windows *w, bool json)
 
 /* ---- the command ---- */
 
-/* A file with the name of the prefix but without .bin and .idx is no dataset. */
+/* A file that has the prefix as its name is not a dataset. */
 static enum status open_dataset(struct windows *w, struct error *err)
 {
     const char *path = w->flags->data;
     enum status st = indexed_dataset_open(&w->data, path, err);
     if (st == ERR_IO && path_exists(path) && !path_is_folder(path))
-        st = fail_in(err,
-                     "%s is a file, and no indexed dataset: --data-dtype says that it is raw ids",
-                     path);
+        st = fail_in(err, "%s is not an indexed dataset (raw token ids need --data-dtype)", path);
     return st;
 }
 
@@ -162,7 +160,8 @@ static enum status open_data(struct windows *w, struct error *err)
                 w->num_tokens, w->num_tokens == 1 ? "" : "s");
 }
 
-/* The vocabulary size, and the default window length: the positions of the model, up to a limit. */
+/* Sets the vocabulary size and the window length; by default the model's
+ * positions, up to a limit. */
 static enum status look_at_model(struct windows *w, struct error *err)
 {
     enum { LONGEST = 2048 };
@@ -174,7 +173,7 @@ static enum status look_at_model(struct windows *w, struct error *err)
     return OK;
 }
 
-static enum status cut(struct windows *w, struct error *err)
+static enum status cut_windows(struct windows *w, struct error *err)
 {
     const struct perplexity_flags *f = w->flags;
     const uint64_t foretold = w->num_tokens - 1, dp = f->compute.engine.layout.dp;
@@ -182,7 +181,9 @@ static enum status cut(struct windows *w, struct error *err)
     w->rest = foretold % w->seq;
     w->batch = min_u64(f->batch ? f->batch : dp ? dp : 1, w->num_whole);
     if (w->seq > INT32_MAX || w->batch > INT32_MAX / w->seq)
-        return fail(err, ERR_USAGE, "--seq-length and --batch: too many tokens at a time");
+        return fail(err, ERR_USAGE,
+                    "--seq-length %" PRIu64 " times --batch %" PRIu64 " exceeds %d tokens", w->seq,
+                    w->batch, INT32_MAX);
     w->tokens = must_calloc(w->seq + 1, sizeof *w->tokens);
     w->ids = must_calloc(w->batch * w->seq, sizeof *w->ids);
     w->targets = must_calloc(w->batch * w->seq, sizeof *w->targets);
@@ -204,14 +205,14 @@ static enum status compute(struct windows *w, const struct engine *engine, bool 
 {
     struct forward_request q = {.pass = {.loss = true, .trace_layer = -1},
                                 .dry_run = w->flags->compute.engine.dry_run,
-                                .next = next_batch,
-                                .visit = add_losses,
+                                .next = next_windows,
+                                .visit = add_batch_loss,
                                 .taking.piece_bytes = PASS_PIECE_BYTES,
                                 .context = w};
     const bool json = w->flags->compute.output.json;
     TRY(engine_model_of(w->model, &w->flags->compute, &q.model, err));
     TRY(look_at_model(w, err));
-    TRY(cut(w, err));
+    TRY(cut_windows(w, err));
     q.shape = (struct batch){.num_sequences = w->batch, .length = w->seq};
     w->json = json_new(w, &q.shape);
     if (takes_plan(&w->flags->compute)) q.visit_plan = take_plan;
@@ -224,12 +225,12 @@ static enum status compute(struct windows *w, const struct engine *engine, bool 
     return OK;
 }
 
-static enum status run(void *context, const struct engine *engine, bool is_rank_0,
-                       struct error *err)
+static enum status run_perplexity_on_rank(void *context, const struct engine *engine,
+                                          bool is_rank_0, struct error *err)
 {
     struct windows *w = context;
     if (!w->flags->data) return fail(err, ERR_USAGE, "--data is missing");
-    if (!*w->flags->data) return fail(err, ERR_USAGE, "--data is an empty name");
+    if (!*w->flags->data) return fail(err, ERR_USAGE, "--data is empty");
     TRY(open_data(w, err));
     enum status st = compute(w, engine, is_rank_0, err);
     free(w->tokens);
@@ -245,23 +246,23 @@ static enum status perplexity(void *options, const char *const *positional, size
 {
     struct windows w = {.flags = options, .model = positional[0]};
     (void)num_positional;
-    return engine_run(run, &w, err);
+    return engine_run(run_perplexity_on_rank, &w, err);
 }
 
 const struct command command_perplexity = {
     .name = "perplexity",
     .summary = "compute the perplexity of a model on a dataset",
     .positional = "MODEL",
-    .text = "All sequences of the dataset are one stream, cut into windows. No context crosses "
+    .text = "The sequences of the dataset form one stream, cut into windows. No context crosses "
             "windows (the stride is the window).\n\n"
             "  ferry perplexity model --data data/test_text_document --seq-length 1024\n\n"
-            "Token ids of a text, as a file of raw ids (--data-dtype u32), in Python:\n\n"
+            "Write the token ids of a text as raw ids (--data-dtype u32) in Python:\n\n"
             "  python3 -c 'from transformers import AutoTokenizer as A; import numpy as n; "
             "t = A.from_pretrained(\"model\"); "
             "n.array(t(open(\"text.txt\").read()).input_ids, \"<u4\").tofile(\"ids.bin\")'",
     .groups = perplexity_groups,
     .num_groups = COUNT(perplexity_groups),
     .options_bytes = sizeof(struct perplexity_flags),
-    .defaults = set_defaults,
+    .defaults = set_perplexity_defaults,
     .run = perplexity,
 };

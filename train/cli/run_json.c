@@ -52,7 +52,8 @@ bool takes_plan(const struct compute_flags *f)
     return f->output.json || (f->engine.dry_run && !f->output.verbose);
 }
 
-/* A rank on a GPU needs host memory as well; a rank on the CPU has all memory in `device`. */
+/* A rank on a GPU also needs host memory; a rank on the CPU has all memory in
+ * `device`. */
 static void print_plan(const struct fit_memory *ranks, unsigned num_ranks)
 {
     bool on_gpu = false;

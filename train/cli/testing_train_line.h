@@ -1,4 +1,5 @@
-/* testing_train_line.h - a command line of `ferry train`, parsed and completed, for tests. */
+/* testing_train_line.h - parses and completes command lines of `ferry train`,
+ * for tests. */
 #ifndef FERRY_TRAIN_CLI_TESTING_TRAIN_LINE_H
 #define FERRY_TRAIN_CLI_TESTING_TRAIN_LINE_H
 
@@ -64,15 +65,15 @@ static inline struct line *good_line(const char *text)
     return x;
 }
 
-/* A line that is complete: nothing is wrong with it but that it has context parallelism. */
+/* A complete line whose only problem is context parallelism. */
 static inline struct line *complete_line(const char *text)
 {
     struct line *x = line_of(text);
     if (!x->st) return x;
-    if (strchr(x->err.text, '\n') || !strstr(x->err.text, ": no run has context parallelism "))
+    if (strchr(x->err.text, '\n') || !strstr(x->err.text, ": training with context parallelism "))
         print_error("%s\n%s\n", text, x->err.text);
     assert_null(strchr(x->err.text, '\n'));
-    assert_non_null(strstr(x->err.text, ": no run has context parallelism "));
+    assert_non_null(strstr(x->err.text, ": training with context parallelism "));
     return x;
 }
 

@@ -14,10 +14,10 @@
 static enum status check_id(double v, uint64_t at, const char *where, struct error *err)
 {
     if (v >= INT32_MIN && v <= INT32_MAX && v == (double)(int32_t)v) return OK;
-    return fail(err, ERR_CORRUPT, "%s: element %" PRIu64 " is %g, no token id", where, at, v);
+    return fail(err, ERR_CORRUPT, "%s: element %" PRIu64 ": %g is not a token id", where, at, v);
 }
 
-/* All elements of a tensor of ids or of a mask, on the heap. */
+/* Reads all elements of a tensor of ids or of a mask, onto the heap. */
 static enum status read_whole_numbers(struct opened *o, const struct stored_tensor *s,
                                       int32_t **out, struct error *err)
 {
@@ -39,13 +39,13 @@ static enum status check_mask(const int32_t *mask, uint64_t count, struct error 
     for (uint64_t i = 0; i < count; i++)
         if (mask[i] != 0 && mask[i] != 1)
             return fail(err, ERR_CORRUPT,
-                        "attention_mask: element %" PRIu64 " is %d; 0 and 1 are known", i, mask[i]);
+                        "attention_mask: element %" PRIu64 " is %d, neither 0 nor 1", i, mask[i]);
     return OK;
 }
 
-/* Moves the tokens under the ones of the mask to the beginning of the row. */
-static enum status take_row(struct token_ids *t, const int32_t *mask, uint64_t row,
-                            struct error *err)
+/* Moves the tokens under the mask's ones to the beginning of the row. */
+static enum status unpad_row(struct token_ids *t, const int32_t *mask, uint64_t row,
+                             struct error *err)
 {
     const uint64_t length = t->batch.length;
     const int32_t *own = mask + row * length;
@@ -57,22 +57,24 @@ static enum status take_row(struct token_ids *t, const int32_t *mask, uint64_t r
         first++;
     while (first + count < length && own[first + count])
         count++;
-    if (!ones || count < ones)
+    if (!ones)
+        return fail(err, ERR_UNSUPPORTED, "attention_mask: row %" PRIu64 " has no ones", row);
+    if (count < ones)
         return fail(err, ERR_UNSUPPORTED,
                     "attention_mask: row %" PRIu64 " has %" PRIu64
-                    " ones, in %s: padding is taken at both ends of a row only",
-                    row, ones, ones ? "more than one stretch" : "no stretch");
+                    " ones that are not contiguous; padding may stand at the ends of a row only",
+                    row, ones);
     memmove(ids, ids + first, count * sizeof *ids);
     t->lengths[row] = count;
     return OK;
 }
 
-static enum status take_mask(struct token_ids *t, const int32_t *mask, struct error *err)
+static enum status apply_mask(struct token_ids *t, const int32_t *mask, struct error *err)
 {
     uint64_t longest = 0;
     t->lengths = must_calloc(t->batch.num_sequences, sizeof *t->lengths);
     for (uint64_t i = 0; i < t->batch.num_sequences; i++) {
-        TRY(take_row(t, mask, i, err));
+        TRY(unpad_row(t, mask, i, err));
         longest = max_u64(longest, t->lengths[i]);
     }
     for (uint64_t i = 1; i < t->batch.num_sequences; i++) /* the rows of the longest */
@@ -81,7 +83,7 @@ static enum status take_mask(struct token_ids *t, const int32_t *mask, struct er
     return OK;
 }
 
-static bool same_shape(const struct stored_tensor *a, const struct stored_tensor *b)
+static bool same_stored_shape(const struct stored_tensor *a, const struct stored_tensor *b)
 {
     return a->num_dims == b->num_dims &&
            memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
@@ -94,24 +96,24 @@ static enum status read_ids_and_mask(struct opened *o, const struct stored_tenso
     int32_t *mask = NULL;
     if (s->num_dims < 1 || s->num_dims > 2 || dtype_bytes(s->dtype) == 0 || s->dtype == DT_BOOL)
         return fail(err, ERR_USAGE,
-                    "input_ids has %u dimensions of %s; [sequences, length] of whole numbers is "
-                    "expected",
+                    "input_ids has %u dimensions of dtype %s, expected [sequences, length] of "
+                    "integers",
                     s->num_dims, dtype_infos[s->dtype].name);
     TRY(read_whole_numbers(o, s, &t->ids, err));
     t->batch = (struct batch){.num_sequences = s->num_dims == 2 ? s->shape[0] : 1,
                               .length = s->shape[s->num_dims - 1]};
     if (!m) return OK;
-    if (!same_shape(s, m))
-        return fail(err, ERR_USAGE, "attention_mask is of another shape than input_ids");
+    if (!same_stored_shape(s, m))
+        return fail(err, ERR_USAGE, "attention_mask and input_ids differ in shape");
     enum status st = read_whole_numbers(o, m, &mask, err);
     if (!st) st = check_mask(mask, t->batch.num_sequences * t->batch.length, err);
-    if (!st && t->batch.num_sequences && t->batch.length) st = take_mask(t, mask, err);
+    if (!st && t->batch.num_sequences && t->batch.length) st = apply_mask(t, mask, err);
     free(mask);
     return st;
 }
 
-/* Drops lengths if all rows are equally long. */
-static void settle(struct token_ids *t)
+/* Sets the batch's arrays; without lengths if all rows are equally long. */
+static void set_batch_rows(struct token_ids *t)
 {
     bool same = true;
     for (uint64_t i = 0; t->lengths && i < t->batch.num_sequences; i++)
@@ -125,8 +127,8 @@ enum status ids_read(const char *path, struct token_ids *out, struct error *err)
     struct opened o;
     const struct source_options none = {0};
     *out = (struct token_ids){.ids = NULL};
-    if (!*path) return fail(err, ERR_USAGE, "the name of a file of token ids is empty");
-    if (!path_exists(path)) return fail(err, ERR_IO, "%s: there is no such file", path);
+    if (!*path) return fail(err, ERR_USAGE, "the file name of the token ids is empty");
+    if (!path_exists(path)) return fail(err, ERR_IO, "%s: no such file", path);
     enum status st = opened_open(&o, path, &none, NULL, true, true, err);
     if (!st) {
         const struct stored_tensor *s = stored_find(&o.checkpoint.catalog.stored, "input_ids");
@@ -134,12 +136,12 @@ enum status ids_read(const char *path, struct token_ids *out, struct error *err)
         if (st) (void)!fail_in(err, "%s", path);
     }
     opened_close(&o);
-    settle(out);
+    set_batch_rows(out);
     out->batch.path = path;
     return st;
 }
 
-/* Reads one id. *at moves behind the id and its separator; *behind is that separator. */
+/* Reads one id. Moves *at behind the id and its separator, which *behind gets. */
 static enum status parse_id(const char *text, const char **at, int32_t *id, char *behind,
                             struct error *err)
 {
@@ -148,18 +150,18 @@ static enum status parse_id(const char *text, const char **at, int32_t *id, char
     long long v = strtoll(*at, &end, 10);
     *behind = *end;
     if (end != *at && v >= 0 && (errno || v > INT32_MAX))
-        return fail(err, ERR_USAGE, "%.*s: token ids go up to %d", (int)(end - *at), *at,
-                    INT32_MAX);
+        return fail(err, ERR_USAGE, "token id %.*s is above the maximum of %d", (int)(end - *at),
+                    *at, INT32_MAX);
     if (end == *at || errno || v < 0 || (*end && *end != ',' && *end != ';'))
-        return fail(err, ERR_USAGE, "\"%s\": token ids are written as 1,2,3;4,5,6", text);
-    if (*end && !end[1]) return fail(err, ERR_USAGE, "\"%s\" ends in a \"%c\"", text, *end);
+        return fail(err, ERR_USAGE, "\"%s\" is not a list of token ids such as 1,2,3;4,5,6", text);
+    if (*end && !end[1]) return fail(err, ERR_USAGE, "\"%s\" ends with \"%c\"", text, *end);
     *id = (int32_t)v;
     *at = *end ? end + 1 : end;
     return OK;
 }
 
-/* Spreads concatenated rows to the length of the longest; padding is 0. */
-static void spread(struct token_ids *t, uint64_t count)
+/* Pads concatenated rows with 0 to the length of the longest. */
+static void pad_rows(struct token_ids *t, uint64_t count)
 {
     int32_t *rows = must_calloc(t->batch.num_sequences * t->batch.length + 1, sizeof *rows);
     for (uint64_t i = 0, at = 0; i < t->batch.num_sequences && at < count; at += t->lengths[i], i++)
@@ -183,8 +185,8 @@ enum status ids_parse(const char *text, struct token_ids *out, struct error *err
         b->length = max_u64(b->length, ++*length);
     }
     if (!count) return fail(err, ERR_USAGE, "no token ids");
-    spread(out, count);
-    settle(out);
+    pad_rows(out, count);
+    set_batch_rows(out);
     return OK;
 }
 
@@ -199,5 +201,5 @@ enum status ids_check_one_length(const struct token_ids *t, const char *path, st
 {
     if (!t->batch.lengths) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "%s: attention_mask leaves rows of different lengths; all must be equal", path);
+                "%s: attention_mask gives rows of different lengths; they must be equal", path);
 }

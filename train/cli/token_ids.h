@@ -4,18 +4,18 @@
 
 #include "train/model/tokens.h"
 
-/* Rows of token ids; ids_release afterwards, after a failure too. */
+/* Rows of token ids. Call ids_release() afterwards, also after a failure. */
 struct token_ids {
-    struct batch batch; /* with lengths where they are not all the same */
+    struct batch batch; /* has lengths if they differ */
     int32_t *ids;       /* on the heap */
     uint64_t *lengths;
 };
 
-/* Token ids from a tensor "input_ids" [sequences, length] (or [length]) of a safetensors file,
- * whole numbers of any type. With an "attention_mask" of the same shape, a row is the tokens where
- * the mask is 1, which must be contiguous. */
+/* Reads tensor "input_ids" [sequences, length] (or [length]) of a safetensors
+ * file, integers of any dtype. With "attention_mask" of the same shape, a row
+ * is the tokens under its ones, which must be contiguous. */
 MUST_CHECK enum status ids_read(const char *path, struct token_ids *out, struct error *err);
-/* Token ids "1,2,3"; sequences are separated by ";". */
+/* Parses token ids "1,2,3"; ";" separates sequences. */
 MUST_CHECK enum status ids_parse(const char *text, struct token_ids *out, struct error *err);
 void ids_release(struct token_ids *t);
 

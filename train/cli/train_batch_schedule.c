@@ -1,6 +1,7 @@
 /* train_batch_schedule.c - --step-batch-size-schedule, as Megatron-LM reads it
- * (core/num_microbatches_calculator.py): TOKENS:SIZE, separated by commas or blanks, in any order.
- * Both may be "1.5K", "2e3", "250B": K, M, B and T are powers of 1000. */
+ * (core/num_microbatches_calculator.py): TOKENS:SIZE, separated by commas or
+ * blanks, in any order. Both may be "1.5K", "2e3" or "250B": K, M, B and T are
+ * powers of 1000. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include "common/count.h"
 #include "train/cli/train_finish.h"
 
-/* Takes the unit off the end of a number: its factor. */
+/* Removes the unit at the end of a number, and returns its factor. */
 static double take_unit(char *number, size_t length)
 {
     static const struct {
@@ -24,7 +25,7 @@ static double take_unit(char *number, size_t length)
     return 1;
 }
 
-/* A number from 0 on, cut to a whole one. */
+/* Parses a number of at least 0, rounded down. */
 static bool parse_amount(const char *text, size_t length, uint64_t *out)
 {
     char number[64], *end;
@@ -91,11 +92,11 @@ void train_complete_batch_schedule(struct train_finish *x)
     }
     const struct batch_size_step *s = o->batch_size_steps;
     if (s[0].from_sample)
-        train_problem(x, "--step-batch-size-schedule %s: the first size must be from 0 tokens on",
+        train_problem(x, "--step-batch-size-schedule %s: the first size must start at 0 tokens",
                       text);
     for (size_t i = 1; i < o->num_batch_size_steps; i++)
         if (s[i].from_sample == s[i - 1].from_sample)
-            train_problem(x, "--step-batch-size-schedule %s: two sizes from sample %" PRIu64 " on",
+            train_problem(x, "--step-batch-size-schedule %s: two sizes start at sample %" PRIu64,
                           text, s[i].from_sample);
     if (!o->is_global_batch_size_given) o->global_batch_size = s[0].global_batch_size;
 }

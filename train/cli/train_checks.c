@@ -1,6 +1,7 @@
-/* train_checks.c - what a line can contradict itself in. Each check looks at one thing and reports
- * it; a line is refused with all that were found. Most are those of megatron/training/arguments.py
- * (validate_args) and of core/optimizer_param_scheduler.py. */
+/* train_checks.c - contradictions of a command line. Each check reports its
+ * problems; the line is refused with all of them. Most rules are those of
+ * megatron/training/arguments.py (validate_args) and
+ * core/optimizer_param_scheduler.py. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -20,9 +21,9 @@ static void check_precision(struct train_finish *x)
     const struct train_options *o = x->o;
     const char *flag = o->bf16 ? "bf16" : "fp16";
     if (o->bf16 && o->fp16)
-        train_problem(x, "bfloat16 and float16 both (--bf16, --fp16, --dtype)");
+        train_problem(x, "give one of bfloat16 and float16 (--bf16, --fp16, --dtype)");
     else if ((o->bf16 || o->fp16) && strcmp(o->dtype, flag) != 0)
-        train_problem(x, "--%s, but --dtype %s", flag, o->dtype);
+        train_problem(x, "--%s conflicts with --dtype %s", flag, o->dtype);
     if (o->loss_scale <= 0) train_problem(x, "--loss-scale %g is not above 0", o->loss_scale);
     if (o->min_loss_scale <= 0)
         train_problem(x, "--min-loss-scale %g is not above 0", o->min_loss_scale);
@@ -39,13 +40,14 @@ static void check_length(struct train_finish *x)
     if (!o->train_iters && !o->train_samples)
         train_problem(x, "the length of the run is missing: --train-iters or --train-samples");
     if (o->train_iters && o->train_samples)
-        train_problem(x, "--train-iters and --train-samples: a run has one of them");
+        train_problem(x, "give one of --train-iters and --train-samples");
     if (o->train_iters && (o->lr_decay_samples || o->lr_warmup_samples || o->lr_wsd_decay_samples))
-        train_problem(x, "--train-iters, but a schedule in samples (--lr-decay-samples, "
+        train_problem(x, "--train-iters conflicts with a schedule in samples (--lr-decay-samples, "
                          "--lr-warmup-samples, --lr-wsd-decay-samples)");
     if (o->train_samples && (o->lr_decay_iters || o->lr_warmup_iters || o->lr_wsd_decay_iters))
-        train_problem(x, "--train-samples, but a schedule in iterations (--lr-decay-iters, "
-                         "--lr-warmup-iters, --lr-wsd-decay-iters)");
+        train_problem(x,
+                      "--train-samples conflicts with a schedule in iterations (--lr-decay-iters, "
+                      "--lr-warmup-iters, --lr-wsd-decay-iters)");
 }
 
 /* ---- batches ---- */
@@ -58,13 +60,13 @@ static void check_divides(struct train_finish *x, const char *name, uint64_t siz
     if (!micro || !size) return;
     if (!mul_u64(micro, dp, &unit) || size % unit)
         train_problem(x,
-                      "%s %" PRIu64 " is no multiple of %s %" PRIu64 " times %" PRIu64
+                      "%s %" PRIu64 " is not a multiple of %s %" PRIu64 " times %" PRIu64
                       " data parallel rank%s",
                       name, size, micro_name, micro, dp, dp == 1 ? "" : "s");
 }
 
-/* The last size of the schedule that the run reaches. Those before it may be behind a checkpoint
- * that it goes on from: the trainer checks them. */
+/* The last size of the schedule that the run reaches. The trainer checks the
+ * sizes before it: the run may resume behind them. */
 static const struct batch_size_step *last_reached(const struct train_options *o)
 {
     const struct batch_size_step *const steps = o->batch_size_steps;
@@ -89,7 +91,7 @@ static void check_batches(struct train_finish *x)
     const struct train_options *o = x->o;
     if (!o->micro_batch_size) train_problem(x, "--micro-batch-size is missing");
     if (o->step_batch_size_schedule && o->is_global_batch_size_given)
-        train_problem(x, "--step-batch-size-schedule and --global-batch-size: one of them");
+        train_problem(x, "give one of --step-batch-size-schedule and --global-batch-size");
     if (o->num_batch_size_steps)
         check_divides(x, "--step-batch-size-schedule: a size of",
                       last_reached(o)->global_batch_size, "--micro-batch-size",
@@ -114,8 +116,8 @@ static void check_lr(struct train_finish *x)
     if (o->lr >= 0 && o->lr_warmup_init > o->lr)
         train_problem(x, "--lr-warmup-init %g is above --lr %g", o->lr_warmup_init, o->lr);
     if (o->override_opt_param_scheduler && o->use_checkpoint_opt_param_scheduler)
-        train_problem(x, "--override-opt-param-scheduler and --use-checkpoint-opt-param-scheduler: "
-                         "one of them");
+        train_problem(x, "give one of --override-opt-param-scheduler and "
+                         "--use-checkpoint-opt-param-scheduler");
 }
 
 /* Warmup is part of the decay, and ends before it. */
@@ -133,10 +135,11 @@ static void check_warmup(struct train_finish *x)
                       warmup, unit, decay);
     if (isnan(o->lr_warmup_fraction)) return;
     if (o->lr_warmup_iters || o->lr_warmup_samples)
-        train_problem(x, "--lr-warmup-fraction and --lr-warmup-%s: one of them",
+        train_problem(x, "give one of --lr-warmup-fraction and --lr-warmup-%s",
                       o->lr_warmup_iters ? "iters" : "samples");
     if (o->lr_warmup_fraction < 0 || o->lr_warmup_fraction >= 1)
-        train_problem(x, "--lr-warmup-fraction %g is not from 0 to below 1", o->lr_warmup_fraction);
+        train_problem(x, "--lr-warmup-fraction %g must be at least 0 and below 1",
+                      o->lr_warmup_fraction);
 }
 
 static void check_wsd(struct train_finish *x)
@@ -144,7 +147,7 @@ static void check_wsd(struct train_finish *x)
     const struct train_options *o = x->o;
     const bool is_wsd = strcmp(o->lr_decay_style, "WSD") == 0;
     if (is_wsd && !o->lr_wsd_decay_iters && !o->lr_wsd_decay_samples)
-        train_problem(x, "--lr-decay-style WSD: --lr-wsd-decay-%s is missing",
+        train_problem(x, "--lr-decay-style WSD needs --lr-wsd-decay-%s",
                       o->train_samples ? "samples" : "iters");
 }
 
@@ -186,50 +189,54 @@ static void check_ranges(struct train_finish *x)
                   {"--exit-duration-in-mins", o->exit_duration_in_mins}};
     for (size_t i = 0; i < COUNT(below_1); i++)
         if (!(below_1[i].value >= 0 && below_1[i].value < 1))
-            train_problem(x, "%s %g is not from 0 to below 1", below_1[i].name, below_1[i].value);
+            train_problem(x, "%s %g must be at least 0 and below 1", below_1[i].name,
+                          below_1[i].value);
     for (size_t i = 0; i < COUNT(from_0); i++)
         if (from_0[i].value < 0)
             train_problem(x, "%s %g is below 0", from_0[i].name, from_0[i].value);
     if (strcmp(o->optimizer, "adam") != 0 && strcmp(o->optimizer, "sgd") != 0)
-        train_problem(x, "--optimizer %s: it can be adam (AdamW) or sgd", o->optimizer);
+        train_problem(x, "--optimizer %s is not supported (adam, which is AdamW, or sgd)",
+                      o->optimizer);
     if (o->threads > MAX_THREADS)
-        train_problem(x, "--threads %" PRIu64 " is not from 1 to %d", o->threads, MAX_THREADS);
+        train_problem(x, "--threads %" PRIu64 " is out of range (1 to %d)", o->threads,
+                      MAX_THREADS);
 }
 
-/* ---- values of Megatron-LM that a run cannot have here ---- */
+/* ---- values that are not supported ---- */
 
 static bool differs(double x, double y)
 {
     return !isnan(x) && fabs(x - y) > 0;
 }
 
-/* Up to 1e9 GB, so that its bytes fit 64 bits. */
+/* Up to 1e9 GB: the bytes fit 64 bits. */
 static void check_memory(struct train_finish *x)
 {
     const struct train_options *o = x->o;
     if (isnan(o->memory_per_rank)) return;
     if (!o->dry_run) train_problem(x, "--memory-per-rank needs --dry-run");
     if (!(o->memory_per_rank > 0 && o->memory_per_rank <= 1e9))
-        train_problem(x, "--memory-per-rank %g is not above 0 and up to 1e9", o->memory_per_rank);
+        train_problem(x, "--memory-per-rank %g must be above 0 and at most 1e9",
+                      o->memory_per_rank);
 }
 
 static void check_timeline(struct train_finish *x)
 {
     const struct train_options *o = x->o;
     if (!o->timeline) return;
-    if (!*o->timeline) train_problem(x, "--timeline is an empty name");
+    if (!*o->timeline) train_problem(x, "--timeline is empty");
     if (!o->dry_run) train_problem(x, "--timeline needs --dry-run");
     if (o->layout.pp <= 1)
-        train_problem(x, "--timeline without --pipeline-model-parallel-size above 1");
+        train_problem(x, "--timeline needs --pipeline-model-parallel-size above 1");
 }
 
 static void check_supported(struct train_finish *x)
 {
     const struct train_options *o = x->o;
     if (text_equal(o->moe_router_dtype, "fp64") && strcmp(o->dtype, "f64") != 0)
-        train_problem(x, "--moe-router-dtype fp64: routers compute in fp32");
+        train_problem(x, "--moe-router-dtype fp64 needs --dtype f64: routers compute in fp32");
     if (differs(o->mid_level_dataset_surplus, 0.005))
-        train_problem(x, "--mid-level-dataset-surplus %g: it is 0.005",
+        train_problem(x, "--mid-level-dataset-surplus %g is not supported (0.005)",
                       o->mid_level_dataset_surplus);
 }
 
@@ -247,8 +254,8 @@ static void check_modules(struct train_finish *x)
             is_known = is_known || strcmp(l->items[i], known[k]) == 0;
         if (!is_known)
             train_problem(x,
-                          "--recompute-modules %s: it can be core_attn, layernorm, mlp, moe_act or "
-                          "moe",
+                          "--recompute-modules %s is not supported (core_attn, layernorm, mlp, "
+                          "moe_act, moe)",
                           l->items[i]);
     }
 }
@@ -259,18 +266,18 @@ static void check_recompute(struct train_finish *x)
     const char *granularity = o->recompute_granularity;
     const bool is_full = text_equal(granularity, "full");
     if (!granularity && (o->recompute_method || o->recompute_num_layers))
-        train_problem(x, "%s without --recompute-granularity full",
+        train_problem(x, "%s needs --recompute-granularity full",
                       o->recompute_method ? "--recompute-method" : "--recompute-num-layers");
     if (text_equal(granularity, "selective") && (o->recompute_method || o->recompute_num_layers))
-        train_problem(x, "--recompute-granularity selective takes --recompute-modules: no "
-                         "--recompute-method, no --recompute-num-layers");
+        train_problem(x, "--recompute-granularity selective conflicts with --recompute-method and "
+                         "--recompute-num-layers; give --recompute-modules");
     if (is_full && !(o->recompute_method && o->recompute_num_layers))
-        train_problem(x, "--recompute-granularity full: --recompute-method and "
-                         "--recompute-num-layers are needed");
+        train_problem(x, "--recompute-granularity full needs --recompute-method and "
+                         "--recompute-num-layers");
     if (o->recompute_modules.count && !text_equal(granularity, "selective"))
-        train_problem(x, "--recompute-modules without --recompute-granularity selective");
+        train_problem(x, "--recompute-modules needs --recompute-granularity selective");
     if (is_full && (o->recompute_activations || o->moe_layer_recompute))
-        train_problem(x, "--recompute-granularity full and %s",
+        train_problem(x, "--recompute-granularity full conflicts with %s",
                       o->recompute_activations ? "--recompute-activations"
                                                : "--moe-layer-recompute");
     check_modules(x);
@@ -304,18 +311,19 @@ static void check_data(struct train_finish *x)
         o->train_data_path.count || o->valid_data_path.count || o->test_data_path.count;
     const char *data = o->data_path.count ? "--data-path" : "--train-data-path";
     if (!o->data_path.count && !by_part && !o->mock_data && !o->dry_run)
-        train_problem(x, "no data: --data-path, --train-data-path or --mock-data");
+        train_problem(x, "no data: give --data-path, --train-data-path or --mock-data");
     if (o->data_path.count && by_part)
-        train_problem(x, "--data-path and datasets of parts (--train-data-path, --valid-data-path, "
-                         "--test-data-path)");
+        train_problem(x, "--data-path conflicts with --train-data-path, --valid-data-path and "
+                         "--test-data-path");
     if (o->mock_data && (o->data_path.count || by_part))
-        train_problem(x, "--mock-data and %s", data);
+        train_problem(x, "--mock-data conflicts with %s", data);
     if (by_part && !o->train_data_path.count)
-        train_problem(x, "--train-data-path is missing beside those of validation and test");
+        train_problem(x, "--valid-data-path and --test-data-path need --train-data-path");
     if (by_part && o->split)
-        train_problem(x, "--split divides --data-path: datasets of parts have none");
+        train_problem(x, "--split divides --data-path and does not apply to --train-data-path");
     if (o->split && !is_split(o->split))
-        train_problem(x, "--split: \"%s\" is not three numbers such as 969,30,1", o->split);
+        train_problem(x, "--split: \"%s\" is not a list of up to three numbers such as 969,30,1",
+                      o->split);
 }
 
 /* ---- lengths and positions ---- */
@@ -334,11 +342,13 @@ static void check_positions(struct train_finish *x)
         train_problem(x, "--seq-length %" PRIu64 " is above --max-position-embeddings %" PRIu64,
                       o->seq_length, l->max_position_embeddings);
     if (o->has_model && !l->add_position_embedding && !has_rope)
-        train_problem(x, "--no-position-embedding: it is --position-embedding-type none");
+        train_problem(x, "--no-position-embedding: use --position-embedding-type none");
     if (o->layout.cp > 1 && o->seq_length % 2)
-        train_problem(x, "--seq-length %" PRIu64 " is no multiple of 2 times --cp", o->seq_length);
+        train_problem(x, "--seq-length %" PRIu64 " is not a multiple of 2 times --cp %" PRIu64,
+                      o->seq_length, o->layout.cp);
     else if (o->layout.cp > 1 && o->seq_length / 2 % o->layout.cp)
-        train_problem(x, "--seq-length %" PRIu64 " is no multiple of 2 times --cp", o->seq_length);
+        train_problem(x, "--seq-length %" PRIu64 " is not a multiple of 2 times --cp %" PRIu64,
+                      o->seq_length, o->layout.cp);
 }
 
 /* ---- model ---- */
@@ -352,12 +362,12 @@ static void check_heads(struct train_finish *x)
         return;
     }
     if (!l->kv_channels && l->hidden_size % l->num_attention_heads)
-        train_problem(x,
-                      "--hidden-size %" PRIu64 " is no multiple of --num-attention-heads %" PRIu64,
-                      l->hidden_size, l->num_attention_heads);
+        train_problem(
+            x, "--hidden-size %" PRIu64 " is not a multiple of --num-attention-heads %" PRIu64,
+            l->hidden_size, l->num_attention_heads);
     if (l->group_query_attention && l->num_attention_heads % l->num_query_groups)
         train_problem(
-            x, "--num-attention-heads %" PRIu64 " is no multiple of --num-query-groups %" PRIu64,
+            x, "--num-attention-heads %" PRIu64 " is not a multiple of --num-query-groups %" PRIu64,
             l->num_attention_heads, l->num_query_groups);
 }
 
@@ -365,7 +375,7 @@ static void check_mlp(struct train_finish *x)
 {
     const struct model_line *l = &x->o->line;
     if (l->swiglu + l->squared_relu + l->quick_geglu + l->openai_gelu > 1)
-        train_problem(x, "more than one activation of --swiglu, --squared-relu, --quick-geglu, "
+        train_problem(x, "give one of --swiglu, --squared-relu, --quick-geglu and "
                          "--openai-gelu");
     if (l->swiglu && !l->ffn_hidden_size && l->hidden_size && l->hidden_size < 24)
         train_problem(x, "--ffn-hidden-size is missing: 8/3 of --hidden-size is below 64");
@@ -391,11 +401,10 @@ static void check_model(struct train_finish *x)
 {
     const struct train_options *o = x->o;
     if (!o->load && !o->hf_config && !o->line.num_layers)
-        train_problem(x, "no model: --load, --hf-config or --num-layers");
-    if (o->use_checkpoint_args && !o->load)
-        train_problem(x, "--use-checkpoint-args without --load");
+        train_problem(x, "no model: give --load, --hf-config or --num-layers");
+    if (o->use_checkpoint_args && !o->load) train_problem(x, "--use-checkpoint-args needs --load");
     if (o->has_model && o->hf_config)
-        train_problem(x, "--hf-config and --num-layers: both describe the model");
+        train_problem(x, "--hf-config and --num-layers both describe the model: give one");
     if (!o->has_model) return;
     check_heads(x);
     check_mlp(x);
@@ -404,14 +413,14 @@ static void check_model(struct train_finish *x)
 
 /* ---- layout ---- */
 
-static void check_ranks(struct train_finish *x)
+static void check_context_parallel(struct train_finish *x)
 {
     const struct layout_options *l = &x->o->layout;
     if (l->cp > 1)
         train_problem(x,
                       "--context-parallel-size %" PRIu64
-                      ": no run has context parallelism so far: leave it out (a checkpoint of any "
-                      "layout can be loaded)",
+                      ": training with context parallelism is not supported; leave it out (a "
+                      "checkpoint of any layout can be loaded)",
                       l->cp);
 }
 
@@ -430,13 +439,13 @@ static void check_pipeline(struct train_finish *x)
         {"--pipeline-schedule", o->pipeline_schedule != NULL}};
     for (size_t i = 0; i < COUNT(of_pipelines); i++)
         if (l->pp <= 1 && of_pipelines[i].is_given)
-            train_problem(x, "%s without --pipeline-model-parallel-size above 1",
+            train_problem(x, "%s needs --pipeline-model-parallel-size above 1",
                           of_pipelines[i].name);
     if (l->pp > 1 && o->microbatch_group_size &&
         (o->microbatch_group_size < l->pp || o->microbatch_group_size > MAX_RANKS_OF_A_JOB))
         train_problem(x,
                       "--microbatch-group-size-per-virtual-pipeline-stage %" PRIu64
-                      " is not from %" PRIu64 ", the --pipeline-model-parallel-size, to %d",
+                      " is out of range (--pipeline-model-parallel-size %" PRIu64 " to %d)",
                       o->microbatch_group_size, l->pp, MAX_RANKS_OF_A_JOB);
 }
 
@@ -445,21 +454,21 @@ static void check_layout(struct train_finish *x)
     const struct train_options *o = x->o;
     const struct layout_options *l = &o->layout;
     if (!!l->virtual_stages + !!l->layers_per_virtual_stage + !!l->pipeline_layout > 1)
-        train_problem(x,
-                      "more than one of --num-virtual-stages-per-pipeline-rank, "
-                      "--num-layers-per-virtual-pipeline-stage, --pipeline-model-parallel-layout");
+        train_problem(
+            x, "give one of --num-virtual-stages-per-pipeline-rank, "
+               "--num-layers-per-virtual-pipeline-stage and --pipeline-model-parallel-layout");
     if (l->ep > 1 && o->has_model && !o->line.num_experts)
-        train_problem(x, "--ep %" PRIu64 " without --num-experts", l->ep);
+        train_problem(x, "--ep %" PRIu64 " needs --num-experts", l->ep);
     else if (l->ep > 1 && o->has_model && o->line.num_experts % l->ep)
-        train_problem(x, "--num-experts %" PRIu64 " is no multiple of --ep %" PRIu64,
+        train_problem(x, "--num-experts %" PRIu64 " is not a multiple of --ep %" PRIu64,
                       o->line.num_experts, l->ep);
     if (o->num_distributed_optimizer_instances > 1 && !o->use_distributed_optimizer)
-        train_problem(x, "--num-distributed-optimizer-instances without "
+        train_problem(x, "--num-distributed-optimizer-instances needs "
                          "--use-distributed-optimizer");
     for (size_t i = 0; i < o->cp_comm_type.count; i++)
         if (strcmp(o->cp_comm_type.items[i], "p2p") &&
             strcmp(o->cp_comm_type.items[i], "all_gather"))
-            train_problem(x, "--cp-comm-type %s: it can be p2p or all_gather",
+            train_problem(x, "--cp-comm-type %s is not supported (p2p, all_gather)",
                           o->cp_comm_type.items[i]);
 }
 
@@ -468,18 +477,21 @@ static void check_layout(struct train_finish *x)
 static void check_checkpoints(struct train_finish *x)
 {
     const struct train_options *o = x->o;
-    if (o->ckpt_step != UINT64_MAX && !o->load) train_problem(x, "--ckpt-step without --load");
+    if (o->ckpt_step != UINT64_MAX && !o->load) train_problem(x, "--ckpt-step needs --load");
     if (o->save && !o->save_interval)
-        train_note(x, "no --save-interval: saved at the end of the run only");
+        train_note(x, "no --save-interval: the run is saved at its end only");
 }
 
 void train_check(struct train_finish *x)
 {
     static void (*const checks[])(struct train_finish *) = {
-        check_model,       check_positions, check_data,   check_length,       check_batches,
-        check_lr,          check_warmup,    check_wsd,    check_weight_decay, check_ranges,
-        check_precision,   check_recompute, check_layout, check_pipeline,     check_ranks,
-        check_checkpoints, check_supported, check_memory, check_timeline,
+        check_model,       check_positions, check_data,
+        check_length,      check_batches,   check_lr,
+        check_warmup,      check_wsd,       check_weight_decay,
+        check_ranges,      check_precision, check_recompute,
+        check_layout,      check_pipeline,  check_context_parallel,
+        check_checkpoints, check_supported, check_memory,
+        check_timeline,
     };
     for (size_t i = 0; i < COUNT(checks); i++)
         checks[i](x);

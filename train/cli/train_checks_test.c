@@ -5,19 +5,20 @@
 static void all_contradictions_are_in_one_message(void **state)
 {
     (void)state;
-    refused("--load m --bf16 --fp16 --train-iters 10 --train-samples 80 --micro-batch-size 3 "
-            "--global-batch-size 8 --lr 1e-4 --min-lr 1e-3 --seq-length 16",
-            "the options do not fit together:\n"
-            "  no data: --data-path, --train-data-path or --mock-data\n"
-            "  --train-iters and --train-samples: a run has one of them\n"
-            "  --global-batch-size 8 is no multiple of --micro-batch-size 3 times 1 data parallel "
-            "rank\n"
-            "  --min-lr 0.001 is above --lr 0.0001\n"
-            "  bfloat16 and float16 both (--bf16, --fp16, --dtype)");
+    refused(
+        "--load m --bf16 --fp16 --train-iters 10 --train-samples 80 --micro-batch-size 3 "
+        "--global-batch-size 8 --lr 1e-4 --min-lr 1e-3 --seq-length 16",
+        "the options do not fit together:\n"
+        "  no data: give --data-path, --train-data-path or --mock-data\n"
+        "  give one of --train-iters and --train-samples\n"
+        "  --global-batch-size 8 is not a multiple of --micro-batch-size 3 times 1 data parallel "
+        "rank\n"
+        "  --min-lr 0.001 is above --lr 0.0001\n"
+        "  give one of bfloat16 and float16 (--bf16, --fp16, --dtype)");
     refused("", "the options do not fit together:\n"
-                "  no model: --load, --hf-config or --num-layers\n"
+                "  no model: give --load, --hf-config or --num-layers\n"
                 "  --seq-length is missing\n"
-                "  no data: --data-path, --train-data-path or --mock-data\n"
+                "  no data: give --data-path, --train-data-path or --mock-data\n"
                 "  the length of the run is missing: --train-iters or --train-samples\n"
                 "  --micro-batch-size is missing\n"
                 "  --lr is missing");
@@ -36,13 +37,13 @@ static void more_than_a_message_holds_is_counted(void **state)
     strbuf_add_text(&text, " --rampup-batch-size 1 1 8");
     struct line *x = line_of(text.data);
     assert_int_equal(x->st, ERR_USAGE);
-    assert_non_null(strstr(x->err.text, "module_0: it can be"));
+    assert_non_null(strstr(x->err.text, "module_0 is not supported"));
     size_t above = 0;
     for (const char *at = x->notes.data; (at = strchr(at, '\n')); at++)
         above++;
     assert_int_equal(above, strtoul(strstr(x->err.text, "\n  and ") + 7, NULL, 10));
-    assert_null(strstr(x->err.text, "module_29: it can be"));
-    assert_non_null(strstr(x->notes.data, "\n--recompute-modules module_29: it can be"));
+    assert_null(strstr(x->err.text, "module_29 is not supported"));
+    assert_non_null(strstr(x->notes.data, "\n--recompute-modules module_29 is not supported"));
     assert_non_null(strstr(x->err.text, "\n  and "));
     assert_string_equal(x->err.text + strlen(x->err.text) - strlen(" more, above"), " more, above");
     line_free(x);
@@ -56,16 +57,15 @@ static void schedules_that_contradict_themselves(void **state)
     refused(GOOD "--lr-warmup-iters 5 --lr-decay-iters 5",
             "--lr-warmup-iters 5 is not below --lr-decay-iters 5");
     refused(GOOD "--lr-warmup-fraction 0.1 --lr-warmup-iters 2",
-            "--lr-warmup-fraction and --lr-warmup-iters: one of them");
+            "give one of --lr-warmup-fraction and --lr-warmup-iters");
     refused(GOOD "--lr-decay-samples 10",
-            "--train-iters, but a schedule in samples (--lr-decay-samples, --lr-warmup-samples, "
-            "--lr-wsd-decay-samples)");
-    refused(GOOD "--lr-decay-style WSD", "--lr-decay-style WSD: --lr-wsd-decay-iters is missing");
+            "--train-iters conflicts with a schedule in samples (--lr-decay-samples, "
+            "--lr-warmup-samples, --lr-wsd-decay-samples)");
+    refused(GOOD "--lr-decay-style WSD", "--lr-decay-style WSD needs --lr-wsd-decay-iters");
     refused(GOOD "--start-weight-decay 0",
-            "--start-weight-decay: it takes --weight-decay-incr-style linear or cosine");
+            "--start-weight-decay needs --weight-decay-incr-style linear or cosine");
     refused(GOOD "--weight-decay-incr-style linear --start-weight-decay 0",
-            "--weight-decay-incr-style linear: --start-weight-decay and --end-weight-decay are "
-            "missing");
+            "--weight-decay-incr-style linear needs --start-weight-decay and --end-weight-decay");
     refused(GOOD "--lr -1", "--lr -1 is below 0");
     refused(GOOD "--min-lr -1", "--min-lr -1 is below 0");
     refused(GOOD "--lr-warmup-init -1", "--lr-warmup-init -1 is below 0");
@@ -74,7 +74,7 @@ static void schedules_that_contradict_themselves(void **state)
     refused(GOOD "--weight-decay-incr-style linear --start-weight-decay -1 --end-weight-decay 0",
             "--start-weight-decay -1 is below 0");
     refused(GOOD "--override-opt_param-scheduler --use-checkpoint-opt_param-scheduler",
-            "--override-opt-param-scheduler and --use-checkpoint-opt-param-scheduler: one of them");
+            "give one of --override-opt-param-scheduler and --use-checkpoint-opt-param-scheduler");
 }
 
 static void batch_sizes_that_are_no_schedule(void **state)
@@ -93,29 +93,29 @@ static void batch_sizes_that_are_no_schedule(void **state)
         refused(line, message);
     }
     refused(GOOD "--step-batch-size-schedule 16:4,32:8",
-            "--step-batch-size-schedule 16:4,32:8: the first size must be from 0 tokens on");
+            "--step-batch-size-schedule 16:4,32:8: the first size must start at 0 tokens");
     refused(GOOD "--step-batch-size-schedule 0:4,17:8,31:16",
-            "--step-batch-size-schedule 0:4,17:8,31:16: two sizes from sample 1 on");
+            "--step-batch-size-schedule 0:4,17:8,31:16: two sizes start at sample 1");
     refused(GOOD "--step-batch-size-schedule 0:4 --global-batch-size 4",
-            "--step-batch-size-schedule and --global-batch-size: one of them");
+            "give one of --step-batch-size-schedule and --global-batch-size");
     refused(
         GOOD "--step-batch-size-schedule 0:2,64:5",
-        "--step-batch-size-schedule: a size of 5 is no multiple of --micro-batch-size 2 times 1 "
+        "--step-batch-size-schedule: a size of 5 is not a multiple of --micro-batch-size 2 times 1 "
         "data parallel rank");
     line_free(good_line(GOOD "--step-batch-size-schedule 0:1,64:4")); /* a run may begin behind 1 */
-    /* Ten steps of 2 samples end before sample 20, which is token 320, whatever comes from there.
-     */
+    /* Ten steps of 2 samples end before sample 20, which is token 320, whatever
+     * comes from there. */
     line_free(good_line(GOOD "--step-batch-size-schedule 0:2,320:5"));
     refused(
         GOOD "--step-batch-size-schedule 0:2,288:5,320:6",
-        "--step-batch-size-schedule: a size of 5 is no multiple of --micro-batch-size 2 times 1 "
+        "--step-batch-size-schedule: a size of 5 is not a multiple of --micro-batch-size 2 times 1 "
         "data parallel rank");
 #define SAMPLES                                                                                    \
     "--load m --mock-data --seq-length 16 --micro-batch-size 2 --lr 1e-3 --train-samples "
     line_free(good_line(SAMPLES "20 --step-batch-size-schedule 0:2,320:5"));
     refused(
         SAMPLES "21 --step-batch-size-schedule 0:2,320:5",
-        "--step-batch-size-schedule: a size of 5 is no multiple of --micro-batch-size 2 times 1 "
+        "--step-batch-size-schedule: a size of 5 is not a multiple of --micro-batch-size 2 times 1 "
         "data parallel rank");
 #undef SAMPLES
 }
@@ -124,33 +124,33 @@ static void recompute_data_and_model_that_contradict_themselves(void **state)
 {
     (void)state;
     refused(GOOD "--recompute-method block",
-            "--recompute-method without --recompute-granularity full");
-    refused(
-        GOOD "--recompute-granularity full",
-        "--recompute-granularity full: --recompute-method and --recompute-num-layers are needed");
+            "--recompute-method needs --recompute-granularity full");
+    refused(GOOD "--recompute-granularity full",
+            "--recompute-granularity full needs --recompute-method and --recompute-num-layers");
     refused(GOOD "--recompute-granularity selective --recompute-modules attn",
-            "--recompute-modules attn: it can be core_attn, layernorm, mlp, moe_act or moe");
-    refused(GOOD "--data-path a", "--mock-data and --data-path");
-    refused(GOOD "--split 1,2,x", "--split: \"1,2,x\" is not three numbers such as 969,30,1");
+            "--recompute-modules attn is not supported (core_attn, layernorm, mlp, moe_act, moe)");
+    refused(GOOD "--data-path a", "--mock-data conflicts with --data-path");
+    refused(GOOD "--split 1,2,x",
+            "--split: \"1,2,x\" is not a list of up to three numbers such as 969,30,1");
     refused("--load m --seq-length 16 --micro-batch-size 2 --train-iters 10 --lr 1 --data-path a "
             "--train-data-path b --valid-data-path c",
-            "--data-path and datasets of parts (--train-data-path, --valid-data-path, "
-            "--test-data-path)");
+            "--data-path conflicts with --train-data-path, --valid-data-path and --test-data-path");
     refused(MODEL "--max-position-embeddings 8",
             "--seq-length 16 is above --max-position-embeddings 8");
-    refused(MODEL "--hidden-size 30", "--hidden-size 30 is no multiple of --num-attention-heads 4");
+    refused(MODEL "--hidden-size 30",
+            "--hidden-size 30 is not a multiple of --num-attention-heads 4");
     refused(MODEL "--swiglu --squared-relu",
-            "more than one activation of --swiglu, --squared-relu, --quick-geglu, --openai-gelu");
+            "give one of --swiglu, --squared-relu, --quick-geglu and --openai-gelu");
     refused(MODEL "--num-experts 1", "--moe-router-topk 2 is above --num-experts 1");
     refused(MODEL "--num-experts 4 --moe-router-enable-expert-bias",
             "--moe-router-enable-expert-bias needs --moe-router-score-function sigmoid");
     refused(MODEL "--num-experts 4 --moe-layer-freq [1]*3",
-            "--moe-layer-freq: a list of 3 layers, but --num-layers is 4");
+            "--moe-layer-freq: the list has 3 layers, but --num-layers is 4");
     refused(MODEL "--num-layers 100000000000",
-            "a model of more than 100000 layers, 100000 experts, 1048576 heads or a hidden size of "
-            "more than 32 bits");
+            "the model exceeds 100000 layers, 100000 experts, 1048576 heads or a hidden size of "
+            "32 bits");
     refused(MODEL "--window-size 8", "--window-size: \"8\" is not two numbers such as 128,0");
-    refused(GOOD "--dtype f32 --bf16", "--bf16, but --dtype f32");
+    refused(GOOD "--dtype f32 --bf16", "--bf16 conflicts with --dtype f32");
     refused(GOOD "--fp16 --min-loss-scale 0", "--min-loss-scale 0 is not above 0");
     refused(GOOD "--fp16 --min-loss-scale 2 --initial-loss-scale 1",
             "--initial-loss-scale 1 is below --min-loss-scale 2");
@@ -198,7 +198,8 @@ static void check_activation(const char *options, const char *name, bool is_gate
     strbuf_release(&text);
 }
 
-/* core/fusions/fused_bias_gelu.py computes by tanh; without biases it is not used. */
+/* core/fusions/fused_bias_gelu.py computes by tanh; without biases it is not
+ * used. */
 static void activations_of_a_line(void **state)
 {
     (void)state;
@@ -275,8 +276,10 @@ static void a_split_is_one_word_or_several(void **state)
         line_free(x);
         strbuf_release(&text);
     }
-    refused(GOOD "--split 1,1,1,1", "--split: \"1,1,1,1\" is not three numbers such as 969,30,1");
-    refused(GOOD "--split 0,0", "--split: \"0,0\" is not three numbers such as 969,30,1");
+    refused(GOOD "--split 1,1,1,1",
+            "--split: \"1,1,1,1\" is not a list of up to three numbers such as 969,30,1");
+    refused(GOOD "--split 0,0",
+            "--split: \"0,0\" is not a list of up to three numbers such as 969,30,1");
 }
 
 static void what_is_assumed_is_noted(void **state)
@@ -285,18 +288,18 @@ static void what_is_assumed_is_noted(void **state)
     struct line *x = good_line("--load m --seq-length 16 --micro-batch-size 2 --train-iters 10 "
                                "--lr 1 --data-path d --hidden-dropout 0 --attention-dropout 0 "
                                "--rampup-batch-size 1 1 8 --save s --sp --loss-scale 0 --fp16");
-    assert_string_equal(x->notes.data, "no --split: 969,30,1, as Megatron-LM assumes\n"
-                                       "--rampup-batch-size is ignored, as Megatron-LM ignores it: "
-                                       "--step-batch-size-schedule is what it has instead\n"
-                                       "--sequence-parallel needs --tp of more than 1: it is off\n"
-                                       "no --save-interval: saved at the end of the run only\n");
+    assert_string_equal(x->notes.data, "no --split: using 969,30,1, the default of Megatron-LM\n"
+                                       "--rampup-batch-size is ignored, as in Megatron-LM; use "
+                                       "--step-batch-size-schedule\n"
+                                       "--sequence-parallel is ignored: it needs --tp above 1\n"
+                                       "no --save-interval: the run is saved at its end only\n");
     assert_string_equal(x->o.split, "969, 30, 1");
     assert_true(isnan(x->o.loss_scale));
     assert_false(x->o.sequence_parallel || x->o.check_for_nan_in_loss_and_grad);
     line_free(x);
     x = good_line(MODEL);
     assert_string_equal(x->notes.data,
-                        "GELU is its tanh approximation, as in the fused kernel of Megatron-LM: "
+                        "GELU uses its tanh approximation, as in Megatron-LM's fused kernel; "
                         "--no-bias-gelu-fusion computes it by erf\n");
     line_free(x);
     x = good_line(MODEL "--quiet --num-workers 3");
@@ -313,16 +316,16 @@ static void layouts_are_checked_as_far_as_the_line_goes(void **state)
     assert_true(x->o.layout.tp == 2 && x->o.layout.pp == 2 && x->o.layout.dp == 2);
     assert_true(x->o.layout.cp == 2 && x->o.layout.virtual_stages == 2);
     assert_string_equal(x->err.text,
-                        "--context-parallel-size 2: no run has context parallelism so far: leave "
-                        "it out (a checkpoint of any layout can be loaded)");
+                        "--context-parallel-size 2: training with context parallelism is not "
+                        "supported; leave it out (a checkpoint of any layout can be loaded)");
     assert_int_equal(x->o.model.padded_vocab_size, 256);
     line_free(x);
-    refused(
-        MODEL "--dp 3 --global-batch-size 8",
-        "--global-batch-size 8 is no multiple of --micro-batch-size 2 times 3 data parallel ranks");
-    refused(MODEL "--ep 2", "--ep 2 without --num-experts");
-    refused(MODEL "--num-experts 3 --ep 2", "--num-experts 3 is no multiple of --ep 2");
-    refused_beside(GOOD "--cp 3", "\n  --seq-length 16 is no multiple of 2 times --cp\n");
+    refused(MODEL "--dp 3 --global-batch-size 8",
+            "--global-batch-size 8 is not a multiple of --micro-batch-size 2 times 3 data parallel "
+            "ranks");
+    refused(MODEL "--ep 2", "--ep 2 needs --num-experts");
+    refused(MODEL "--num-experts 3 --ep 2", "--num-experts 3 is not a multiple of --ep 2");
+    refused_beside(GOOD "--cp 3", "\n  --seq-length 16 is not a multiple of 2 times --cp 3\n");
     static const char *const trained[] = {"--tp 1 --pp 1 --dp 1",
                                           "--ep 1 --etp 1 --cp 1",
                                           "--vpp 1 --sp",
@@ -336,19 +339,18 @@ static void layouts_are_checked_as_far_as_the_line_goes(void **state)
         strbuf_release(&text);
     }
     refused(GOOD "--cp 2",
-            "--context-parallel-size 2: no run has context parallelism so far: leave "
+            "--context-parallel-size 2: training with context parallelism is not supported; leave "
             "it out (a checkpoint of any layout can be loaded)");
-    refused(GOOD "--vpp 2", "--num-virtual-stages-per-pipeline-rank without "
+    refused(GOOD "--vpp 2", "--num-virtual-stages-per-pipeline-rank needs "
                             "--pipeline-model-parallel-size above 1");
     refused(GOOD "--num-layers-per-virtual-pipeline-stage 2",
-            "--num-layers-per-virtual-pipeline-stage without --pipeline-model-parallel-size above "
-            "1");
+            "--num-layers-per-virtual-pipeline-stage needs --pipeline-model-parallel-size above 1");
     refused(GOOD "--pp 4 --vpp 2 --microbatch-group-size-per-virtual-pipeline-stage 2",
-            "--microbatch-group-size-per-virtual-pipeline-stage 2 is not from 4, the "
-            "--pipeline-model-parallel-size, to 65536");
+            "--microbatch-group-size-per-virtual-pipeline-stage 2 is out of range "
+            "(--pipeline-model-parallel-size 4 to 65536)");
     refused(GOOD "--pipeline-schedule one-by-one",
-            "--pipeline-schedule without --pipeline-model-parallel-size above 1");
-    refused(GOOD "--cp-comm-type a2a", "--cp-comm-type a2a: it can be p2p or all_gather");
+            "--pipeline-schedule needs --pipeline-model-parallel-size above 1");
+    refused(GOOD "--cp-comm-type a2a", "--cp-comm-type a2a is not supported (p2p, all_gather)");
     refused(GOOD "--use-megatron-fsdp",
             "--use-megatron-fsdp: fully sharded data parallelism is not implemented");
 }
@@ -400,10 +402,12 @@ static void a_config_file_stands_for_its_folder(void **state)
 static void values_that_nothing_computes_with(void **state)
 {
     (void)state;
-    refused(GOOD "--moe-router-dtype fp64", "--moe-router-dtype fp64: routers compute in fp32");
+    refused(GOOD "--moe-router-dtype fp64",
+            "--moe-router-dtype fp64 needs --dtype f64: routers compute in fp32");
     line_free(good_line(GOOD "--moe-router-dtype fp64 --dtype f64"));
-    refused(GOOD "--mid-level-dataset-surplus 0.1", "--mid-level-dataset-surplus 0.1: it is 0.005");
-    refused(GOOD "--threads 1025", "--threads 1025 is not from 1 to 1024");
+    refused(GOOD "--mid-level-dataset-surplus 0.1",
+            "--mid-level-dataset-surplus 0.1 is not supported (0.005)");
+    refused(GOOD "--threads 1025", "--threads 1025 is out of range (1 to 1024)");
     line_free(good_line(GOOD "--threads 1024"));
 }
 

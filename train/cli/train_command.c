@@ -1,4 +1,5 @@
-/* train_command.c - ferry train: pretraining and fine-tuning, with Megatron-LM's options. */
+/* train_command.c - ferry train: pretraining and fine-tuning, with
+ * Megatron-LM's options. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,8 +26,8 @@ static struct train_request request_of(const struct train_options *o)
                                   .progress = o->quiet ? PROGRESS_NONE : PROGRESS_AUTO};
 }
 
-/* "first moments" is first_moments. */
-static void add_part(cJSON *o, const struct train_memory *m)
+/* Names the part in JSON: "first moments" is first_moments. */
+static void add_memory_bytes(cJSON *o, const struct train_memory *m)
 {
     char name[40];
     snprintf(name, sizeof name, "%s", m->name);
@@ -107,7 +108,7 @@ static void add_plan(cJSON *o, const struct train_options *options, const struct
     cJSON_AddItemToArray(cJSON_AddArrayToObject(o, "memory_bytes"), rank);
     json_add_u64(rank, "rank", 0);
     for (unsigned i = 0; i < p->num_memory; i++)
-        add_part(rank, &p->memory[i]);
+        add_memory_bytes(rank, &p->memory[i]);
     json_add_u64(rank, "peak_device", p->device);
     json_add_u64(rank, "peak_host_beside_device", p->host);
     add_ranks(o, p);
@@ -133,7 +134,7 @@ static void take_summary(void *context, const struct train_summary *s)
     result_set(o);
 }
 
-/* A rank may find another file under the same name. */
+/* Another host may have another file under this name. */
 static enum status agree_on_recipe(const struct engine *engine, const struct arg_config *c,
                                    struct error *err)
 {
@@ -143,8 +144,8 @@ static enum status agree_on_recipe(const struct engine *engine, const struct arg
     return engine_agree_on(engine, (const char *const *)c->words, c->num_words, what, err);
 }
 
-static enum status train(void *context, const struct engine *engine, bool is_rank_0,
-                         struct error *err)
+static enum status run_train_on_rank(void *context, const struct engine *engine, bool is_rank_0,
+                                     struct error *err)
 {
     const struct train_options *o = context;
     const struct train_request q = request_of(o);
@@ -154,7 +155,7 @@ static enum status train(void *context, const struct engine *engine, bool is_ran
     return engine->train(&q, take_summary, context, err);
 }
 
-/* Ranks of a launcher say the same. */
+/* The other ranks of a launcher would print the same notes. */
 static bool is_first_rank(void)
 {
     struct ranks ranks;
@@ -162,8 +163,8 @@ static bool is_first_rank(void)
     return ranks_from_environment(&ranks, &ignored) || !ranks.rank || !ranks.share_output;
 }
 
-static enum status run(void *options, const char *const *positional, size_t num_positional,
-                       struct error *err)
+static enum status run_train(void *options, const char *const *positional, size_t num_positional,
+                             struct error *err)
 {
     struct train_options *o = options;
     struct strbuf notes = {0};
@@ -171,7 +172,7 @@ static enum status run(void *options, const char *const *positional, size_t num_
     enum status st = train_options_finish(o, &notes, err);
     if (notes.length && is_first_rank()) (void)fputs(notes.data, stderr);
     strbuf_release(&notes);
-    if (!st) st = engine_run(train, o, err);
+    if (!st) st = engine_run(run_train_on_rank, o, err);
     train_options_release(o);
     return st;
 }
@@ -181,19 +182,19 @@ const struct command command_train = {
     .summary = "pretrain, resume or fine-tune a model, with Megatron-LM's options",
     .positional = "",
     .text =
-        "Takes a command line of Megatron-LM's pretrain_gpt.py as it is. --load is any checkpoint "
-        "that convert can read: a Hugging Face folder to fine-tune, or a Megatron run of any "
-        "layout to go on with, optimizer, schedule and position in the data included. Prints "
-        "Megatron-LM's lines on stdout, all else on stderr.\n\n"
+        "Accepts the command line of Megatron-LM's pretrain_gpt.py unchanged. --load is any "
+        "checkpoint that convert reads: a Hugging Face folder to fine-tune, or a Megatron run of "
+        "any layout to resume with its optimizer, schedule and position in the data. Prints "
+        "Megatron-LM's lines on stdout, everything else on stderr.\n\n"
         "  ferry train --load Llama-3.2-1B --save ckpt --data-path text_document --split 969,30,1 "
         "--seq-length 4096 --micro-batch-size 1 --global-batch-size 8 --train-iters 1000 "
         "--lr 1e-5 --lr-warmup-iters 20 --bf16\n\n"
-        "ferry data writes datasets. With --num-layers the options describe the model, as they do "
-        "in Megatron-LM; without it the folder does. A run whose --save has a checkpoint goes on "
-        "from it. A signal ends the run after its iteration, which is saved.",
+        "ferry data writes datasets. With --num-layers the options describe the model, as in "
+        "Megatron-LM; without it the folder does. A run resumes from the checkpoint in --save, if "
+        "there is one. A signal ends the run after the current iteration, which is saved.",
     .groups = train_groups,
     .num_groups = NUM_TRAIN_GROUPS,
     .options_bytes = sizeof(struct train_options),
     .defaults = train_options_defaults,
-    .run = run,
+    .run = run_train,
 };

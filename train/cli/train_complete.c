@@ -1,4 +1,5 @@
-/* train_complete.c - what follows from other options, as Megatron-LM's validate_args has it. */
+/* train_complete.c - sets what follows from other options, as Megatron-LM's
+ * validate_args does. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ static void default_uint(uint64_t *n, uint64_t not_given, uint64_t other)
     if (*n == not_given) *n = other;
 }
 
-/* The file config.json stands for its folder, where the tokenizer is. */
+/* A config.json stands for its folder, which has the tokenizer. */
 static const char *hf_folder_of(struct arena *a, const char *path)
 {
     return path && strcmp(path_base(a, path), "config.json") == 0 ? path_parent(a, path) : path;
@@ -50,7 +51,7 @@ static void complete_precision(struct train_finish *x)
     if (o->fp16 && isnan(o->loss_scale)) o->check_for_nan_in_loss_and_grad = false;
 }
 
-/* --recompute-activations is an older name of selective. */
+/* --recompute-activations is the older name of selective. */
 static void complete_recompute(struct train_options *o)
 {
     if (o->recompute_activations || o->moe_layer_recompute)
@@ -62,14 +63,15 @@ static uint64_t at_least_one(uint64_t n)
     return n ? n : 1;
 }
 
-/* The fewest data parallel ranks with which the ranks of experts come out even. */
+/* The fewest data parallel ranks for which ETP * EP divides TP * CP * DP. */
 static uint64_t least_dp(const struct layout_options *l, uint64_t tp_cp)
 {
     const uint64_t etp = l->etp ? l->etp : at_least_one(l->tp), experts = etp * at_least_one(l->ep);
     return experts / gcd_u64(experts, tp_cp);
 }
 
-/* dp is what a launcher's ranks leave for it, as in Megatron-LM; alone, --dp or the fewest. */
+/* A launcher's ranks determine dp, as in Megatron-LM; without one, --dp or the
+ * fewest. */
 static void complete_ranks(struct train_finish *x)
 {
     struct layout_options *l = &x->o->layout;
@@ -79,8 +81,8 @@ static void complete_ranks(struct train_finish *x)
     const uint64_t sizes[] = {tp, cp, pp, l->ep, l->etp, l->dp};
     for (size_t i = 0; i < COUNT(sizes); i++)
         if (sizes[i] > MAX_RANKS_OF_A_JOB) {
-            train_problem(x, "a size of the layout is %" PRIu64 ": up to %d can be", sizes[i],
-                          MAX_RANKS_OF_A_JOB);
+            train_problem(x, "the layout has a size of %" PRIu64 ", above the maximum of %d",
+                          sizes[i], MAX_RANKS_OF_A_JOB);
             return;
         }
     if (tp * cp * pp > MAX_RANKS_OF_A_JOB) {
@@ -96,7 +98,7 @@ static void complete_ranks(struct train_finish *x)
         train_problem(x, "the layout has more than %d ranks", MAX_RANKS_OF_A_JOB);
     else if (ranks.size > 1 && tp * cp * pp * l->dp != ranks.size)
         train_problem(x,
-                      "a launcher started %u ranks, and the layout has TP %" PRIu64
+                      "the launcher started %u ranks, but the layout has TP %" PRIu64
                       " times CP %" PRIu64 " times PP %" PRIu64 " times DP %" PRIu64,
                       ranks.size, tp, cp, pp, l->dp);
 }
@@ -137,26 +139,26 @@ static void complete_data(struct train_finish *x)
         o->train_data_path.count || o->valid_data_path.count || o->test_data_path.count;
     if (o->data_path.count && !o->split && !by_part) {
         o->split = "969, 30, 1";
-        train_note(x, "no --split: 969,30,1, as Megatron-LM assumes");
+        train_note(x, "no --split: using 969,30,1, the default of Megatron-LM");
     }
     if (o->rampup_batch_size.count)
-        train_note(x, "--rampup-batch-size is ignored, as Megatron-LM ignores it: "
-                      "--step-batch-size-schedule is what it has instead");
+        train_note(x, "--rampup-batch-size is ignored, as in Megatron-LM; "
+                      "use --step-batch-size-schedule");
 }
 
-/* Weight decay is constant unless a style says else; then both ends are given. */
+/* Weight decay is constant, or has a style and both ends. */
 static void complete_weight_decay(struct train_finish *x)
 {
     struct train_options *o = x->o;
     const bool is_constant = strcmp(o->weight_decay_incr_style, "constant") == 0;
     const bool has_start = !isnan(o->start_weight_decay), has_end = !isnan(o->end_weight_decay);
     if (is_constant && (has_start || has_end))
-        train_problem(x, "%s: it takes --weight-decay-incr-style linear or cosine",
+        train_problem(x, "%s needs --weight-decay-incr-style linear or cosine",
                       has_start ? "--start-weight-decay" : "--end-weight-decay");
     if (!is_constant && !(has_start && has_end))
         train_problem(x,
-                      "--weight-decay-incr-style %s: --start-weight-decay and "
-                      "--end-weight-decay are missing",
+                      "--weight-decay-incr-style %s needs --start-weight-decay and "
+                      "--end-weight-decay",
                       o->weight_decay_incr_style);
     if (!has_start) o->start_weight_decay = o->weight_decay;
     if (!has_end) o->end_weight_decay = o->weight_decay;
@@ -174,11 +176,11 @@ static void complete_experts(struct train_finish *x)
                           strcmp(kind, "global_aux_loss") == 0 || strcmp(kind, "none") == 0;
     if (kinds->count > 1 || !is_known)
         train_problem(x,
-                      "--moe-router-load-balancing-type %s%s: it can be one of aux_loss, "
-                      "seq_aux_loss, global_aux_loss and none",
+                      "--moe-router-load-balancing-type %s%s is not supported (one of aux_loss, "
+                      "seq_aux_loss, global_aux_loss, none)",
                       kind, kinds->count > 1 ? " ..." : "");
     if (coeffs->count > 1)
-        train_problem(x, "--moe-aux-loss-coeff: one coefficient, of the one balancing type");
+        train_problem(x, "--moe-aux-loss-coeff: give one coefficient; there is one balancing type");
     if (!coeffs->count) return;
     o->moe_aux_loss_coeff = strtod(coeffs->items[0], &end);
     if (end == coeffs->items[0] || *end || !isfinite(o->moe_aux_loss_coeff))
@@ -190,13 +192,13 @@ static void complete_layout(struct train_finish *x)
     struct train_options *o = x->o;
     if (o->sequence_parallel && o->layout.tp <= 1) {
         o->sequence_parallel = false;
-        train_note(x, "--sequence-parallel needs --tp of more than 1: it is off");
+        train_note(x, "--sequence-parallel is ignored: it needs --tp above 1");
     }
     default_uint(&o->num_distributed_optimizer_instances, 0, 1);
     if (o->use_distributed_optimizer && o->num_distributed_optimizer_instances > 1)
         train_note(x,
                    "--num-distributed-optimizer-instances %" PRIu64
-                   ": states are sharded over all data parallel ranks",
+                   " is ignored: states are sharded over all data parallel ranks",
                    o->num_distributed_optimizer_instances);
     if (!o->device && text_equal(o->distributed_backend, "gloo")) o->device = "cpu";
 }

@@ -13,7 +13,7 @@
 
 /* ---- problems and notes ---- */
 
-/* Room for "and 12 more, above" stays in struct error. */
+/* Leaves space in struct error for "and 12 more, above". */
 enum { MAX_PROBLEM_BYTES = sizeof((struct error *)NULL)->text - 64 };
 
 static char *text_of(const char *fmt, va_list args)
@@ -76,7 +76,7 @@ static void note_no_effect(struct train_finish *x)
     strbuf_release(&names);
 }
 
-static void refuse(struct train_finish *x)
+static void refuse_options(struct train_finish *x)
 {
     const struct arg_list *l = &x->o->refused;
     for (size_t i = 0; i < l->count; i++)
@@ -85,7 +85,7 @@ static void refuse(struct train_finish *x)
                           train_refused_reason(l->items[i]));
 }
 
-/* Of pairs with the same name the last counts. */
+/* Whether the name has a later pair: the last one counts. */
 static bool comes_again(const struct arg_list *l, size_t i)
 {
     for (size_t k = i + 2; k < l->count; k += 2)
@@ -103,7 +103,7 @@ static void refuse_values(struct train_finish *x)
     }
 }
 
-/* Where a folder describes the model, the line does not change it. */
+/* A folder that describes the model overrides the line. */
 static void note_model_options(struct train_finish *x)
 {
     struct strbuf names = {0};
@@ -117,14 +117,14 @@ static void note_model_options(struct train_finish *x)
 
 /* ---- the whole ---- */
 
-/* Sizes up to which layers and experts are counted and memory is allocated for each. */
+/* Bounds sizes before memory is allocated for each layer and expert. */
 static bool is_model_bounded(const struct model_line *l)
 {
     return l->num_layers <= MAX_LAYERS && l->num_experts <= MAX_EXPERTS &&
            l->hidden_size <= UINT32_MAX && l->num_attention_heads <= MAX_HEADS;
 }
 
-MUST_CHECK static enum status report(const struct train_finish *x, struct error *err)
+MUST_CHECK static enum status report_problems(const struct train_finish *x, struct error *err)
 {
     const char *first = x->problems.data ? x->problems.data + strspn(x->problems.data, "\n ") : "";
     if (x->num_problems == 1 && x->num_shown == 1) return fail(err, ERR_USAGE, "%s", first);
@@ -138,7 +138,7 @@ MUST_CHECK static enum status report(const struct train_finish *x, struct error 
 enum status train_options_finish(struct train_options *o, struct strbuf *notes, struct error *err)
 {
     struct train_finish x = {.o = o, .notes = notes};
-    refuse(&x);
+    refuse_options(&x);
     refuse_values(&x);
     train_complete(&x);
     train_check(&x);
@@ -146,13 +146,13 @@ enum status train_options_finish(struct train_options *o, struct strbuf *notes, 
         train_make_model(&x);
     else if (o->has_model)
         train_problem(&x,
-                      "a model of more than %d layers, %d experts, %d heads or a hidden size of "
-                      "more than 32 bits",
+                      "the model exceeds %d layers, %d experts, %d heads or a hidden size of 32 "
+                      "bits",
                       MAX_LAYERS, MAX_EXPERTS, MAX_HEADS);
     else
         note_model_options(&x);
     note_no_effect(&x);
-    enum status st = x.num_problems ? report(&x, err) : OK;
+    enum status st = x.num_problems ? report_problems(&x, err) : OK;
     if (st) strbuf_clear(notes);
     if (x.rest.length) strbuf_add_text(notes, x.rest.data);
     strbuf_release(&x.problems);

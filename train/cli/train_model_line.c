@@ -1,8 +1,8 @@
 /* train_model_line.c - the model that a command line describes.
  *
- * The line becomes the args that pretrain_gpt.py would make of it, and these are read as those of a
- * checkpoint are (convert/models/megatron.json): one table has what args mean. Defaults and derived
- * sizes are those of megatron/training/arguments.py (validate_args). */
+ * The line becomes pretrain_gpt.py's args, which are read like a checkpoint's
+ * (convert/models/megatron.json): one table defines all args. Defaults and
+ * derived sizes are those of megatron/training/arguments.py (validate_args). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static uint64_t or_else(uint64_t given, uint64_t other)
     return given ? given : other;
 }
 
-/* 4 h, or 2/3 of that where the MLP has three products, as a multiple of 64. */
+/* 4 h; for an MLP of three products 2/3 of it, as a multiple of 64. */
 static uint64_t ffn_of(const struct model_line *l)
 {
     if (l->ffn_hidden_size) return l->ffn_hidden_size;
@@ -79,17 +79,17 @@ static void add_training(cJSON *args, const struct train_options *o)
     json_add_number(args, "moe_aux_loss_coeff", o->moe_aux_loss_coeff);
 }
 
-/* A list of layers; a problem if it is not one for each. */
-static void add_layers(struct train_finish *x, cJSON *args, const char *name, const char *option,
-                       const char *text)
+/* Adds a list of layers; reports a list whose length is not num_layers. */
+static void add_layer_list(struct train_finish *x, cJSON *args, const char *name,
+                           const char *option, const char *text)
 {
     cJSON *layers = text ? train_layer_pattern(text) : NULL;
     if (text && !layers)
-        train_problem(x, "%s: \"%s\" is no number and no list of 0 and 1 such as ([0]+[1]*3)*2",
+        train_problem(x, "%s: \"%s\" is neither an integer nor a 0/1 list such as ([0]+[1]*3)*2",
                       option, text);
     const int count = cJSON_IsArray(layers) ? cJSON_GetArraySize(layers) : -1;
     if (count >= 0 && (uint64_t)count != x->o->line.num_layers)
-        train_problem(x, "%s: a list of %d layers, but --num-layers is %llu", option, count,
+        train_problem(x, "%s: the list has %d layers, but --num-layers is %llu", option, count,
                       (unsigned long long)x->o->line.num_layers);
     if (layers) cJSON_AddItemToObject(args, name, layers);
 }
@@ -106,8 +106,8 @@ static void add_experts(struct train_finish *x, cJSON *args)
     cJSON_AddBoolToObject(args, "moe_router_enable_expert_bias", l->moe_router_enable_expert_bias);
     if (l->moe_router_topk_scaling_factor != 0)
         json_add_number(args, "moe_router_topk_scaling_factor", l->moe_router_topk_scaling_factor);
-    add_layers(x, args, "moe_layer_freq", "--moe-layer-freq",
-               l->moe_layer_freq ? l->moe_layer_freq : "1");
+    add_layer_list(x, args, "moe_layer_freq", "--moe-layer-freq",
+                   l->moe_layer_freq ? l->moe_layer_freq : "1");
 }
 
 /* "128,0", "(128,0)" */
@@ -128,12 +128,13 @@ static void add_window(struct train_finish *x, cJSON *args)
     cJSON *window = cJSON_AddArrayToObject(args, "window_size");
     cJSON_AddItemToArray(window, json_new_u64(left));
     cJSON_AddItemToArray(window, json_new_u64(right));
-    add_layers(x, args, "window_attn_skip_freq", "--window-attn-skip-freq",
-               x->o->line.window_attn_skip_freq);
+    add_layer_list(x, args, "window_attn_skip_freq", "--window-attn-skip-freq",
+                   x->o->line.window_attn_skip_freq);
 }
 
-/* Rows of the embedding: the vocabulary up to a multiple (core/tokenizers/utils/build_tokenizer.py,
- * vocab_size_with_padding). 0: not known. */
+/* Rows of the embedding: the vocabulary padded to a multiple
+ * (core/tokenizers/utils/build_tokenizer.py, vocab_size_with_padding). 0: not
+ * known. */
 static uint64_t padded_vocab_of(struct train_finish *x)
 {
     const struct train_options *o = x->o;
@@ -144,16 +145,16 @@ static uint64_t padded_vocab_of(struct train_finish *x)
     if (mul_u64(o->line.make_vocab_size_divisible_by, tp, &unit) &&
         add_u64(o->vocab_size, unit - 1, &padded))
         return padded / unit * unit;
-    train_problem(x, "--make-vocab-size-divisible-by times --tp is more than fits 64 bits");
+    train_problem(x, "--make-vocab-size-divisible-by times --tp exceeds 64 bits");
     return 0;
 }
 
-/* core/fusions/fused_bias_gelu.py, which an MLP with biases has unless the line says no. */
+/* core/fusions/fused_bias_gelu.py is the default of an MLP with biases. */
 static void note_activation(struct train_finish *x)
 {
     const struct train_options *o = x->o;
     if (text_equal(o->model.activation_func, "gelu_tanh") && !o->line.openai_gelu)
-        train_note(x, "GELU is its tanh approximation, as in the fused kernel of Megatron-LM: "
+        train_note(x, "GELU uses its tanh approximation, as in Megatron-LM's fused kernel; "
                       "--no-bias-gelu-fusion computes it by erf");
 }
 

@@ -1,5 +1,6 @@
-/* train_names.c - names of Megatron-LM's parser (megatron/training/arguments.py, with the fields of
- * its config classes) that are no fields of struct train_options. */
+/* train_names.c - names of Megatron-LM's parser
+ * (megatron/training/arguments.py, with the fields of its config classes)
+ * without a field in struct train_options. */
 #include "train/cli/train_names.h"
 
 #include <stdlib.h>
@@ -8,41 +9,42 @@
 #include "common/count.h"
 
 // clang-format off
-/* Names, what the value is called, the reason. The last of them are names of older versions and of
- * other tools. */
+/* Names, name of the value, reason. The last rows are names of older versions
+ * and other tools. */
 #define REFUSED(X) \
     X("--multi-latent-attention", NULL, "multi-latent attention is not implemented") \
     X("--experimental-attention-variant --linear-attention-freq", "VALUE", "linear and sparse attention are not implemented") \
     X("--attention-output-gate", NULL, "a gate behind attention is not implemented") \
-    X("--fp8-format --fp4-format --te-precision-config-file", "VALUE", "FP8 and FP4 are not implemented: --bf16 is the nearest") \
-    X("--fp8-param-gather --fp4-param-gather", NULL, "FP8 and FP4 are not implemented: --bf16 is the nearest") \
+    X("--fp8-format --fp4-format --te-precision-config-file", "VALUE", "FP8 and FP4 are not implemented; --bf16 is the nearest") \
+    X("--fp8-param-gather --fp4-param-gather", NULL, "FP8 and FP4 are not implemented; --bf16 is the nearest") \
     X("--mtp-standalone", NULL, "multi-token prediction is not implemented") \
     X("--hybrid-layer-pattern --hybrid-override-pattern --mtp-hybrid-override-pattern", "VALUE", "hybrid models (Mamba) are not implemented") \
     X("--is-hybrid-model", NULL, "hybrid models (Mamba) are not implemented") \
     X("--heterogeneous-layers-config-path --heterogeneous-layers-config-encoded-json", "VALUE", "layers of different sizes are not implemented") \
-    X("--spec", "VALUE...", "a layer specification is Python code of Megatron-LM") \
+    X("--spec", "VALUE...", "layer specifications are Python code of Megatron-LM") \
     X("--vision-pretraining", NULL, "vision models are not implemented") \
     X("--mrope-section", "VALUE...", "vision models are not implemented") \
     X("--ict-load --bert-load --titles-data-path --evidence-data-path --block-data-path", "VALUE", "retrieval and BERT models are not implemented") \
     X("--apply-layernorm-1p", NULL, "norms with weights around 0 are not implemented") \
-    X("--qk-l2-norm --qk-clip", NULL, "this kind of query and key normalization is not implemented: --qk-layernorm is") \
-    X("--apply-residual-connection-post-layernorm --enable-mhc-connections", NULL, "another residual connection is not implemented") \
-    X("--fp32-residual-connection", NULL, "the residual has the dtype of the activations") \
+    X("--qk-l2-norm", NULL, "L2 normalization of queries and keys is not implemented; --qk-layernorm is") \
+    X("--qk-clip", NULL, "QK-clip is not implemented") \
+    X("--apply-residual-connection-post-layernorm --enable-mhc-connections", NULL, "other residual connections are not implemented") \
+    X("--fp32-residual-connection", NULL, "the residual stream has the dtype of the activations") \
     X("--use-mup", NULL, "muP is not implemented") \
     X("--activation-func-clamp-value", "VALUE", "a clamped activation is not implemented") \
     X("--no-rope-freq", "VALUE", "layers without rotary positions are not implemented") \
     X("--decoder-seq-length --decoder-num-layers", "VALUE", "encoder-decoder models are not implemented") \
-    X("--init-method-xavier-uniform", NULL, "first weights are from a normal distribution (--init-method-std)") \
-    X("--init-model-with-meta-device --data-parallel-random-init", NULL, "all ranks begin with the same weights") \
+    X("--init-method-xavier-uniform", NULL, "initial weights follow a normal distribution (--init-method-std)") \
+    X("--init-model-with-meta-device --data-parallel-random-init", NULL, "all ranks start with the same weights") \
     X("--moe-shared-expert-intermediate-size", "VALUE", "shared experts are not implemented") \
     X("--moe-shared-expert-gate", NULL, "shared experts are not implemented") \
     X("--moe-router-force-load-balancing --moe-enable-routing-replay", NULL, "this kind of routing is not implemented") \
     X("--moe-router-num-groups --moe-router-group-topk --moe-router-force-biased --moe-input-jitter-eps", "VALUE", "this kind of routing is not implemented") \
-    X("--moe-expert-capacity-factor --moe-expert-rank-capacity-factor", "VALUE", "experts take all tokens that are routed to them: none is dropped") \
-    X("--moe-apply-probs-on-input", NULL, "weights of experts are applied to their outputs") \
+    X("--moe-expert-capacity-factor --moe-expert-rank-capacity-factor", "VALUE", "experts take all tokens routed to them; none is dropped") \
+    X("--moe-apply-probs-on-input", NULL, "routing weights scale the outputs of experts") \
     X("--moe-latent-size", "VALUE", "experts in a latent space are not implemented") \
-    X("--moe-use-upcycling", NULL, "a dense model is not made into one with experts") \
-    X("--decoupled-lr --decoupled-min-lr", "VALUE", "all parameters have one learning rate") \
+    X("--moe-use-upcycling", NULL, "upcycling a dense model to experts is not implemented") \
+    X("--decoupled-lr --decoupled-min-lr", "VALUE", "all parameters share one learning rate") \
     X("--apply-wd-to-qk-layernorm", NULL, "norms have no weight decay") \
     X("--no-weight-decay-cond-type", "VALUE", "norms have no weight decay") \
     X("--freeze-all-layers", NULL, "all parameters are trained") \
@@ -51,19 +53,19 @@
     X("--fp16-lm-cross-entropy", NULL, "the loss is computed in float32") \
     X("--output-logit-dtype", "VALUE", "logits have the dtype of the activations") \
     X("--fim-data", NULL, "fill-in-the-middle is not implemented") \
-    X("--sft", NULL, "`ferry data` makes datasets with loss masks, for --data-path") \
+    X("--sft", NULL, "`ferry data` writes datasets with loss masks for --data-path") \
     X("--perform-rl-step --rl-use-sequence-packing", NULL, "reinforcement learning is not implemented") \
     X("--logits-load-dir --logits-save-dir", "VALUE", "distillation is not implemented") \
-    X("--data-args-path --per-split-data-args-path", "VALUE", "give the words of that file to --data-path") \
-    X("--phase-transition-iterations --iterations-to-skip", "VALUE...", "the order of samples is that of one dataset, without gaps") \
-    X("--full-validation --multiple-validation-sets", NULL, "an evaluation has --eval-iters steps of one dataset") \
-    X("--validation-set-names", "VALUE...", "an evaluation has --eval-iters steps of one dataset") \
-    X("--skip-train", NULL, "`ferry train` trains: `ferry perplexity` evaluates") \
+    X("--data-args-path --per-split-data-args-path", "VALUE", "give the contents of that file to --data-path") \
+    X("--phase-transition-iterations --iterations-to-skip", "VALUE...", "samples follow the order of one dataset, without gaps") \
+    X("--full-validation --multiple-validation-sets", NULL, "an evaluation runs --eval-iters steps on one dataset") \
+    X("--validation-set-names", "VALUE...", "an evaluation runs --eval-iters steps on one dataset") \
+    X("--skip-train", NULL, "`ferry train` always trains; `ferry perplexity` evaluates") \
     X("--dataloader-inter-document-masking", NULL, "--reset-attention-mask and --reset-position-ids keep documents apart") \
-    X("--pretrained-checkpoint", "VALUE", "--load PATH --finetune begins with its weights") \
+    X("--pretrained-checkpoint", "VALUE", "--load PATH --finetune starts from its weights") \
     X("--load-main-params-from-ckpt", NULL, "masters are loaded with the optimizer") \
-    X("--non-persistent-save-interval --non-persistent-ckpt-type", "VALUE", "there is one kind of checkpoint: see --save-interval and --keep-last") \
-    X("--override-ckpt-iteration", "VALUE", "--ckpt-step chooses an iteration, --finetune begins at 0") \
+    X("--non-persistent-save-interval --non-persistent-ckpt-type", "VALUE", "all checkpoints are of one kind; see --save-interval and --keep-last") \
+    X("--override-ckpt-iteration", "VALUE", "--ckpt-step selects an iteration, --finetune starts at 0") \
     X("--ckpt-convert-format --ckpt-convert-save", "VALUE", "`ferry convert` converts checkpoints") \
     X("--use-megatron-fsdp --use-torch-fsdp2", NULL, "fully sharded data parallelism is not implemented") \
     X("--hybrid-context-parallel", NULL, "context parallel ranks share all samples") \
@@ -71,29 +73,29 @@
     X("--tensor-parallel-num-weight-shards --expert-tensor-parallel-num-weight-shards", "VALUE", "weights are sharded by tensor parallelism alone") \
     X("--decrease-batch-size-if-needed", NULL, "--global-batch-size must be a multiple of --micro-batch-size times --dp") \
     X("--yaml-cfg", "VALUE", "--config reads a YAML file of options") \
-    X("--batch-size", "VALUE", "it is --micro-batch-size") \
-    X("--warmup", "VALUE", "it is --lr-warmup-fraction") \
-    X("--model-parallel-size", "VALUE", "it is --tensor-model-parallel-size") \
-    X("--checkpoint-activations", NULL, "it is --recompute-activations") \
-    X("--load-dir --source --src --input --input-dir", "VALUE", "it is --load") \
-    X("--save-dir --dest --output --output-dir", "VALUE", "it is --save") \
-    X("--hf-save-dir", "VALUE", "it is --save-hf")
+    X("--batch-size", "VALUE", "use --micro-batch-size") \
+    X("--warmup", "VALUE", "use --lr-warmup-fraction") \
+    X("--model-parallel-size", "VALUE", "use --tensor-model-parallel-size") \
+    X("--checkpoint-activations", NULL, "use --recompute-activations") \
+    X("--load-dir --source --src --input --input-dir", "VALUE", "use --load") \
+    X("--save-dir --dest --output --output-dir", "VALUE", "use --save") \
+    X("--hf-save-dir", "VALUE", "use --save-hf")
 
-/* Names, what the value is called, the value that it can have, why no other. */
+/* Names, name of the value, supported value, reason. */
 #define LIMITED(X) \
     X("--mtp-num-layers", "N", "0", "multi-token prediction is not implemented") \
     X("--softmax-type", "NAME", "vanilla", "only the plain softmax is implemented") \
-    X("--glu-linear-offset", "X", "0", "gated units have no offset") \
-    X("--rope-type", "NAME", "rope", "YaRN is not implemented for a model on the line") \
+    X("--glu-linear-offset", "X", "0", "an offset in gated units is not implemented") \
+    X("--rope-type", "NAME", "rope", "YaRN is not implemented for a model that the options describe") \
     X("--main-grads-dtype", "DTYPE", "fp32", "gradients of the optimizer are in float32") \
     X("--main-params-dtype", "DTYPE", "fp32", "masters are in float32") \
     X("--exp-avg-dtype", "DTYPE", "fp32", "moments are in float32") \
     X("--exp-avg-sq-dtype", "DTYPE", "fp32", "moments are in float32") \
-    X("--dataloader-type", "NAME", "single", "samples come in the order of one pass (single)") \
+    X("--dataloader-type", "NAME", "single", "samples are read in one pass (single)") \
     X("--null-tokenizer-pad-id", "N", "-1", "no token is padding") \
     X("--vocab-extra-ids", "N", "0", "--vocab-size counts all ids") \
     X("--moe-dispatch-fwd-dtype --moe-combine-bwd-dtype", "DTYPE", "bf16", "tokens move between experts in the dtype of the activations") \
-    X("--sample-rate --head-lr-mult", "X", "1", "it can only be 1")
+    X("--sample-rate --head-lr-mult", "X", "1", "only 1 is supported")
 
 #define AT(field) offsetof(struct train_options, field)
 #define NO_EFFECT(value, names) {names, ARG_NAMED, AT(no_effect), value, NULL, NULL}
@@ -392,7 +394,7 @@ const char *train_refused_reason(const char *typed)
 {
     for (size_t i = 0; i < COUNT(refused); i++)
         if (is_one_of(refused[i].names, typed)) return refused[i].reason;
-    return "it is not implemented";
+    return "not implemented";
 }
 
 /* "0.0" is 0. */

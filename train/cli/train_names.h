@@ -1,21 +1,23 @@
-/* train_names.h - options of pretrain_gpt.py that are no fields of struct train_options.
+/* train_names.h - options of pretrain_gpt.py without a field in struct
+ * train_options.
  *
- * A row has many options, so that the parser knows them all; what was typed goes to three lists of
- * struct train_options: no_effect (how Megatron-LM's own kernels, processes and files work),
- * refused (what cannot be done), limited (what can be done for some of its values only). */
+ * A row has many names. The words typed go to three lists of struct
+ * train_options: no_effect (details of Megatron-LM's own kernels, processes and
+ * files), refused (not implemented), limited (implemented for one value only). */
 #ifndef FERRY_TRAIN_CLI_TRAIN_NAMES_H
 #define FERRY_TRAIN_CLI_TRAIN_NAMES_H
 
 #include "train/trainer/train_options.h"
 
 extern const struct arg train_other_args[];
-enum { NUM_TRAIN_OTHER_ARGS = 87 };
+enum { NUM_TRAIN_OTHER_ARGS = 88 };
 
-/* Why an option of the list `refused` is refused. `typed` may have "=value" behind it. */
+/* Why an option of the list `refused` is refused. `typed` may end with
+ * "=value". */
 const char *train_refused_reason(const char *typed);
 
-/* Why an option of the list `limited` cannot have this value; NULL: it can. `names` is the first of
- * a pair of the list (ARG_NOTED). */
+/* Why an option of the list `limited` cannot have this value; NULL: it can.
+ * `names` is the first text of a pair in the list (ARG_NOTED). */
 const char *train_limited_reason(const char *names, const char *value);
 
 #endif

@@ -337,30 +337,31 @@ static void what_cannot_be_done_is_refused_with_its_reason(void **state)
 {
     (void)state;
     refused(GOOD "--fp8-format hybrid",
-            "--fp8-format: FP8 and FP4 are not implemented: --bf16 is the nearest");
+            "--fp8-format: FP8 and FP4 are not implemented; --bf16 is the nearest");
     refused(GOOD "--multi-latent-attention --spec a b --q-lora-rank 3",
             "the options do not fit together:\n"
             "  --multi-latent-attention: multi-latent attention is not implemented\n"
-            "  --spec: a layer specification is Python code of Megatron-LM");
+            "  --spec: layer specifications are Python code of Megatron-LM");
     refused(GOOD "--mtp-num-layers 0 --mtp-num-layers 2",
             "--mtp-num-layers 2: multi-token prediction is not implemented");
     refused(GOOD "--vision_pretraining", "--vision_pretraining: vision models are not implemented");
-    refused(GOOD "--batch-size 4", "--batch-size: it is --micro-batch-size");
-    refused(GOOD "--save-dir x", "--save-dir: it is --save");
-    refused(GOOD "--load_dir=x", "--load_dir: it is --load");
-    refused(GOOD "--optimizer muon", "--optimizer muon: it can be adam (AdamW) or sgd");
+    refused(GOOD "--batch-size 4", "--batch-size: use --micro-batch-size");
+    refused(GOOD "--save-dir x", "--save-dir: use --save");
+    refused(GOOD "--load_dir=x", "--load_dir: use --load");
+    refused(GOOD "--optimizer muon",
+            "--optimizer muon is not supported (adam, which is AdamW, or sgd)");
     refused(GOOD "--moe-router-num-groups 2",
             "--moe-router-num-groups: this kind of routing is not implemented");
     refused(GOOD "--position-embedding-type yarn",
             "--position-embedding-type: \"yarn\" is not one of learned_absolute|rope|none");
     refused(GOOD "--moe-router-load-balancing-type sinkhorn",
-            "--moe-router-load-balancing-type sinkhorn: it can be one of aux_loss, seq_aux_loss, "
-            "global_aux_loss and none");
+            "--moe-router-load-balancing-type sinkhorn is not supported (one of aux_loss, "
+            "seq_aux_loss, global_aux_loss, none)");
     refused(GOOD "--moe-router-load-balancing-type seq_aux_loss global_aux_loss",
-            "--moe-router-load-balancing-type seq_aux_loss ...: it can be one of aux_loss, "
-            "seq_aux_loss, global_aux_loss and none");
+            "--moe-router-load-balancing-type seq_aux_loss ... is not supported (one of aux_loss, "
+            "seq_aux_loss, global_aux_loss, none)");
     refused(GOOD "--moe-aux-loss-coeff 1e-2 1e-3",
-            "--moe-aux-loss-coeff: one coefficient, of the one balancing type");
+            "--moe-aux-loss-coeff: give one coefficient; there is one balancing type");
 }
 
 /* ---- recipes ---- */
@@ -371,10 +372,10 @@ static struct line *recipe_line(const char *yaml, const char *words)
     const int fd = temporary_file(path);
     struct strbuf text = {0};
     assert_true(fd >= 0 && write(fd, yaml, strlen(yaml)) == (ssize_t)strlen(yaml));
-    close(fd);
-    strbuf_printf(&text, "%s --config %s", words, path);
-    struct line *x = line_of(text.data);
     unlink(path);
+    strbuf_printf(&text, "%s --config /proc/self/fd/%d", words, fd); /* path may have a blank */
+    struct line *x = line_of(text.data);
+    close(fd);
     strbuf_release(&text);
     return x;
 }
@@ -404,18 +405,18 @@ static void recipes_that_are_refused(void **state)
         const char *yaml, *message;
     } cases[] = {
         {"train_iter: 3\n", ": unknown option --train_iter (did you mean --train-iters?)"},
-        {"lr: [1, 2]\n", ": lr: a list, where one value stands"},
-        {"lr: true\n", ": lr: true, where a value stands"},
+        {"lr: [1, 2]\n", ": lr: found a list, expected one value"},
+        {"lr: true\n", ": lr: found true, expected a value"},
         {"lr: fast\n", ": --lr: \"fast\" is not a number"},
         {"bf16: 3\n", ": --bf16 takes no value"},
         {"data_path: []\n", ": data_path: an empty list"},
-        {"data_path: {a: b}\n", ": data_path: a mapping, where a value stands"},
-        {"data_path: [--x]\n", ": data_path: \"--x\" is no value of a list"},
+        {"data_path: {a: b}\n", ": data_path: found a mapping, expected a value"},
+        {"data_path: [--x]\n", ": data_path: list item \"--x\" looks like an option"},
         {"config: other.yaml\n", ": config: a file of options cannot name another"},
         {"- lr\n", ": not a mapping of options to values"},
         {"unknown: false\n", ": unknown option --unknown"},
         {"fp8_format: hybrid\n",
-         "--fp8_format: FP8 and FP4 are not implemented: --bf16 is the nearest"},
+         "--fp8_format: FP8 and FP4 are not implemented; --bf16 is the nearest"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct line *x = recipe_line(cases[i].yaml, GOOD);

@@ -15,7 +15,7 @@ static const char *const type_names[] = {[COMM_F32] = "f32",
 static const struct op {
     const char *name;
     bool has_bytes, has_type;
-    const char *peer; /* the word in front of it; NULL for what a group does together */
+    const char *peer; /* word in front of the peer; NULL for collectives */
 } ops[] = {
     [COMM_ALL_REDUCE]     = {"all_reduce",     true,  true,  NULL},
     [COMM_ALL_GATHER]     = {"all_gather",     true,  false, NULL},
@@ -74,8 +74,8 @@ enum status comm_call_compare(unsigned rank, const struct comm_call *mine, unsig
         return fail(err, ERR_RANK, "rank %u calls %s, rank %u %s", other_rank, other_text, rank,
                     text);
     if (mine->group_hash != other->group_hash)
-        return fail(err, ERR_RANK, "rank %u and rank %u call %s, each for another group",
-                    other_rank, rank, text);
+        return fail(err, ERR_RANK, "rank %u and rank %u call %s for different groups", other_rank,
+                    rank, text);
     return OK;
 }
 
@@ -83,6 +83,6 @@ enum status comm_expect(unsigned from, uint64_t bytes, unsigned to, uint64_t exp
                         struct error *err)
 {
     if (bytes == expected) return OK;
-    return fail(err, ERR_RANK, "rank %u has %" PRIu64 " bytes for rank %u, which expects %" PRIu64,
+    return fail(err, ERR_RANK, "rank %u sends %" PRIu64 " bytes to rank %u, which expects %" PRIu64,
                 from, bytes, to, expected);
 }

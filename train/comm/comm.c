@@ -1,4 +1,5 @@
-/* comm.c - groups and the end of a job for any backend; loading the library with MPI. */
+/* comm.c - groups and the end of a job for any backend; loading the library
+ * with MPI. */
 #include "train/comm/comm.h"
 
 #include <dlfcn.h>
@@ -15,19 +16,21 @@
 
 static const char MPI_LIBRARY[] = "libferry_mpi.so";
 
-static enum status check_ranks(struct comm_group *g, const unsigned *ranks, struct error *err)
+static enum status check_group_ranks(struct comm_group *g, const unsigned *ranks, struct error *err)
 {
     const struct comm *c = g->comm;
     g->index = g->size;
     for (unsigned i = 0; i < g->size; i++) {
         if (ranks[i] >= c->size)
-            return fail(err, ERR_OURS, "a group with rank %u of %u", ranks[i], c->size);
+            return fail(err, ERR_OURS, "group: rank %u is out of range (%u ranks)", ranks[i],
+                        c->size);
         for (unsigned k = 0; k < i; k++)
             if (ranks[k] == ranks[i])
-                return fail(err, ERR_OURS, "a group with rank %u twice", ranks[i]);
+                return fail(err, ERR_OURS, "group: rank %u is listed twice", ranks[i]);
         if (ranks[i] == c->rank) g->index = i;
     }
-    if (g->index == g->size) return fail(err, ERR_OURS, "a group without rank %u", c->rank);
+    if (g->index == g->size)
+        return fail(err, ERR_OURS, "group: this rank, %u, is not a member", c->rank);
     return OK;
 }
 
@@ -35,7 +38,7 @@ enum status comm_group_open(struct comm_group *g, struct comm *c, const unsigned
                             unsigned size, struct error *err)
 {
     *g = (struct comm_group){.comm = c, .size = size};
-    TRY(check_ranks(g, ranks, err));
+    TRY(check_group_ranks(g, ranks, err));
     unsigned *copy = must_malloc(size * sizeof *copy);
     memcpy(copy, ranks, size * sizeof *copy);
     g->ranks = copy;
@@ -87,7 +90,8 @@ enum status comm_receive(struct comm_group *g, unsigned from, void *data, size_t
     return g->comm->backend->exchange(g, &m, 1, err);
 }
 
-/* all_gather returns only after all members have called it, even for 0 bytes. */
+/* Even for 0 bytes, all_gather returns only after all members have called it.
+ */
 enum status comm_barrier(struct comm_group *g, struct error *err)
 {
     return g->comm->backend->all_gather(g, NULL, NULL, 0, err);
@@ -148,8 +152,8 @@ static void *open_in_folder(const char *path_beside, const char *below)
     return dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's plugins look for its names */
 }
 
-/* Where our own code lies, which may be a library; where the program lies, built or installed;
- * where the system looks. */
+/* Looks beside our own code (program or library), beside the program, in its
+ * installed library folder, then where the system looks. */
 static void *open_mpi_library(void)
 {
     char program[PATH_MAX] = "";

@@ -1,4 +1,5 @@
-/* comm_internal.h - shared by the backends: calls and their comparison, and sums. */
+/* comm_internal.h - shared by the backends: calls and their comparison, and
+ * sums. */
 #ifndef FERRY_TRAIN_COMM_COMM_INTERNAL_H
 #define FERRY_TRAIN_COMM_COMM_INTERNAL_H
 
@@ -17,7 +18,7 @@ enum comm_op {
     COMM_CLOSE,
 };
 
-/* A call of a rank, which must be the same on all members of the group. */
+/* A call of a rank; must be the same on all members of the group. */
 struct comm_call {
     enum comm_op op;
     enum comm_type type;
@@ -34,24 +35,24 @@ enum { COMM_CALL_TEXT = 160 };
 /* "all_reduce of 12 bytes of f32 among 4 ranks" */
 void comm_call_print(char text[COMM_CALL_TEXT], const struct comm_call *c);
 
-/* ERR_RANK "rank 3 calls all_reduce of ..., rank 0 all_gather of ..." where they are not the same.
- */
+/* ERR_RANK "rank 3 calls all_reduce of .., rank 0 all_gather of .." if calls
+ * differ. */
 MUST_CHECK enum status comm_call_compare(unsigned rank, const struct comm_call *mine,
                                          unsigned other_rank, const struct comm_call *other,
                                          struct error *err);
 
-/* ERR_RANK if `from` sends a different number of bytes than `to` expects. */
+/* ERR_RANK if `from` sends a number of bytes that `to` does not expect. */
 MUST_CHECK enum status comm_expect(unsigned from, uint64_t bytes, unsigned to, uint64_t expected,
                                    struct error *err);
 
 size_t comm_type_bytes(enum comm_type type);
 
-/* out[k] is in[0][k], then in[1][k] and so on added to it; or the largest of them, NaN where one
- * is. out may be one of in. */
+/* out[k] = in[0][k] + in[1][k] + .. in this order, or their maximum (NaN if one
+ * is NaN). out may be one of in. */
 void comm_reduce(void *out, const void *const *in, unsigned num_in, size_t count,
                  enum comm_type type, enum comm_reduction reduction);
 
-/* Both allow NULL with 0 bytes, which memcpy and pointer arithmetic do not. */
+/* NULL is allowed with 0 bytes, unlike in memcpy and pointer arithmetic. */
 static inline void copy(void *to, const void *from, size_t bytes)
 {
     if (bytes && to != from) memcpy(to, from, bytes);

@@ -1,17 +1,20 @@
-/* comm_mpi.c - collectives over MPI, in a library of their own, libferry_mpi.so, so that the
- * program runs without MPI. The library has its own copies of common/status.c, call.c and reduce.c.
+/* comm_mpi.c - collectives over MPI: the library libferry_mpi.so, so that the
+ * program runs without MPI. It has its own copies of common/status.c, call.c
+ * and reduce.c.
  *
- * 1. Sums are computed here and not by MPI, which orders them by the size of the data: so they have
- *    the same bits as with any other backend.
- * 2. Collectives move their data through buffers in rounds of fewer than 2^31 bytes, MPI's limit.
- * 3. Members exchange a header when a collective call begins; a message begins with its size. Ranks
- *    that wait for one another in different groups, or one in a message and one in a collective
- *    call, wait for ever.
- * 4. A rank that fails sends its message to all others. Only opening a group and closing the job
- *    block in MPI: every other wait polls for such a message and for SIGINT. The death of a rank on
- *    this host is seen by its pidfd; for other hosts, mpirun or srun sees it and ends the job.
- * 5. A thread, the watch, looks for such a message while the rank loads or computes. MPI is used by
- *    one thread at a time: each function of the backend holds the lock. */
+ * 1. Sums are computed here, not by MPI, whose order depends on the data size: so
+ *    they have the same bits as with any other backend.
+ * 2. Collectives move data through buffers in rounds below 2^31 bytes, MPI's limit.
+ * 3. Members exchange a header when a collective call begins; a message begins with
+ *    its size. Ranks that wait for each other in different groups, or one in a
+ *    message and one in a collective call, wait for ever.
+ * 4. A failing rank sends its message to all others. Only opening a group and
+ *    closing the job block in MPI: every other wait polls for such a message and
+ *    for SIGINT. A pidfd shows the death of a rank on this host; on other hosts
+ *    mpirun or srun sees it and ends the job.
+ * 5. A thread, the watch, looks for such a message while the rank makes no call.
+ *    One thread at a time uses MPI: each function of the backend holds the lock.
+ */
 #include "train/comm/comm_mpi.h"
 
 #include <mpi.h>
@@ -37,9 +40,9 @@ enum {
     TAG_GROUP,
     ROUND_BYTES = 8 << 20,     /* of all members together */
     SMALL_BYTES = 4096,        /* up to which every member adds up everything */
-    MESSAGE_BYTES = 256 << 20, /* of a message that are sent at once */
+    MESSAGE_BYTES = 256 << 20, /* of a message, sent at once */
     PATIENCE = 2,              /* seconds in which a failure reaches the others */
-    LAST_WORDS = 30,           /* seconds that rank 0, if on this host, has to say it and end */
+    LAST_WORDS = 30, /* seconds for rank 0, if on this host, to report the failure and end */
 };
 
 struct failure {
@@ -47,13 +50,13 @@ struct failure {
     char text[sizeof((struct error *)NULL)->text];
 };
 
-/* A message on its way to one rank, which our caller need not wait for. */
+/* A message under way to one rank; our caller does not wait for it. */
 struct sent {
     MPI_Request request; /* MPI_REQUEST_NULL where there is none */
     char *data;
 };
 
-/* Another rank of this host, whose end is seen. */
+/* Another rank of this host. */
 struct peer_process {
     unsigned rank;
     int fd; /* a pidfd: readable once the process has ended */
@@ -75,13 +78,13 @@ struct mpi {
     struct sent *sent;                              /* [size] */
 };
 
-/* The header that members exchange when a collective call begins. */
+/* Exchanged by members when a collective call begins. */
 struct call_header {
     struct comm_call call;
     uint64_t most; /* of all_to_all: the most bytes from one member to another */
 };
 
-/* Behind a round: parts that do not come out even, and call headers of very many ranks. */
+/* A round, plus uneven parts and the call headers of very many ranks. */
 static size_t buffer_bytes(unsigned size)
 {
     return ROUND_BYTES + size * sizeof(struct call_header);
@@ -92,19 +95,19 @@ static struct mpi *mpi_of(const struct comm_group *g)
     return g->comm->own;
 }
 
-static struct mpi *locked(struct mpi *m)
+static struct mpi *lock_mpi(struct mpi *m)
 {
     pthread_mutex_lock(&m->lock);
     return m;
 }
 
-static void unlock(struct mpi **m)
+static void unlock_mpi(struct mpi **m)
 {
     pthread_mutex_unlock(&(*m)->lock);
 }
 
-/* The lock is held until the function that says this returns. */
-#define HOLD_LOCK(m) struct mpi *holds __attribute__((cleanup(unlock), unused)) = locked(m)
+/* Holds the lock until the enclosing function returns. */
+#define HOLD_LOCK(m) struct mpi *holds __attribute__((cleanup(unlock_mpi), unused)) = lock_mpi(m)
 
 static MPI_Comm comm_of(const struct comm_group *g)
 {
@@ -119,7 +122,7 @@ static bool has_ended(const struct peer_process *peer_process)
     return poll(&p, 1, 0) > 0;
 }
 
-/* NULL where it is not of this host. */
+/* NULL: it is not on this host. */
 static const struct peer_process *process_of(const struct mpi *m, unsigned rank)
 {
     for (unsigned i = 0; i < m->num_peers; i++)
@@ -134,7 +137,7 @@ static bool is_dead(const struct mpi *m, unsigned rank)
     return p && has_ended(p);
 }
 
-/* As far as that is done in time. */
+/* Gives up after PATIENCE seconds. */
 static void send_to_all(struct mpi *m, const void *data, size_t bytes, int tag)
 {
     double until = seconds_now() + PATIENCE;
@@ -157,7 +160,7 @@ static void set_failure(struct mpi *m, enum status st, const char *text)
     send_to_all(m, &m->failure, sizeof m->failure, TAG_FAILURE);
 }
 
-/* Processes that have ended in the middle of the job, if some have. */
+/* Reports processes that have ended during the job. */
 static void look_for_deaths(struct mpi *m)
 {
     for (unsigned i = 0; i < m->num_peers; i++) {
@@ -185,7 +188,7 @@ static void look_for_failure(struct mpi *m)
     }
 }
 
-static enum status check(struct mpi *m, struct error *err)
+static enum status check_failure(struct mpi *m, struct error *err)
 {
     look_for_failure(m);
     if (!m->has_failed) return OK;
@@ -193,10 +196,10 @@ static enum status check(struct mpi *m, struct error *err)
                 m->failure.text);
 }
 
-static enum status disagree(struct mpi *m, const struct error *why, struct error *err)
+static enum status fail_mismatch(struct mpi *m, const struct error *why, struct error *err)
 {
     set_failure(m, ERR_RANK, why->text);
-    return check(m, err);
+    return check_failure(m, err);
 }
 
 static enum status check_mpi(int code, struct error *err)
@@ -208,15 +211,15 @@ static enum status check_mpi(int code, struct error *err)
     return fail(err, ERR_RANK, "MPI: %s", text);
 }
 
-/* Between two looks whether MPI is done. */
+/* Called between two polls of MPI. */
 static enum status wait_a_little(struct mpi *m, unsigned looks, struct error *err)
 {
     if (looks % 16 == 0) sched_yield();
-    return looks % 1024 == 0 ? check(m, err) : OK;
+    return looks % 1024 == 0 ? check_failure(m, err) : OK;
 }
 
-/* Until what was begun is done. */
-static enum status finish(struct mpi *m, int begun, MPI_Request *request, struct error *err)
+/* Waits for a request. begun: MPI's code for its start. */
+static enum status wait_request(struct mpi *m, int begun, MPI_Request *request, struct error *err)
 {
     TRY(check_mpi(begun, err));
     int done = 0;
@@ -229,64 +232,64 @@ static enum status finish(struct mpi *m, int begun, MPI_Request *request, struct
 
 /* ---- rounds: everybody's m->out to everybody's m->in ---- */
 
-/* The same bytes of each, to all. */
+/* Every member sends the same bytes to all. */
 static enum status gather_round(const struct comm_group *g, size_t bytes, struct error *err)
 {
     struct mpi *m = mpi_of(g);
     MPI_Request r;
     int n = (int)bytes;
-    return finish(m, MPI_Iallgather(m->out, n, MPI_BYTE, m->in, n, MPI_BYTE, comm_of(g), &r), &r,
-                  err);
+    return wait_request(m, MPI_Iallgather(m->out, n, MPI_BYTE, m->in, n, MPI_BYTE, comm_of(g), &r),
+                        &r, err);
 }
 
-/* To each another share of the same bytes. */
+/* Every member sends equal shares, a different one to each. */
 static enum status exchange_round(const struct comm_group *g, size_t bytes, struct error *err)
 {
     struct mpi *m = mpi_of(g);
     MPI_Request r;
     int n = (int)bytes;
-    return finish(m, MPI_Ialltoall(m->out, n, MPI_BYTE, m->in, n, MPI_BYTE, comm_of(g), &r), &r,
-                  err);
+    return wait_request(m, MPI_Ialltoall(m->out, n, MPI_BYTE, m->in, n, MPI_BYTE, comm_of(g), &r),
+                        &r, err);
 }
 
-/* To each what m->counts says. */
+/* Every member sends m->counts[i] bytes to member i. */
 static enum status uneven_round(const struct comm_group *g, struct error *err)
 {
     struct mpi *m = mpi_of(g);
     MPI_Request r;
-    return finish(m,
-                  MPI_Ialltoallv(m->out, m->counts, m->offsets, MPI_BYTE, m->in, m->in_counts,
-                                 m->in_offsets, MPI_BYTE, comm_of(g), &r),
-                  &r, err);
+    return wait_request(m,
+                        MPI_Ialltoallv(m->out, m->counts, m->offsets, MPI_BYTE, m->in, m->in_counts,
+                                       m->in_offsets, MPI_BYTE, comm_of(g), &r),
+                        &r, err);
 }
 
-static enum status greet(const struct comm_group *g, const struct comm_call *call, uint64_t *most,
-                         struct error *err)
+static enum status exchange_headers(const struct comm_group *g, const struct comm_call *call,
+                                    uint64_t *most, struct error *err)
 {
     struct mpi *m = mpi_of(g);
     struct call_header *mine = (struct call_header *)m->out, *all = (struct call_header *)m->in;
     *mine = (struct call_header){.call = *call, .most = *most};
-    TRY(check(m, err));
+    TRY(check_failure(m, err));
     TRY(gather_round(g, sizeof *mine, err));
     for (unsigned i = 0; i < g->size; i++) {
         struct error why;
         if (comm_call_compare(m->rank, call, g->ranks[i], &all[i].call, &why))
-            return disagree(m, &why, err);
+            return fail_mismatch(m, &why, err);
         if (all[i].most > *most) *most = all[i].most;
     }
     return OK;
 }
 
-static enum status begin(const struct comm_group *g, const struct comm_call *call,
-                         struct error *err)
+static enum status begin_collective(const struct comm_group *g, const struct comm_call *call,
+                                    struct error *err)
 {
     uint64_t most = 0;
-    return greet(g, call, &most, err);
+    return exchange_headers(g, call, &most, err);
 }
 
 /* ---- collectives ---- */
 
-/* Adds up n elements of each member, which lie one behind the other in m->in. */
+/* Sums n elements of each member, contiguous in m->in. */
 static void reduce_shares(const struct comm_group *g, void *out, size_t n,
                           const struct comm_call *call)
 {
@@ -307,7 +310,7 @@ static enum status reduce_all(const struct comm_group *g, char *data, size_t cou
     return OK;
 }
 
-/* Member p adds up part p, and then all get all parts. */
+/* Member p sums part p, then all gather all parts. */
 static enum status reduce_by_parts(const struct comm_group *g, char *data, size_t count,
                                    const struct comm_call *call, struct error *err)
 {
@@ -324,10 +327,10 @@ static enum status reduce_by_parts(const struct comm_group *g, char *data, size_
     TRY(uneven_round(g, err));
     reduce_shares(g, m->out + first * bytes, n, call);
     MPI_Request r;
-    TRY(finish(m,
-               MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, m->out, m->counts, m->offsets, MPI_BYTE,
-                               comm_of(g), &r),
-               &r, err));
+    TRY(wait_request(m,
+                     MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, m->out, m->counts, m->offsets,
+                                     MPI_BYTE, comm_of(g), &r),
+                     &r, err));
     copy(data, m->out, count * bytes);
     return OK;
 }
@@ -339,8 +342,8 @@ static enum status all_reduce(struct comm_group *g, void *data, size_t count, en
     size_t bytes = comm_type_bytes(type);
     struct comm_call call = comm_call_of(g, COMM_ALL_REDUCE, count * bytes);
     call.type = type, call.reduction = reduction;
-    if (g->size == 1) return check(mpi_of(g), err);
-    TRY(begin(g, &call, err));
+    if (g->size == 1) return check_failure(mpi_of(g), err);
+    TRY(begin_collective(g, &call, err));
     for (size_t at = 0, n; at < count; at += n) {
         char *part = past(data, at * bytes);
         n = at_most(count - at, ROUND_BYTES / bytes);
@@ -359,8 +362,8 @@ static enum status all_gather(struct comm_group *g, const void *in, void *out, s
     HOLD_LOCK(m);
     struct comm_call call = comm_call_of(g, COMM_ALL_GATHER, bytes);
     copy(past(out, g->index * bytes), in, bytes);
-    if (g->size == 1) return check(m, err);
-    TRY(begin(g, &call, err));
+    if (g->size == 1) return check_failure(m, err);
+    TRY(begin_collective(g, &call, err));
     for (size_t at = 0, n; at < bytes; at += n) {
         n = at_most(bytes - at, ROUND_BYTES / g->size);
         copy(m->out, past(in, at), n);
@@ -380,8 +383,8 @@ static enum status reduce_scatter(struct comm_group *g, const void *in, void *ou
     struct comm_call call = comm_call_of(g, COMM_REDUCE_SCATTER, count * bytes);
     call.type = type;
     if (g->size == 1) copy(out, in, count * bytes);
-    if (g->size == 1) return check(m, err);
-    TRY(begin(g, &call, err));
+    if (g->size == 1) return check_failure(m, err);
+    TRY(begin_collective(g, &call, err));
     for (size_t at = 0, n; at < count; at += n) {
         n = at_most(count - at, most);
         for (unsigned p = 0; p < g->size; p++)
@@ -404,12 +407,12 @@ static enum status check_expected(const struct comm_group *g, const size_t *in_b
     for (unsigned i = 0; i < g->size; i++) {
         struct error why;
         if (comm_expect(g->ranks[i], sent[i], m->rank, out_bytes[i], &why))
-            return disagree(m, &why, err);
+            return fail_mismatch(m, &why, err);
     }
     return OK;
 }
 
-/* The part of each share in the round that begins at `at`: counts and offsets. */
+/* Counts and offsets of each share in the round from `at` on. */
 static void set_round(const struct comm_group *g, const size_t *bytes, size_t at, size_t most,
                       int *counts, int *offsets)
 {
@@ -443,7 +446,7 @@ static enum status all_to_all(struct comm_group *g, const void *in, const size_t
     uint64_t most = 0;
     for (unsigned i = 0; i < g->size; i++)
         if (in_bytes[i] > most) most = in_bytes[i];
-    TRY(greet(g, &call, &most, err));
+    TRY(exchange_headers(g, &call, &most, err));
     TRY(check_expected(g, in_bytes, out_bytes, err));
     const size_t share = ROUND_BYTES / g->size;
     for (size_t at = 0; at < most; at += share)
@@ -453,11 +456,11 @@ static enum status all_to_all(struct comm_group *g, const void *in, const size_t
 
 /* ---- messages ---- */
 
-/* Until the last message that was sent ahead to this rank is received. */
+/* Waits until the last message sent ahead to this rank is received. */
 static enum status finish_sent(struct mpi *m, unsigned rank, struct error *err)
 {
     struct sent *s = &m->sent[rank];
-    TRY(finish(m, MPI_SUCCESS, &s->request, err));
+    TRY(wait_request(m, MPI_SUCCESS, &s->request, err));
     free(s->data);
     s->data = NULL;
     return OK;
@@ -468,7 +471,9 @@ static enum status send_ahead(struct mpi *m, unsigned rank, const void *data, si
 {
     struct sent *s = &m->sent[rank];
     s->data = malloc(bytes + 1);
-    if (!s->data) return fail(err, ERR_MEMORY, "%zu bytes for rank %u", bytes, rank);
+    if (!s->data)
+        return fail(err, ERR_MEMORY, "no memory for a message of %zu bytes to rank %u", bytes,
+                    rank);
     copy(s->data, data, bytes);
     return check_mpi(
         MPI_Isend(s->data, (int)bytes, MPI_BYTE, (int)rank, TAG_MESSAGE, m->world, &s->request),
@@ -480,7 +485,7 @@ struct moving {
     const struct comm_message *m;
     unsigned rank; /* the peer */
     MPI_Request request;
-    size_t at, under_way; /* bytes that have gone or come; that the request moves */
+    size_t at, under_way; /* bytes done; bytes that the request moves */
     bool done;
 };
 
@@ -513,13 +518,13 @@ static enum status begin_receive(struct mpi *m, struct moving *x, struct error *
                   err));
     if (!there) return OK;
     TRY(check_mpi(MPI_Get_count(&status, MPI_BYTE, &sent), err));
-    if (comm_expect(x->rank, (uint64_t)sent, m->rank, n, &why)) return disagree(m, &why, err);
+    if (comm_expect(x->rank, (uint64_t)sent, m->rank, n, &why)) return fail_mismatch(m, &why, err);
     x->under_way = n;
     return check_mpi(MPI_Imrecv(past(x->m->data, x->at), (int)n, MPI_BYTE, &message, &x->request),
                      err);
 }
 
-/* A message of no bytes is one, too. *moved: something has begun or ended. */
+/* An empty message is a message, too. *moved: something has begun or ended. */
 static enum status move_message(struct mpi *m, struct moving *x, bool *moved, struct error *err)
 {
     int done = 0;
@@ -536,7 +541,7 @@ static enum status move_message(struct mpi *m, struct moving *x, bool *moved, st
     return OK;
 }
 
-/* Of several messages of one rank, in one direction, the later ones wait. */
+/* Messages of one rank in one direction go one after the other. */
 static bool is_next(const struct moving *all, unsigned i)
 {
     for (unsigned k = 0; k < i; k++)
@@ -560,8 +565,8 @@ static enum status move_all(struct mpi *m, struct moving *all, unsigned count, s
     return OK;
 }
 
-static enum status exchange(struct comm_group *g, const struct comm_message *messages,
-                            unsigned count, struct error *err)
+static enum status exchange_messages(struct comm_group *g, const struct comm_message *messages,
+                                     unsigned count, struct error *err)
 {
     struct mpi *m = mpi_of(g);
     HOLD_LOCK(m);
@@ -570,7 +575,7 @@ static enum status exchange(struct comm_group *g, const struct comm_message *mes
     for (unsigned i = 0; i < count; i++)
         all[i] = (struct moving){
             .m = &messages[i], .rank = g->ranks[messages[i].peer], .request = MPI_REQUEST_NULL};
-    enum status st = check(m, err);
+    enum status st = check_failure(m, err);
     if (!st) st = move_all(m, all, count, err);
     free(all);
     return st;
@@ -578,7 +583,8 @@ static enum status exchange(struct comm_group *g, const struct comm_message *mes
 
 /* ---- the job ---- */
 
-/* It needs no communicator of its own, whose making would wait for ranks that have failed. */
+/* The world needs no communicator of its own: making one would wait for failed
+ * ranks. */
 static bool is_world(const struct comm_group *g)
 {
     for (unsigned i = 0; i < g->size; i++)
@@ -592,7 +598,7 @@ static enum status group_open(struct comm_group *g, struct error *err)
     HOLD_LOCK(m);
     MPI_Group all, some;
     g->own = &m->world;
-    if (is_world(g)) return check(m, err);
+    if (is_world(g)) return check_failure(m, err);
     int *ranks = must_malloc(g->size * sizeof *ranks);
     for (unsigned i = 0; i < g->size; i++)
         ranks[i] = (int)g->ranks[i];
@@ -613,7 +619,7 @@ static void group_close(struct comm_group *g)
     struct mpi *m = mpi_of(g);
     HOLD_LOCK(m);
     if (g->own == &m->world) return;
-    /* In a job that has failed not all members may come here. */
+    /* After a failure, not all members may come here. */
     if (!m->has_failed) MPI_Comm_free(g->own);
     free(g->own);
 }
@@ -621,16 +627,16 @@ static void group_close(struct comm_group *g)
 static enum status check_job(struct comm *c, struct error *err)
 {
     HOLD_LOCK(c->own);
-    return check(c->own, err);
+    return check_failure(c->own, err);
 }
 
-static void tell_failure(struct comm *c, const struct error *why)
+static void report_failure(struct comm *c, const struct error *why)
 {
     struct mpi *m = c->own;
     HOLD_LOCK(m);
     struct error error = *why;
     if (m->size > 1) (void)!fail_in(&error, "rank %u", m->rank);
-    look_for_failure(m); /* of another, which was first */
+    look_for_failure(m); /* another rank's failure may be first */
     set_failure(m, why->code, error.text);
 }
 
@@ -645,14 +651,15 @@ static enum status meet_at_end(struct comm *c, struct error *err)
     struct comm_group all = {
         .comm = c, .size = m->size, .index = m->rank, .ranks = ranks, .own = &m->world};
     struct comm_call call = comm_call_of(&all, COMM_CLOSE, 0);
-    enum status st = begin(&all, &call, err);
+    enum status st = begin_collective(&all, &call, err);
     free(ranks);
     return st;
 }
 
-/* mpirun ends the whole job once one process has ended with a failure, so rank 0, which says why,
- * is waited for: until it knows of the failure, and then until it has ended, so that what it prints
- * is not lost on a busy host. Whether it knows of the failure. */
+/* mpirun ends the job once a process ends with a failure. So the others wait
+ * for rank 0, which reports the failure: until it knows of it, then until it
+ * has ended, so that a busy host loses no output. Returns whether rank 0 knows.
+ */
 static bool wait_for_rank_0(struct mpi *m)
 {
     double until = seconds_now() + PATIENCE;
@@ -666,12 +673,12 @@ static bool wait_for_rank_0(struct mpi *m)
     return there;
 }
 
-/* The look of the watch. A thread that holds the lock looks itself. */
-static enum status look_around(void *context, struct error *err)
+/* The watch's look. A thread that holds the lock looks itself. */
+static enum status look_for_watch(void *context, struct error *err)
 {
     struct mpi *m = context;
     if (pthread_mutex_trylock(&m->lock)) return OK;
-    enum status st = check(m, err);
+    enum status st = check_failure(m, err);
     pthread_mutex_unlock(&m->lock);
     return st;
 }
@@ -702,15 +709,14 @@ static enum status close_job(struct comm *c, enum status st, struct error *err)
         return st;
     }
     err->code = st;
-    tell_failure(c, err);
+    report_failure(c, err);
     bool told = wait_for_rank_0(m) && m->rank;
-    /* MPI is left as it is, with what was under way and its buffers: it would wait for the others.
-     */
+    /* MPI stays as it is, with its requests and buffers: finalizing would wait. */
     return fail(err, m->failure.status, "%s", told ? "" : m->failure.text);
 }
 
-/* MPI has more of its own. */
-static struct comm_memory memory(const struct comm *c)
+/* Without MPI's own memory. */
+static struct comm_memory backend_memory(const struct comm *c)
 {
     const uint64_t bytes = 2 * buffer_bytes(c->size);
     return (struct comm_memory){bytes, bytes};
@@ -718,22 +724,22 @@ static struct comm_memory memory(const struct comm *c)
 
 static const struct comm_backend mpi = {
     .name = "mpi",
-    .memory = memory,
+    .memory = backend_memory,
     .group_open = group_open,
     .group_close = group_close,
     .all_reduce = all_reduce,
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
     .all_to_all = all_to_all,
-    .exchange = exchange,
+    .exchange = exchange_messages,
     .check = check_job,
-    .fail = tell_failure,
+    .fail = report_failure,
     .close = close_job,
 };
 
-/* How another process of the host would find this one. */
+/* Identity of a process, for other processes of its host. */
 struct whereabouts {
-    uint64_t process_numbers; /* of which space its number is: that of a container may be another */
+    uint64_t process_numbers; /* PID namespace: a container may have another */
     int64_t process;
     unsigned rank;
     cpu_set_t cpus; /* that it may run on */
@@ -772,7 +778,7 @@ static void open_peers(struct mpi *m, const struct whereabouts *all, unsigned co
     }
 }
 
-static void meet_host(struct comm *c, struct mpi *m)
+static void find_host_ranks(struct comm *c, struct mpi *m)
 {
     MPI_Comm host;
     int size = 1, rank = 0;
@@ -822,8 +828,8 @@ comm_mpi_start(struct comm *c, const struct comm_mpi_program *program, struct er
     m->program = *program;
     make_buffers(m);
     *c = (struct comm){.backend = &mpi, .rank = m->rank, .size = m->size, .own = m};
-    meet_host(c, m);
+    find_host_ranks(c, m);
     if (size > 1 && level >= MPI_THREAD_SERIALIZED)
-        watch_start(&m->watch, look_around, m, m->program.work_stop);
+        watch_start(&m->watch, look_for_watch, m, m->program.work_stop);
     return OK;
 }

@@ -1,6 +1,7 @@
-/* Jobs of several processes, forked out of the test. What a rank other than 0 sees, it writes into
- * memory shared with the test, or returns as its status. `comm_test mpi NAME` runs some of it as
- * one rank of a job of mpirun's: tests/cli/mpi_test.sh. */
+/* Jobs of several processes, forked out of the test. What a rank other than 0
+ * sees, it writes into memory shared with the test, or returns as its status.
+ * `comm_test mpi NAME` runs some of it as one rank of a job of mpirun's:
+ * tests/cli/mpi_test.sh. */
 #include "train/comm/comm.h"
 
 #include <math.h>
@@ -57,8 +58,8 @@ static uint16_t bf16_store(float x)
     return (uint16_t)((bits >> 16) + up);
 }
 
-/* Element k of what `rank` brings to call number `salt`: magnitudes are mixed, so that the order of
- * a sum shows. */
+/* Element k of what `rank` brings to call number `salt`: magnitudes are mixed,
+ * so that the order of a sum shows. */
 static double element(unsigned rank, uint64_t salt, size_t k)
 {
     uint64_t state = salt * 1000003 + rank * 7919 + k;
@@ -107,7 +108,7 @@ static void fill(void *data, enum comm_type type, size_t count, unsigned rank, u
         store(data, type, k, rounded(type, element(rank, salt, k)));
 }
 
-/* What the group makes of elements first.., added one by one in its order. */
+/* Expected elements first.., summed one by one in the order of the group. */
 static void fill_reduced(void *data, const struct comm_group *g, enum comm_type type,
                          enum comm_reduction how, size_t first, size_t count, uint64_t salt)
 {
@@ -202,7 +203,8 @@ static enum status try_all_to_all(struct one_call *o, struct error *err)
     return check(o, "all_to_all", out, err);
 }
 
-/* To the next, from the one before. What is more than all may send first, the first receives first.
+/* To the next, from the one before. What is more than all may send first, the
+ * first receives first.
  */
 static enum status try_ring(struct one_call *o, struct error *err)
 {
@@ -275,7 +277,8 @@ enum { MAX_ELEMENTS = 200000, NUM_GROUPS = 5, NUM_TRIES = COUNT(tries) };
 static const size_t counts[] = {0, 1, 7, 100, 5000, MAX_ELEMENTS}; /* at most; the last about */
 enum { NUM_COUNTS = COUNT(counts) };
 
-/* Every call, type and size comes; all else is drawn, in what order they come as well. */
+/* Every call, type and size comes; all else is drawn, in what order they come
+ * as well. */
 static enum status call_at_random(struct comm_group *groups, struct error *err)
 {
     enum { BYTES = MAX_ELEMENTS * 8, NUM_CALLS = NUM_TRIES * NUM_COUNTS * COUNT(type_bytes) };
@@ -299,7 +302,8 @@ static enum status call_at_random(struct comm_group *groups, struct error *err)
     return st;
 }
 
-/* Ranks first, first + step and so on, backwards or not: of what there are, one with this rank. */
+/* Ranks first, first + step and so on, backwards or not: of what there are, one
+ * with this rank. */
 static enum status open_stride(struct comm_group *g, struct comm *c, unsigned first, unsigned step,
                                unsigned size, bool backwards, struct error *err)
 {
@@ -370,8 +374,8 @@ static enum status check_bytes(const uint8_t *got, unsigned from, unsigned to, s
     return fail(err, ERR_OURS, "a message of %zu bytes from rank %u has other bytes", bytes, from);
 }
 
-/* To both neighbours and from them at once. Of two ranks both neighbours are one: there the order
- * says which message is which. */
+/* To both neighbours and from them at once. Of two ranks both neighbours are
+ * one: there the order says which message is which. */
 static enum status large_messages(struct comm *c, struct error *err)
 {
     enum { LARGE = COMM_SENT_AHEAD + 4097 };
@@ -426,11 +430,14 @@ static enum status open_bad_groups(struct comm *c, struct error *err)
     struct comm_group g;
     static const unsigned twice[] = {0, 1, 0}, beyond[] = {0, 2}, other[] = {1};
     struct error why;
-    if (comm_group_open(&g, c, twice, 3, &why) != ERR_OURS || !strstr(why.text, "rank 0 twice") ||
-        comm_group_open(&g, c, beyond, 2, &why) != ERR_OURS || !strstr(why.text, "rank 2 of 2"))
+    if (comm_group_open(&g, c, twice, 3, &why) != ERR_OURS ||
+        !strstr(why.text, "rank 0 is listed twice") ||
+        comm_group_open(&g, c, beyond, 2, &why) != ERR_OURS ||
+        !strstr(why.text, "rank 2 is out of range (2 ranks)"))
         return fail(err, ERR_OURS, "%s", why.text);
     if (c->rank == 1) return OK;
-    if (comm_group_open(&g, c, other, 1, &why) != ERR_OURS || !strstr(why.text, "without rank 0"))
+    if (comm_group_open(&g, c, other, 1, &why) != ERR_OURS ||
+        !strstr(why.text, "rank, 0, is not a member"))
         return fail(err, ERR_OURS, "%s", why.text);
     return OK;
 }
@@ -453,7 +460,7 @@ static void more_ranks_than_there_can_be_are_refused(void **state)
 
 /* ---- what goes wrong ---- */
 
-/* What each rank came to see. */
+/* Results seen by each rank. */
 struct seen {
     enum status status;
     double seconds; /* after `start` */
@@ -494,7 +501,7 @@ static void assert_all_saw(unsigned size, int except, enum status status, const 
     for (unsigned r = 0; r < size; r++) {
         if ((int)r == except) continue;
         if (seen[r].status != status || !strstr(seen[r].text, part) ||
-            !strstr(seen[r].text, other_part) || seen[r].seconds > 3)
+            !strstr(seen[r].text, other_part) || seen[r].seconds > 60)
             fail_msg("rank %u: %d \"%s\" after %.1f s, wanted %d \"%s\" \"%s\"", r,
                      (int)seen[r].status, seen[r].text, seen[r].seconds, (int)status, part,
                      other_part);
@@ -622,9 +629,9 @@ static void ranks_that_disagree_are_told_how(void **state)
         {2, reduce_12, reduce_12_max, "all_reduce of 12 bytes of f32 ", "of f32 (max)"},
         {2, reduce_12, reduce_12_int, "of f32", "of int32"},
         {3, gather_1000000, gather_1000001, "of 1000000 bytes", "of 1000001 bytes"},
-        {3, gather_8, gather_8_backwards, "rank 2", "each for another group"},
-        {2, exchange_5_for_6, exchange_5_for_6, "has 5 bytes for rank", "which expects 6"},
-        {2, receive_4_of_next, send_5_to_next, "rank 1 has 5 bytes for rank 0", "which expects 4"},
+        {3, gather_8, gather_8_backwards, "rank 2", "for different groups"},
+        {2, exchange_5_for_6, exchange_5_for_6, "sends 5 bytes to rank", "which expects 6"},
+        {2, receive_4_of_next, send_5_to_next, "rank 1 sends 5 bytes to rank 0", "which expects 4"},
         {4, gather_8, receive_4_of_next, "in receive of 4 bytes from rank 0", "in all_gather of 8"},
         {3, receive_4_of_next, receive_4_of_next, "rank 1 waits for rank 2 in receive", "rank 2 waits for rank 0 in receive"},
         {3, gather_8_later, receive_4_of_next, "rank 2 waits for rank 0", "in all_gather of 8 bytes"},
@@ -655,7 +662,7 @@ static enum status gather_until_it_fails(struct comm_group *g, struct error *err
     return st;
 }
 
-/* What rank 1 does after a while in which all were at work. */
+/* Rank 1 fails while all ranks are at work. */
 static enum status fail_of_nan(struct comm_group *g, struct error *err)
 {
     (void)g;
@@ -699,7 +706,7 @@ static enum status work_until_rank_1_ends_it(struct comm *c, struct error *err)
     for (int i = 0; i < 20 && !st; i++)
         st = reduce_12(&g, err);
     if (!st && c->rank == 1) st = call_of_rank_1(&g, err);
-    if (!st && c->rank == 0 && others_compute) usleep(1200000);
+    if (!st && c->rank == 0 && others_compute) usleep(5000000);
     if (!st) st = gather_until_it_fails(&g, err);
     comm_group_close(&g);
     return note(c, st, err);
@@ -750,7 +757,7 @@ static enum status die_as_rank_0(struct comm *c, struct error *err)
     TRY(open_world(&g, c, err));
     TRY(gather_8(&g, err));
     if (c->rank == 0) raise(SIGKILL);
-    sleep(30);
+    sleep(300);
     return OK;
 }
 
@@ -768,7 +775,7 @@ static void all_end_when_rank_0_dies(void **state)
     close(all_ended[1]);
     char byte;
     assert_int_equal(read(all_ended[0], &byte, 1), 0);
-    assert_true(seconds_now() - begun < 20);
+    assert_true(seconds_now() - begun < 120);
     close(all_ended[0]);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
 }

@@ -1,5 +1,5 @@
-/* job.c - starts the ranks of a `local` job, waits on gates, and finds failures, deaths and
- * deadlocks. */
+/* job.c - starts the ranks of a `local` job, waits on gates, and finds
+ * failures, deaths and deadlocks. */
 #include "train/comm/job_internal.h"
 
 #include <errno.h>
@@ -25,8 +25,8 @@
 
 enum {
     LOOK_MS = 100,
-    SPINS = 2000, /* some 30 microseconds, as a futex costs; where each rank has a CPU */
-    YIELDS = 16,  /* then: where it has none, it is another rank that is to run */
+    SPINS = 2000, /* about 30 microseconds, the cost of a futex; if each rank has a CPU */
+    YIELDS = 16,  /* then: without a CPU each, another rank has to run */
 };
 
 /* ---- failures ---- */
@@ -44,7 +44,7 @@ static void wake_all(struct local *l)
     }
 }
 
-static void record(struct local *l, enum status status, int died, const char *text)
+static void record_failure(struct local *l, enum status status, int died, const char *text)
 {
     struct failure *none = NULL, *mine = &l->job->ranks[l->rank].failure;
     pthread_mutex_lock(&l->recording);
@@ -70,7 +70,7 @@ enum status job_fail(struct local *l, struct error *err, enum status status, con
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    record(l, status, -1, text);
+    record_failure(l, status, -1, text);
     return failure_of_job(l, err);
 }
 
@@ -80,7 +80,7 @@ enum status job_check(struct local *l, struct error *err)
     return failure_of_job(l, err);
 }
 
-/* A rank is dead when its pipe has no writer, and it has not said that it ends. */
+/* A rank is dead if its pipe has no writer and it has not announced its end. */
 enum status job_check_deaths(struct local *l, struct error *err)
 {
     struct pollfd pipes[MAX_RANKS];
@@ -92,7 +92,7 @@ enum status job_check_deaths(struct local *l, struct error *err)
         if (!(pipes[r].revents & POLLHUP) || l->job->ranks[r].has_ended) continue;
         char text[64];
         snprintf(text, sizeof text, "rank %u has died", r);
-        record(l, ERR_RANK, (int)r, text);
+        record_failure(l, ERR_RANK, (int)r, text);
     }
     return failure_of_job(l, err);
 }
@@ -124,7 +124,7 @@ static bool gate_sleep(struct gate *g, uint32_t target)
     return !timed_out;
 }
 
-static void say_waiting(struct local *l, struct gate *g, uint32_t target, unsigned rank)
+static void mark_waiting(struct local *l, struct gate *g, uint32_t target, unsigned rank)
 {
     struct job_rank *me = &l->job->ranks[l->rank];
     me->wait.rank = rank;
@@ -133,13 +133,13 @@ static void say_waiting(struct local *l, struct gate *g, uint32_t target, unsign
     me->wait.number++;
 }
 
-static void say_awake(struct local *l)
+static void mark_awake(struct local *l)
 {
     l->job->ranks[l->rank].wait.number++;
 }
 
-/* Follows "rank waits for rank" from this one; the length of the ring, or 0 if it does not lead
- * back. */
+/* Follows "rank waits for rank" from this one. Returns the length of the ring,
+ * 0 if it does not lead back. */
 static unsigned follow_waits(struct local *l, unsigned ring[MAX_RANKS], uint32_t numbers[MAX_RANKS])
 {
     unsigned rank = l->rank;
@@ -154,10 +154,10 @@ static unsigned follow_waits(struct local *l, unsigned ring[MAX_RANKS], uint32_t
     return 0;
 }
 
-/* Whether each rank is still in the wait that follow_waits saw. Then all of them waited at one
- * time, between the two looks, and none can ever raise another's gate. Others can raise the gate of
- * messages, but they end no exchange: that takes the recorded rank, too, and what its own side of
- * it could move has moved before it waits. */
+/* Whether each rank is still in the wait that follow_waits() saw. Then all of
+ * them waited at one time, between the two looks, and none can raise another's
+ * gate. Other ranks can raise the gate of messages, but end no exchange: that
+ * takes the recorded rank, too, and a rank moves all it can before it waits. */
 static bool ring_is_stuck(struct local *l, const unsigned *ring, const uint32_t *numbers,
                           unsigned n)
 {
@@ -203,7 +203,7 @@ static enum status sleep_until(struct local *l, struct gate *g, uint32_t target,
     return OK;
 }
 
-/* Tells the core that it waits for another. */
+/* Tells the core that it spins. */
 static void pause_core(void)
 {
 #if defined(__x86_64__)
@@ -224,9 +224,9 @@ enum status gate_wait(struct local *l, struct gate *g, uint32_t target, unsigned
         if (gate_reached(g, target)) return OK;
         sched_yield();
     }
-    say_waiting(l, g, target, rank);
+    mark_waiting(l, g, target, rank);
     enum status st = sleep_until(l, g, target, err);
-    say_awake(l);
+    mark_awake(l);
     return st;
 }
 
@@ -253,8 +253,8 @@ static enum status map_shared(struct local *l, struct error *err)
     char *base = mmap(NULL, l->mapped_bytes, PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
-        return fail_errno(err, ERR_MEMORY, "%zu bytes that %u ranks share", l->mapped_bytes,
-                          l->size);
+        return fail_errno(err, ERR_MEMORY, "cannot map %zu bytes shared by %u ranks",
+                          l->mapped_bytes, l->size);
     madvise(base, l->mapped_bytes, MADV_DONTDUMP); /* a core dump would touch them */
     l->job = (struct job *)base;
     l->channels = (struct channel *)(base + head);
@@ -266,7 +266,8 @@ static enum status open_pipes(struct local *l, int ends[MAX_RANKS], struct error
 {
     for (unsigned r = 0; r < l->size; r++) {
         int both[2];
-        if (pipe2(both, O_CLOEXEC)) return fail_errno(err, ERR_IO, "a pipe for rank %u", r);
+        if (pipe2(both, O_CLOEXEC))
+            return fail_errno(err, ERR_IO, "cannot open a pipe for rank %u", r);
         l->alive[r] = both[0];
         ends[r] = both[1];
     }
@@ -285,7 +286,7 @@ static void keep_own_end(struct local *l, int ends[MAX_RANKS])
 static void become_child(struct local *l, unsigned rank, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(ERR_RANK); /* it died before the line above */
+    if (getppid() != parent) _exit(ERR_RANK); /* the parent died before prctl() */
     l->rank = rank;
     memset(l->pids, 0, sizeof l->pids);
 }
@@ -293,10 +294,10 @@ static void become_child(struct local *l, unsigned rank, pid_t parent)
 static enum status start_children(struct local *l, struct error *err)
 {
     pid_t parent = getpid();
-    fflush(NULL); /* or every rank would print what waits in the buffers */
+    fflush(NULL); /* else every rank would print the buffered text */
     for (unsigned r = 1; r < l->size && l->rank == 0; r++) {
         pid_t pid = fork();
-        if (pid < 0) return fail_errno(err, ERR_MEMORY, "rank %u of %u", r, l->size);
+        if (pid < 0) return fail_errno(err, ERR_MEMORY, "cannot start rank %u of %u", r, l->size);
         if (pid == 0)
             become_child(l, r, parent);
         else
@@ -326,7 +327,7 @@ static void kill_children(struct local *l)
 enum status job_open(struct local **out, unsigned size, struct error *err)
 {
     if (size < 1 || size > MAX_RANKS)
-        return fail(err, ERR_USAGE, "%u ranks on one machine: 1 to %d can be", size, MAX_RANKS);
+        return fail(err, ERR_USAGE, "%u ranks on one machine: expected 1 to %d", size, MAX_RANKS);
     struct local *l = must_calloc(1, sizeof *l);
     pthread_mutex_init(&l->recording, NULL);
     l->size = size;
@@ -345,12 +346,14 @@ enum status job_open(struct local **out, unsigned size, struct error *err)
         job_release(l);
         return st;
     }
-    if (size > 1) watch_start(&l->watch, check_all, l, work_stop); /* one sees its signals */
+    if (size > 1)
+        watch_start(&l->watch, check_all, l, work_stop); /* a single rank sees its signals itself */
     *out = l;
     return OK;
 }
 
-/* Returns the status of waitpid. After a failure, kills the child at time kill_after. */
+/* Returns the status of waitpid(). After a failure, kills the child at
+ * kill_after. */
 static int wait_for_child(struct local *l, unsigned rank, double kill_after)
 {
     int how = 0;
@@ -362,12 +365,13 @@ static int wait_for_child(struct local *l, unsigned rank, double kill_after)
     return how;
 }
 
-/* Only rank 0, the parent, knows how a process died: it replaces the text of that failure. */
+/* Only the parent, rank 0, knows how a process died: it replaces that failure's
+ * text. */
 static void explain_death(struct local *l, unsigned rank, int how)
 {
     char text[COMM_DEATH_TEXT];
     comm_print_death(text, rank, how);
-    if (how) record(l, ERR_RANK, (int)rank, text);
+    if (how) record_failure(l, ERR_RANK, (int)rank, text);
     struct failure *f = atomic_load(&l->job->failure);
     if (f && f->died == (int)rank) snprintf(f->text, sizeof f->text, "%s", text);
 }

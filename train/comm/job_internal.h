@@ -1,14 +1,18 @@
-/* job_internal.h - the processes of a `local` job: what they share, how one waits for another, and
- * how they learn that one has failed.
+/* job_internal.h - the processes of a `local` job: shared memory, waits,
+ * failures.
  *
- * 1. All that is shared is one mapping made before the fork, at the same address in all.
+ * 1. All shared data lie in one mapping, made before the fork, at the same address
+ *    in all processes.
  * 2. A gate is a count that others raise and one rank waits for.
- * 3. A waiting rank waits for one gate, needs one other rank, and records both in the mapping.
- * Ranks that wait for one another in a ring are a deadlock, and each of them finds it.
- * 4. A waiting rank checks every tenth of a second for a failure, a death, a deadlock and SIGINT.
- * 5. A thread of each rank, the watch, checks as often while the rank works: it ends long work
- *    (work_stop of common/threads.h) once the job has failed.
- * 6. The first failure is kept, and all calls of all ranks return it from then on. */
+ * 3. A waiting rank waits for one gate, needs one other rank, and records both in
+ *    the mapping. A ring of such waits is a deadlock, and each of its ranks finds
+ *    it.
+ * 4. A waiting rank checks every tenth of a second for a failure, a death, a
+ *    deadlock and SIGINT.
+ * 5. A thread of each rank, the watch, checks as often during work: it ends long
+ *    work (work_stop of common/threads.h) once the job has failed.
+ * 6. The first failure is kept; all calls of all ranks return it from then on.
+ */
 #ifndef FERRY_TRAIN_COMM_JOB_INTERNAL_H
 #define FERRY_TRAIN_COMM_JOB_INTERNAL_H
 
@@ -19,14 +23,14 @@
 #include "train/comm/comm_internal.h"
 #include "train/comm/watch.h"
 
-/* A half and a piece are as large as a core's own cache, so that they are evicted from it while
- * they are written: another core reads data in memory, or in a shared cache, several times faster
- * than data in the writer's cache. */
+/* The size of a core's own cache, so that data are evicted during writing:
+ * another core reads memory or a shared cache several times faster than the
+ * writer's cache. */
 enum {
     MAX_RANKS = COMM_LOCAL_RANKS,
-    HALF_BYTES = 1 << 20,  /* that a rank shows the others at once */
+    HALF_BYTES = 1 << 20,  /* shown to the others at once */
     PIECE_BYTES = 1 << 20, /* of a message from one rank to another */
-    PIECES = 8,            /* of a message, at most, that are sent and not yet received */
+    PIECES = 8,            /* most pieces of a message that are sent and not yet received */
 };
 
 struct gate {
@@ -47,9 +51,9 @@ struct failure {
 };
 
 struct job_rank {
-    struct failure failure;  /* that it found; used if it is the first of the job */
+    struct failure failure;  /* found by this rank; used if first in the job */
     struct comm_call now;    /* its present call, for messages about deadlocks */
-    struct comm_call call;   /* its collective call, which the others compare with theirs */
+    struct comm_call call;   /* its collective call; the others compare it with theirs */
     uint64_t out[MAX_RANKS]; /* of all_to_all: the bytes for each member */
     struct gate moved;       /* a piece of a message to or from it, by the other rank */
     _Atomic bool has_ended;  /* after comm_close without a failure */
@@ -66,7 +70,7 @@ struct job {
     struct gate arrived[MAX_RANKS][MAX_RANKS]; /* [waiting rank][arrived rank] */
 };
 
-/* One rank's view of it, in its own memory. */
+/* A rank's view of the job, in its own memory. */
 struct local {
     struct job *job;
     char (*slots)[2][HALF_BYTES]; /* [size] */
@@ -83,17 +87,18 @@ struct local {
 };
 
 MUST_CHECK enum status job_open(struct local **out, unsigned size, struct error *err);
-/* For rank 0: waits for the children. Those that do not end within JOB_PATIENCE seconds of a
- * failure are killed. Returns the job's first failure. */
+/* For rank 0: waits for its children, and kills those that outlive a failure by
+ * JOB_PATIENCE seconds. Returns the job's first failure. */
 enum { JOB_PATIENCE = 1 };
 enum status job_close(struct local *l, struct error *err);
 
-/* ERR_RANK and the text of the first failure, if there was one; ERR_INTERRUPTED if it was that. */
+/* ERR_RANK with the text of the first failure, if any; ERR_INTERRUPTED after an
+ * interrupt. */
 MUST_CHECK enum status job_check(struct local *l, struct error *err);
-/* The same, and looks for ranks that have died. For the watch and for waits. */
+/* The same, and looks for dead ranks. For the watch and for waits. */
 MUST_CHECK enum status job_check_deaths(struct local *l, struct error *err);
-/* Records a failure, which is the job's if it is the first, and wakes all ranks. Returns that of
- * job_check(). */
+/* Records a failure, the job's if it is the first, and wakes all ranks. Returns
+ * the status of job_check(). */
 MUST_CHECK enum status job_fail(struct local *l, struct error *err, enum status status,
                                 const char *fmt, ...) PRINTF_LIKE(4, 5);
 

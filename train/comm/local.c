@@ -1,17 +1,18 @@
-/* local.c - collectives of processes on one machine, through the memory that they share.
+/* local.c - collectives of processes on one machine, through shared memory.
  *
- * 1. Each rank has a slot of two halves that it alone writes and all read. Data goes through in
- *    rounds of at most a half, so any size of it goes through.
- * 2. A rendezvous of a group: each member raises a gate of each other member, then waits for its
- * own gates. The gates of a pair of ranks count all their rendezvous, of any group, so that groups
- *    share nothing of their own.
- * 3. A round writes a half, makes a rendezvous, and reads the halves of the others. The next round
- *    writes the other half: a member that reaches its rendezvous has read the first half.
- * 4. At its end, a call raises the gates and does not wait; a rank's next call begins by waiting
- * for the gates of all ranks.
- * 5. Messages from one rank to another go through a channel of their own for each pair and
- *    direction, which holds PIECES pieces. Who moves a piece raises a gate of the other rank, which
- *    waits for a piece of any of its messages. */
+ * 1. Each rank has a slot of two halves, written by it alone and read by all. Data
+ *    of any size go through in rounds of at most a half.
+ * 2. A rendezvous of a group: each member raises a gate of each other member, then
+ *    waits for its own gates. The gates of a pair of ranks count all their
+ *    rendezvous, of any group, so groups share nothing of their own.
+ * 3. A round writes a half, makes a rendezvous, and reads the others' halves. The
+ *    next round writes the other half: a member that reaches its rendezvous has
+ *    read the first one.
+ * 4. At its end, a call raises the gates and does not wait; a rank's next call
+ *    first waits for the gates of all ranks.
+ * 5. Messages have a channel for each pair and direction, which holds PIECES
+ *    pieces. A rank that moves a piece raises a gate of the other rank, which waits
+ *    for a piece of any of its messages. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,8 +73,8 @@ static enum status rendezvous(const struct comm_group *g, struct error *err)
     return OK;
 }
 
-static enum status begin(const struct comm_group *g, const struct comm_call *call,
-                         struct error *err)
+static enum status begin_collective(const struct comm_group *g, const struct comm_call *call,
+                                    struct error *err)
 {
     struct local *l = local_of(g);
     TRY(job_check(l, err));
@@ -86,14 +87,14 @@ static enum status begin(const struct comm_group *g, const struct comm_call *cal
     return OK;
 }
 
-static void end(const struct comm_group *g)
+static void end_collective(const struct comm_group *g)
 {
     raise_gates(g);
 }
 
 /* ---- collectives ---- */
 
-/* Adds up what lies at `offset` of all members' halves. */
+/* Sums the elements at `offset` of all members' halves. */
 static void reduce_halves(const struct comm_group *g, size_t round, size_t offset, void *out,
                           size_t count, const struct comm_call *call)
 {
@@ -103,8 +104,8 @@ static void reduce_halves(const struct comm_group *g, size_t round, size_t offse
     comm_reduce(out, in, g->size, count, call->type, call->reduction);
 }
 
-/* Member p adds up part p of `count` elements in its half, and gets the other parts from the
- * others'. */
+/* Member p sums part p of count elements in its half, and copies the other
+ * parts from the others' halves. */
 static enum status reduce_by_parts(const struct comm_group *g, size_t round, char *data,
                                    size_t count, const struct comm_call *call, struct error *err)
 {
@@ -126,7 +127,7 @@ static enum status all_reduce(struct comm_group *g, void *data, size_t count, en
     size_t bytes = comm_type_bytes(type);
     struct comm_call call = comm_call_of(g, COMM_ALL_REDUCE, count * bytes);
     call.type = type, call.reduction = reduction;
-    TRY(begin(g, &call, err));
+    TRY(begin_collective(g, &call, err));
     if (g->size == 1) return OK;
     for (size_t at = 0, round = 0, n; round == 0 || at < count; at += n, round++) {
         char *part = past(data, at * bytes);
@@ -138,7 +139,7 @@ static enum status all_reduce(struct comm_group *g, void *data, size_t count, en
         else
             TRY(reduce_by_parts(g, round, part, n, &call, err));
     }
-    end(g);
+    end_collective(g);
     return OK;
 }
 
@@ -146,7 +147,7 @@ static enum status all_gather(struct comm_group *g, const void *in, void *out, s
                               struct error *err)
 {
     struct comm_call call = comm_call_of(g, COMM_ALL_GATHER, bytes);
-    TRY(begin(g, &call, err));
+    TRY(begin_collective(g, &call, err));
     copy(past(out, g->index * bytes), in, bytes);
     if (g->size == 1) return OK;
     for (size_t at = 0, round = 0, n; round == 0 || at < bytes; at += n, round++) {
@@ -156,7 +157,7 @@ static enum status all_gather(struct comm_group *g, const void *in, void *out, s
         for (unsigned i = 0; i < g->size; i++)
             if (i != g->index) copy(past(out, i * bytes + at), half_of(g, i, round), n);
     }
-    end(g);
+    end_collective(g);
     return OK;
 }
 
@@ -166,7 +167,7 @@ static enum status reduce_scatter(struct comm_group *g, const void *in, void *ou
     size_t bytes = comm_type_bytes(type), most = HALF_BYTES / bytes / g->size;
     struct comm_call call = comm_call_of(g, COMM_REDUCE_SCATTER, count * bytes);
     call.type = type;
-    TRY(begin(g, &call, err));
+    TRY(begin_collective(g, &call, err));
     if (g->size == 1) copy(out, in, count * bytes);
     if (g->size == 1) return OK;
     for (size_t at = 0, round = 0, n; round == 0 || at < count; at += n, round++) {
@@ -177,13 +178,13 @@ static enum status reduce_scatter(struct comm_group *g, const void *in, void *ou
         TRY(rendezvous(g, err));
         reduce_halves(g, round, g->index * n * bytes, past(out, at * bytes), n, &call);
     }
-    end(g);
+    end_collective(g);
     return OK;
 }
 
 /* ---- all to all ---- */
 
-/* The rest of one buffer of parts that lie one after the other. */
+/* The rest of a buffer of contiguous parts. */
 struct parts {
     char *at[MAX_RANKS];
     size_t left[MAX_RANKS];
@@ -198,7 +199,7 @@ static void parts_init(struct parts *p, const void *data, const size_t *bytes, u
     }
 }
 
-/* Copies the next `most` bytes of part i to data, or from it. */
+/* Copies the next bytes of part i, at most `most`, to data, or from data. */
 static void part_move(struct parts *p, unsigned i, char *data, size_t most, bool to_data)
 {
     size_t n = at_most(p->left[i], most);
@@ -236,14 +237,14 @@ static enum status all_to_all(struct comm_group *g, const void *in, const size_t
 {
     struct local *l = local_of(g);
     struct comm_call call = comm_call_of(g, COMM_ALL_TO_ALL, 0);
-    TRY(begin(g, &call, err));
+    TRY(begin_collective(g, &call, err));
     struct parts from, to;
     parts_init(&from, in, in_bytes, g->size);
     parts_init(&to, out, out_bytes, g->size);
     for (unsigned i = 0; i < g->size; i++)
         l->job->ranks[l->rank].out[i] = in_bytes[i];
 
-    /* The number of rounds is known after the first rendezvous. */
+    /* The first rendezvous tells the number of rounds. */
     const size_t most = HALF_BYTES / g->size;
     size_t left = 1;
     for (size_t round = 0; left; round++) {
@@ -258,7 +259,7 @@ static enum status all_to_all(struct comm_group *g, const void *in, const size_t
             part_move(&to, i, half_of(g, i, round) + g->index * most, most, false);
         left -= at_most(left, most);
     }
-    end(g);
+    end_collective(g);
     return OK;
 }
 
@@ -282,7 +283,7 @@ static void begin_message(const struct comm_group *g, const struct comm_message 
     *out = (struct moving){.m = m, .channel = &l->channels[from * l->size + to], .rank = peer};
 }
 
-/* A piece has moved, for which its rank may wait. */
+/* Its rank may wait for the moved piece. */
 static void tell_peer(const struct comm_group *g, const struct moving *x)
 {
     gate_raise(&local_of(g)->job->ranks[x->rank].moved);
@@ -328,8 +329,8 @@ static enum status receive_piece(const struct comm_group *g, struct moving *x, b
     return OK;
 }
 
-/* All pieces that can move now. Of several messages to one rank the later ones wait. *first: of
- * those that are not done; NULL: all are. */
+/* Moves all pieces that can move now. Of several messages to one rank the later
+ * ones wait. *first: the first unfinished message; NULL: all are done. */
 static enum status move_pieces(const struct comm_group *g, struct moving *all, unsigned count,
                                struct moving **first, bool *any, struct error *err)
 {
@@ -375,8 +376,8 @@ static enum status move_all(const struct comm_group *g, struct moving *all, unsi
     }
 }
 
-static enum status exchange(struct comm_group *g, const struct comm_message *messages,
-                            unsigned count, struct error *err)
+static enum status exchange_messages(struct comm_group *g, const struct comm_message *messages,
+                                     unsigned count, struct error *err)
 {
     struct moving few[4], *all = few;
     if (!count) return OK;
@@ -392,7 +393,7 @@ static enum status exchange(struct comm_group *g, const struct comm_message *mes
 
 /* ---- the job ---- */
 
-/* Groups need nothing of their own. */
+/* Groups have no state of their own. */
 static enum status group_open(struct comm_group *g, struct error *err)
 {
     return job_check(local_of(g), err);
@@ -409,7 +410,7 @@ static enum status check_job(struct comm *c, struct error *err)
     return job_check_deaths(c->own, err);
 }
 
-static void tell_failure(struct comm *c, const struct error *why)
+static void report_failure(struct comm *c, const struct error *why)
 {
     struct local *l = c->own;
     if (l->size == 1)
@@ -425,7 +426,7 @@ static enum status rendezvous_at_end(struct comm *c, struct error *err)
         ranks[r] = r;
     struct comm_group all = {.comm = c, .size = c->size, .index = c->rank, .ranks = ranks};
     struct comm_call call = comm_call_of(&all, COMM_CLOSE, 0);
-    TRY(begin(&all, &call, err));
+    TRY(begin_collective(&all, &call, err));
     return rendezvous(&all, err);
 }
 
@@ -436,7 +437,7 @@ static enum status close_job(struct comm *c, enum status st, struct error *err)
         st = rendezvous_at_end(c, err);
     } else {
         err->code = st;
-        tell_failure(c, err);
+        report_failure(c, err);
     }
     l->job->ranks[l->rank].has_ended = !st;
     if (l->rank == 0) return job_close(l, err);
@@ -444,9 +445,9 @@ static enum status close_job(struct comm *c, enum status st, struct error *err)
     _exit((int)st);
 }
 
-/* Slots, and the channels that fill up: all ranks send their results to rank 0. What pipeline
- * stages send to one another comes to that, as far as a channel holds it. */
-static struct comm_memory memory(const struct comm *c)
+/* Slots, and the channels that fill: all ranks send their results to rank 0.
+ * Messages between pipeline stages fill one channel, too. */
+static struct comm_memory backend_memory(const struct comm *c)
 {
     const uint64_t slot = 2 * HALF_BYTES, channel = sizeof(struct channel);
     if (c->size == 1) return (struct comm_memory){0, 0};
@@ -456,16 +457,16 @@ static struct comm_memory memory(const struct comm *c)
 
 static const struct comm_backend local = {
     .name = "local",
-    .memory = memory,
+    .memory = backend_memory,
     .group_open = group_open,
     .group_close = group_close,
     .all_reduce = all_reduce,
     .all_gather = all_gather,
     .reduce_scatter = reduce_scatter,
     .all_to_all = all_to_all,
-    .exchange = exchange,
+    .exchange = exchange_messages,
     .check = check_job,
-    .fail = tell_failure,
+    .fail = report_failure,
     .close = close_job,
 };
 

@@ -21,13 +21,13 @@ static uint16_t bf16_of_f32(float x)
     return (uint16_t)(x == x ? rounded : (bits >> 16) | 0x40);
 }
 
-enum { BLOCK = 1024 }; /* elements that are added up at once: they stay in the first cache */
+enum { BLOCK = 1024 }; /* elements per pass: they stay in the L1 cache */
 
 #define AS_IT_IS(x) (x)
 #define ADD(a, b) ((a) + (b))
 #define LARGER(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
 
-/* A block goes through sum[], so bf16 and f16 are rounded once, and out may be one of in. */
+/* sum[] rounds bf16 and f16 once, and lets out be one of in. */
 #define DEFINE_REDUCE(name, elem, real, load, store, combine)                                      \
     static void name(void *to, const void *const *in, unsigned num_in, size_t at, size_t n)        \
     {                                                                                              \

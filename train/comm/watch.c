@@ -6,7 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-static void *watch(void *argument)
+static void *watch_main(void *argument)
 {
     const struct watch *w = argument;
     struct pollfd end = {.fd = w->end, .events = POLLIN};
@@ -25,7 +25,7 @@ static void close_end(struct watch *w)
     w->end = -1;
 }
 
-/* Signals are the other threads': a call of theirs is to be interrupted. */
+/* Blocks signals in the watch: they must interrupt calls of other threads. */
 void watch_start(struct watch *w, enum status (*look)(void *context, struct error *err),
                  void *context, void (*stop)(const struct error *why))
 {
@@ -34,7 +34,7 @@ void watch_start(struct watch *w, enum status (*look)(void *context, struct erro
     w->end = eventfd(0, EFD_CLOEXEC);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (w->end >= 0 && pthread_create(&w->thread, NULL, watch, w)) close_end(w);
+    if (w->end >= 0 && pthread_create(&w->thread, NULL, watch_main, w)) close_end(w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 

@@ -1,4 +1,5 @@
-/* watch.h - a thread that looks for failures while its rank loads or computes, without a call. */
+/* watch.h - a thread that looks for failures of the job while its rank makes no
+ * call. */
 #ifndef FERRY_TRAIN_COMM_WATCH_H
 #define FERRY_TRAIN_COMM_WATCH_H
 
@@ -17,11 +18,11 @@ struct watch {
     int end; /* an eventfd that ends it; -1: there is no watch */
 };
 
-/* Looks until there is a failure, which it passes to `stop`, or until watch_end(). w must not be
- * moved. If no thread can be created there is no watch, and failures are seen by the next call. */
+/* Looks until a failure, which it passes to `stop`, or watch_end(). w must not
+ * move. If no thread can be created, the rank's next call finds failures. */
 void watch_start(struct watch *w, enum status (*look)(void *context, struct error *err),
                  void *context, void (*stop)(const struct error *why));
-/* Also for a watch that was not started, if its `end` is -1. */
+/* w->end -1: there is no watch. */
 void watch_end(struct watch *w);
 
 #endif

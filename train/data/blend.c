@@ -7,8 +7,8 @@
 
 #include "common/memory.h"
 
-/* NumPy's pairwise sum (numpy/core/src/umath/loops_utils.h.src): blocks of up to 128 are added in
- * eight sums, larger ones are halved at a multiple of eight. */
+/* NumPy's pairwise sum (numpy/core/src/umath/loops_utils.h.src): blocks of up
+ * to 128 have eight sums, larger ones are halved at a multiple of eight. */
 static double pairwise_sum(const double *x, size_t n)
 {
     if (n < 8) {
@@ -50,7 +50,7 @@ uint64_t blend_share_to_build(uint64_t size, double weight)
     return (uint64_t)ceil((double)blend_share(size, weight) * (1 + 0.005));
 }
 
-static enum status allocate(struct blend *b, uint64_t size, struct error *err)
+static enum status allocate_blend(struct blend *b, uint64_t size, struct error *err)
 {
     *b = (struct blend){.size = size,
                         .dataset_index = calloc(size + 1, sizeof *b->dataset_index),
@@ -68,9 +68,10 @@ void blend_release(struct blend *b)
     *b = (struct blend){.size = 0};
 }
 
-/* The dataset that lacks most at sample i. With lengths: among those that have samples left. */
-static size_t pick(const double *weights, const uint64_t *used, const uint64_t *lengths,
-                   size_t count, uint64_t i)
+/* The dataset that lacks most at sample i. lengths: skips datasets without
+ * samples left. */
+static size_t pick_dataset(const double *weights, const uint64_t *used, const uint64_t *lengths,
+                           size_t count, uint64_t i)
 {
     const double so_far = i ? (double)i : 1.0;
     double most = -DBL_MAX;
@@ -87,11 +88,12 @@ static size_t pick(const double *weights, const uint64_t *used, const uint64_t *
     return picked;
 }
 
-static void fill(struct blend *b, const double *weights, const uint64_t *lengths, size_t count)
+static void fill_blend(struct blend *b, const double *weights, const uint64_t *lengths,
+                       size_t count)
 {
     uint64_t *used = must_calloc(count, sizeof *used);
     for (uint64_t i = 0; i < b->size; i++) {
-        const size_t k = pick(weights, used, lengths, count, i);
+        const size_t k = pick_dataset(weights, used, lengths, count, i);
         b->dataset_index[i] = (int16_t)k;
         b->dataset_sample_index[i] = (int64_t)used[k]++;
     }
@@ -101,8 +103,8 @@ static void fill(struct blend *b, const double *weights, const uint64_t *lengths
 enum status blend_by_weight(struct blend *b, const double *weights, size_t count, uint64_t size,
                             struct error *err)
 {
-    TRY(allocate(b, size, err));
-    fill(b, weights, NULL, count);
+    TRY(allocate_blend(b, size, err));
+    fill_blend(b, weights, NULL, count);
     return OK;
 }
 
@@ -112,11 +114,11 @@ enum status blend_exhaustive(struct blend *b, const uint64_t *lengths, size_t co
     uint64_t size = 0;
     for (size_t k = 0; k < count; k++)
         size += lengths[k];
-    TRY(allocate(b, size, err));
+    TRY(allocate_blend(b, size, err));
     double *weights = must_calloc(count, sizeof *weights);
     for (size_t k = 0; k < count; k++)
         weights[k] = (double)lengths[k] / (double)size;
-    fill(b, weights, lengths, count);
+    fill_blend(b, weights, lengths, count);
     free(weights);
     return OK;
 }

@@ -1,8 +1,9 @@
-/* blend.h - several datasets as one: which sample of which dataset is the i-th, as Megatron-LM's
- * BlendedDataset has it (megatron/core/datasets/blended_dataset.py, helpers.cpp).
+/* blend.h - several datasets as one: the dataset and sample of each index, as
+ * in Megatron-LM's BlendedDataset (megatron/core/datasets/blended_dataset.py,
+ * helpers.cpp).
  *
- * Sample i comes from the dataset that lacks most: the largest weight * max(i, 1) - used, in
- * doubles, the first one of equals. */
+ * Sample i comes from the dataset that lacks most: the largest weight * max(i,
+ * 1) - used, in doubles, the first of equals. */
 #ifndef FERRY_TRAIN_DATA_BLEND_H
 #define FERRY_TRAIN_DATA_BLEND_H
 
@@ -19,14 +20,15 @@ struct blend {
     int64_t *dataset_sample_index; /* [size] */
 };
 
-/* Divides count weights by their sum, which is added up as NumPy does. */
+/* Divides count weights by their sum, computed as by NumPy. */
 void blend_normalize(double *weights, size_t count);
 
-/* Samples of a dataset in a blend of `size`, and how many of them are to be built: 0.005 more. */
+/* Samples of a dataset in a blend of `size`, and samples to build: 0.005 more.
+ */
 uint64_t blend_share(uint64_t size, double weight);
 uint64_t blend_share_to_build(uint64_t size, double weight);
 
-/* size samples by weights, which were normalised. ERR_MEMORY. */
+/* size samples by normalised weights. ERR_MEMORY. */
 MUST_CHECK enum status blend_by_weight(struct blend *b, const double *weights, size_t count,
                                        uint64_t size, struct error *err);
 /* All samples of all datasets, which have `lengths`. */

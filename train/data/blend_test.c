@@ -5,8 +5,8 @@
 
 static struct error err;
 
-/* Numbers of a generator, and what numpy.sum made of their first n (NumPy 2.4.6). A plain sum
- * differs for 8, 129, 300 and 1000 of them. */
+/* Numbers of a generator, and what numpy.sum made of their first n (NumPy
+ * 2.4.6). A plain sum differs for 8, 129, 300 and 1000 of them. */
 static void weights_are_normalised_as_numpy_does(void **state)
 {
     static const struct {
@@ -102,9 +102,9 @@ static void words_are_prefixes_or_pairs(void **state)
     assert_true(parsed.count == 4 && !parsed.weights);
     assert_ok(PARSE("0.5", "b", "c")); /* as Megatron-LM: an odd number of words has no weights */
     assert_true(parsed.count == 3 && !parsed.weights);
-    assert_fails(PARSE("1", "a", "b", "c"), ERR_USAGE, "some have a weight in front");
-    assert_fails(PARSE("0", "a", "1", "c"), ERR_USAGE, "0 a: a weight must be above 0");
-    assert_fails(PARSE("nan", "a", "1", "c"), ERR_USAGE, "nan a: a weight must be above 0");
+    assert_fails(PARSE("1", "a", "b", "c"), ERR_USAGE, "some have a weight and some have none");
+    assert_fails(PARSE("0", "a", "1", "c"), ERR_USAGE, "0 a: the weight must be above 0");
+    assert_fails(PARSE("nan", "a", "1", "c"), ERR_USAGE, "nan a: the weight must be above 0");
     arena_release(&arena);
 }
 

@@ -6,7 +6,8 @@
 #include "common/memory.h"
 #include "train/data/data_internal.h"
 
-/* As Megatron-LM's arguments.py, blanks included: it is part of the names of cached indices. */
+/* As in Megatron-LM's arguments.py, with blanks: part of the names of cached
+ * indices. */
 static const char default_split[] = "969, 30, 1";
 
 void data_note(const struct data *d, const char *fmt, ...)
@@ -59,7 +60,7 @@ static enum status check_paths(const struct data_options *o, struct error *err)
 {
     const bool of_splits = has_split_paths(o);
     if (o->mock && (of_splits || o->paths.count))
-        return fail(err, ERR_USAGE, "mock data have no paths: leave --data-path out");
+        return fail(err, ERR_USAGE, "mock data have no paths: omit --data-path");
     if (o->mock) return OK;
     if (!of_splits && !o->paths.count) return fail(err, ERR_USAGE, "--data-path is missing");
     if (of_splits && (o->paths.count || o->split))
@@ -75,13 +76,14 @@ static enum status check_options(const struct data_options *o, struct error *err
 {
     TRY(check_paths(o, err));
     if (o->seq_length == 0 || o->seq_length >= INT32_MAX)
-        return fail(err, ERR_USAGE, "a sequence length of %" PRIu64 ", expected 1 to %d",
-                    o->seq_length, INT32_MAX - 1);
+        return fail(err, ERR_USAGE, "sequence length %" PRIu64 ": expected 1 to %d", o->seq_length,
+                    INT32_MAX - 1);
     if (o->mock && (o->vocab_size == 0 || o->vocab_size > INT32_MAX))
-        return fail(err, ERR_USAGE, "mock data: a vocabulary of %" PRIu64 " tokens", o->vocab_size);
+        return fail(err, ERR_USAGE, "mock data: vocabulary size %" PRIu64 ", expected 1 to %d",
+                    o->vocab_size, INT32_MAX);
     if (!o->mock && o->seed > UINT32_MAX)
-        return fail(err, ERR_USAGE, "--seed %" PRIu64 ": the order of data takes seeds up to %u",
-                    o->seed, UINT32_MAX);
+        return fail(err, ERR_USAGE, "--seed %" PRIu64 ": the data order takes at most %u", o->seed,
+                    UINT32_MAX);
     return OK;
 }
 
@@ -136,7 +138,7 @@ void data_describe(const struct data *d, struct strbuf *out)
             strbuf_printf(out, "  %s: %" PRIu64 " samples\n", split_names[k], d->num_samples[k]);
 }
 
-static struct data_rows row_of(const struct data_rows *r, uint64_t i, uint64_t length)
+static struct data_rows row_of_sample(const struct data_rows *r, uint64_t i, uint64_t length)
 {
     const uint64_t at = i * length;
     return (struct data_rows){r->tokens + at, r->labels + at, r->positions + at, r->loss_mask + at,
@@ -153,7 +155,7 @@ enum status data_read(const struct data *d, enum data_split split, uint64_t firs
                     " are needed, but there are %" PRIu64,
                     split_names[split], first, first + count - 1, all);
     for (uint64_t i = 0; i < count; i++) {
-        struct data_rows row = row_of(rows, i, d->options.seq_length);
+        struct data_rows row = row_of_sample(rows, i, d->options.seq_length);
         TRY(d->kind->read(d, split, first + i, &row, err));
     }
     return OK;

@@ -6,14 +6,14 @@
 #include "train/data/data.h"
 
 struct data_kind {
-    /* Opens the data by d->options and sets d->state, d->num_samples; `close` follows a failure,
-     * too, if d->state is set. */
+    /* Opens the data by d->options; sets d->state and d->num_samples. `close`
+     * follows, after a failure too, if d->state is set. */
     enum status (*open)(struct data *d, struct error *err);
     void (*close)(struct data *d);
-    /* One sample; row has the pointers of its row. */
+    /* Reads one sample into row. */
     enum status (*read)(const struct data *d, enum data_split split, uint64_t sample,
                         struct data_rows *row, struct error *err);
-    /* What is read, in lines of data_describe(). */
+    /* Appends the files, as lines of data_describe(). */
     void (*describe)(const struct data *d, struct strbuf *out);
 };
 
@@ -30,7 +30,7 @@ extern const struct data_kind data_kind_gpt, data_kind_packed, data_kind_mock;
 /* "  PATH: 3 documents, 120 tokens", a line of data_describe(). */
 void data_describe_file(struct strbuf *out, const char *path, uint64_t documents, uint64_t tokens);
 
-/* Says something through the note of the options. */
+/* Calls the note of the options. */
 void data_note(const struct data *d, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 #endif

@@ -57,7 +57,8 @@ static void mock_sample_far_away_is_reached(void **state)
 
 /* ---- datasets ---- */
 
-/* PREFIX in the folder: `count` sequences of `length` tokens; token k of sequence s is 10 s + k. */
+/* PREFIX in the folder: `count` sequences of `length` tokens; token k of
+ * sequence s is 10 s + k. */
 static const char *dataset(const char *name, int count, int length)
 {
     struct indexed_dataset_writer w;
@@ -174,8 +175,7 @@ static void split_without_data_is_refused_by_name(void **state)
         "d: --split leaves no document for valid: there are 5 in all; --split 1,0,0 trains "
         "on all of them");
     o.split = "0,1,0";
-    assert_fails(data_open(&data, &o, &err), ERR_USAGE,
-                 "--split 0,1,0 leaves nothing for training");
+    assert_fails(data_open(&data, &o, &err), ERR_USAGE, "--split 0,1,0 leaves no training data");
     o = options_for(dataset("small", 1, 6));
     o.samples[SPLIT_TRAIN] = ONE_EPOCH;
     assert_fails(data_open(&data, &o, &err), ERR_UNSUPPORTED,
@@ -202,12 +202,12 @@ static void options_that_contradict_are_refused(void **state)
     assert_fails(data_open(&data, &o, &err), ERR_USAGE, "--seed 4294967296");
     o = options_for(words[0]);
     o.seq_length = 0;
-    assert_fails(data_open(&data, &o, &err), ERR_USAGE, "a sequence length of 0");
+    assert_fails(data_open(&data, &o, &err), ERR_USAGE, "sequence length 0: expected 1 to");
     o.seq_length = 6;
     o.samples[SPLIT_TRAIN] = UINT64_MAX / 2;
     assert_fails(data_open(&data, &o, &err), ERR_USAGE, "overflow 64 bits");
     o.samples[SPLIT_TRAIN] = UINT64_MAX / 16;
-    assert_fails(data_open(&data, &o, &err), ERR_UNSUPPORTED, "indices go up to 2^31");
+    assert_fails(data_open(&data, &o, &err), ERR_UNSUPPORTED, "indices are limited to 2^31");
     o.paths.count = 0;
     assert_fails(data_open(&data, &o, &err), ERR_USAGE, "--data-path is missing");
     words[0] = in_folder("nosuch");
@@ -225,7 +225,7 @@ static void weights_need_a_number_of_samples(void **state)
     assert_ok(data_open(&data, &o, &err));
     data_close(data);
     o.samples[SPLIT_TRAIN] = ONE_EPOCH;
-    assert_fails(data_open(&data, &o, &err), ERR_USAGE, "train data: with weights");
+    assert_fails(data_open(&data, &o, &err), ERR_USAGE, "train data: weights need");
 }
 
 /* ---- the cache ---- */
@@ -283,7 +283,7 @@ static void damaged_cache_is_made_again(void **state)
             strbuf_release(&text);
             read_all(&o, got);
             assert_memory_equal(got, want, sizeof want);
-            assert_non_null(strstr(noted, "are made again"));
+            assert_non_null(strstr(noted, "are rebuilt"));
             read_all(&o, got);
             assert_string_equal(noted, "");
             assert_memory_equal(got, want, sizeof want);
@@ -326,7 +326,7 @@ static void cache_that_cannot_be_written_is_no_error(void **state)
     o.cache_path = in_folder("d.bin"); /* a file */
     read_all(&o, got);
     assert_memory_equal(got, want, sizeof want);
-    assert_non_null(strstr(noted, "are not kept in the cache"));
+    assert_non_null(strstr(noted, "are not cached"));
     o.cache_path = in_folder("cache");
     o.cache_read_only = true;
     read_all(&o, got);

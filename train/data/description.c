@@ -81,7 +81,8 @@ static uint32_t next_character(const unsigned char **at)
     return c;
 }
 
-/* Escapes all but printable ASCII and line ends, above 0xFFFF as a pair of surrogates. */
+/* Escapes all but printable ASCII and line ends; surrogate pairs above 0xFFFF.
+ */
 static void add_ascii(struct strbuf *out, const char *text)
 {
     for (const unsigned char *at = (const unsigned char *)text; *at;) {

@@ -1,6 +1,7 @@
-/* golden_test.c - indices, descriptions and samples beside those that the real Megatron-LM made of
- * the same data. All indices are read from a cache that the data wrote, so its files are checked,
- * too: every one of them must be named and filled as Megatron-LM's. */
+/* golden_test.c - indices, descriptions and samples beside those that the real
+ * Megatron-LM made of the same data. All indices are read from a cache that the
+ * data wrote, so its files are checked, too: every one of them must be named
+ * and filled as Megatron-LM's. */
 #include <unistd.h>
 
 #include "common/json.h"
@@ -208,9 +209,9 @@ static int64_t position_of(const struct data_rows *r, uint64_t i)
     return r->positions[i];
 }
 
-/* Megatron-LM keeps the mask of the first sample it reads and takes it for all others, with the
- * padding of that sample in it (GPTDataset.__getitem__ stores it, then writes to it). Here each
- * sample has its own. */
+/* Megatron-LM keeps the mask of the first sample it reads and takes it for all
+ * others, with the padding of that sample in it (GPTDataset.__getitem__ stores
+ * it, then writes to it). Here each sample has its own. */
 static void check_loss(const struct arrays *arrays, const char *split, const struct data_options *o,
                        const struct data_rows *rows)
 {
@@ -225,7 +226,8 @@ static void check_loss(const struct arrays *arrays, const char *split, const str
     }
 }
 
-/* The mask of a row: key k is hidden from query q behind it, or before the run of q. */
+/* The mask of a row: key k is hidden from query q behind it, or before the run
+ * of q. */
 static void check_attention(const struct arrays *arrays, const char *split,
                             const struct data_rows *rows, uint64_t length)
 {
@@ -239,7 +241,8 @@ static void check_attention(const struct arrays *arrays, const char *split,
     }
 }
 
-/* cu_seqlens has a row of length + 1 for each sample: where runs begin, then `length`. */
+/* cu_seqlens has a row of length + 1 for each sample: where runs begin, then
+ * `length`. */
 static void check_runs(const struct arrays *arrays, const char *split, const struct data_rows *rows,
                        uint64_t count, uint64_t length)
 {
@@ -277,7 +280,8 @@ static void no_notes(void *context, const char *text)
     fail_msg("a note: %s", text);
 }
 
-/* Opens the data twice: the first time fills the cache, the second time reads it. */
+/* Opens the data twice: the first time fills the cache, the second time reads
+ * it. */
 static void check_case(const cJSON *report, const struct arrays *arrays)
 {
     struct data_options o = options_of(json_get(report, "case"));
@@ -338,7 +342,8 @@ static void data_are_megatrons(void **state)
     run_cases("tests/golden/megatron-data", 10);
 }
 
-/* Some cases are in this repository, all of them among the fixtures of a test machine. */
+/* Some cases are in this repository, all of them among the fixtures of a test
+ * machine. */
 static void all_cases_of_the_fixtures_are_megatrons(void **state)
 {
     const char *fixtures = getenv("FERRY_FIXTURES"); /* tests/run.sh sets it */

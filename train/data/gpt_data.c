@@ -1,5 +1,5 @@
-/* gpt_data.c - data of indexed datasets: a GPTDataset for each split, or a blend of several, as
- * Megatron-LM's BlendedMegatronDatasetBuilder makes them. */
+/* gpt_data.c - data of indexed datasets: for each split a GPTDataset, or a
+ * blend, as by Megatron-LM's BlendedMegatronDatasetBuilder. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,8 +34,8 @@ struct gpt_data {
 
 /* ---- files ---- */
 
-static enum status open_file(struct gpt_data *g, const char *path, struct indexed_dataset **out,
-                             struct error *err)
+static enum status open_dataset_file(struct gpt_data *g, const char *path,
+                                     struct indexed_dataset **out, struct error *err)
 {
     for (size_t i = 0; i < g->num_files; i++)
         if (strcmp(g->paths[i], path) == 0) {
@@ -62,7 +62,7 @@ static enum status set_request(struct data *d, enum data_split split, const char
 {
     struct gpt_data *g = d->state;
     struct indexed_dataset *file = NULL;
-    TRY(open_file(g, path, &file, err));
+    TRY(open_dataset_file(g, path, &file, err));
     *q = (struct gpt_request){.file = file,
                               .path = path,
                               .split = split,
@@ -77,7 +77,7 @@ static enum status set_request(struct data *d, enum data_split split, const char
     return OK;
 }
 
-static cJSON *describe(const struct data *d, const struct gpt_dataset *x)
+static cJSON *describe_dataset(const struct data *d, const struct gpt_dataset *x)
 {
     const struct gpt_data *g = d->state;
     return describe_gpt(&x->request, g->has_shares ? d->options.split : NULL,
@@ -94,7 +94,7 @@ static enum status add_dataset(struct data *d, enum data_split split, const char
     struct gpt_dataset *x = &s->datasets[s->num_datasets++];
     TRY(gpt_dataset_prepare(x, &q, err));
     if (d->options.only_counts) return OK;
-    cJSON *description = describe(d, x);
+    cJSON *description = describe_dataset(d, x);
     enum status st = index_cache_gpt(&g->cache, x, description, err);
     cJSON_Delete(description);
     return st;
@@ -102,14 +102,14 @@ static enum status add_dataset(struct data *d, enum data_split split, const char
 
 /* ---- a blend ---- */
 
-static void keep_blend(struct data *d, enum data_split split, const double *weights,
-                       const uint64_t *lengths)
+static void store_blend(struct data *d, enum data_split split, const double *weights,
+                        const uint64_t *lengths)
 {
     const struct gpt_data *g = d->state;
     const struct gpt_split *s = &g->splits[split];
     cJSON **descriptions = must_calloc(s->num_datasets, sizeof(cJSON *));
     for (size_t k = 0; k < s->num_datasets; k++)
-        descriptions[k] = describe(d, &s->datasets[k]);
+        descriptions[k] = describe_dataset(d, &s->datasets[k]);
     cJSON *description =
         describe_blend(descriptions, s->num_datasets, split, weights, lengths, s->blend.size);
     index_cache_blend(&g->cache, &s->blend, split, description);
@@ -117,22 +117,23 @@ static void keep_blend(struct data *d, enum data_split split, const double *weig
     free(descriptions);
 }
 
-/* A dataset may have fewer samples than the blend takes of it, if the shares were rounded. */
+/* After rounding of shares, a dataset may have fewer samples than the blend
+ * needs. */
 static enum status check_blend(const struct gpt_split *s, struct error *err)
 {
     for (uint64_t i = 0; i < s->blend.size; i++) {
         const struct gpt_dataset *x = &s->datasets[s->blend.dataset_index[i]];
         if ((uint64_t)s->blend.dataset_sample_index[i] >= x->num_samples)
             return fail(err, ERR_UNSUPPORTED,
-                        "%s for %s: sample %" PRIu64 " of the blend is its sample %" PRId64
-                        ", but it has %" PRIu64,
+                        "%s for %s: blend sample %" PRIu64 " is its sample %" PRId64
+                        ", but it has %" PRIu64 " samples",
                         x->request.path, split_names[x->request.split], i,
                         s->blend.dataset_sample_index[i], x->num_samples);
     }
     return OK;
 }
 
-/* Weights were normalised once; Megatron-LM's BlendedDataset does it again. */
+/* Megatron-LM's BlendedDataset normalises the weights a second time. */
 static enum status blend_weighted(struct data *d, enum data_split split,
                                   const struct blend_paths *p, struct error *err)
 {
@@ -141,7 +142,7 @@ static enum status blend_weighted(struct data *d, enum data_split split,
     uint64_t size = 0;
     if (asked == ONE_EPOCH)
         return fail(err, ERR_USAGE,
-                    "%s data: with weights, a number of samples is needed; leave the weights out",
+                    "%s data: weights need a number of samples; omit the weights to read all",
                     split_names[split]);
     for (size_t k = 0; k < p->count; k++) {
         size += blend_share(asked, p->weights[k]);
@@ -151,12 +152,13 @@ static enum status blend_weighted(struct data *d, enum data_split split,
     memcpy(weights, p->weights, p->count * sizeof *weights);
     blend_normalize(weights, p->count);
     enum status st = blend_by_weight(&s->blend, weights, p->count, size, err);
-    if (!st) keep_blend(d, split, weights, NULL);
+    if (!st) store_blend(d, split, weights, NULL);
     free(weights);
     return st;
 }
 
-/* Makes a blend by the lengths of its datasets: of as many samples as are asked for, or of all. */
+/* Makes a blend by the lengths of its datasets, of the requested samples or of
+ * all. */
 static enum status blend_lengths(struct data *d, enum data_split split, const uint64_t *lengths,
                                  double *weights, struct error *err)
 {
@@ -165,7 +167,7 @@ static enum status blend_lengths(struct data *d, enum data_split split, const ui
     uint64_t all = 0;
     if (asked == ONE_EPOCH) {
         TRY(blend_exhaustive(&s->blend, lengths, s->num_datasets, err));
-        keep_blend(d, split, NULL, lengths);
+        store_blend(d, split, NULL, lengths);
         return OK;
     }
     for (size_t k = 0; k < s->num_datasets; k++) {
@@ -174,7 +176,7 @@ static enum status blend_lengths(struct data *d, enum data_split split, const ui
     }
     blend_normalize(weights, s->num_datasets);
     TRY(blend_by_weight(&s->blend, weights, s->num_datasets, min_u64(asked, all), err));
-    keep_blend(d, split, weights, NULL);
+    store_blend(d, split, weights, NULL);
     return OK;
 }
 
@@ -205,7 +207,7 @@ static enum status has_data(const struct data *d, enum data_split split, bool *y
     *yes = o->samples[split] &&
            (g->has_shares ? split_has_share(&g->shares, split) : o->split_paths[split].count > 0);
     if (*yes || split != SPLIT_TRAIN || !o->samples[split]) return OK;
-    return fail(err, ERR_USAGE, "--split %s leaves nothing for training", o->split);
+    return fail(err, ERR_USAGE, "--split %s leaves no training data", o->split);
 }
 
 static enum status open_split(struct data *d, enum data_split split, struct error *err)
@@ -229,7 +231,7 @@ static enum status open_split(struct data *d, enum data_split split, struct erro
     return OK;
 }
 
-/* What Megatron-LM's description has of its NullTokenizer. */
+/* Megatron-LM's description of its NullTokenizer. */
 static cJSON *null_tokenizer(uint64_t vocab_size)
 {
     char text[24];
@@ -281,15 +283,15 @@ static void close_gpt(struct data *d)
 
 /* ---- rows ---- */
 
-/* The id of padding among tokens; -1 is none, and what a short sample is filled with. A padding id
- * that also ends documents counts as none. */
+/* Padding id of tokens; -1: none, which fills short samples. A padding id that
+ * also ends documents counts as none. */
 static int32_t padding_of(const struct data_options *o)
 {
     return o->pad_id >= 0 && o->pad_id <= INT32_MAX && o->pad_id != o->eod_id ? (int32_t)o->pad_id
                                                                               : -1;
 }
 
-/* text[seq_length + 1], of which the last is not used without an extra token. */
+/* text[seq_length + 1]; without an extra token the last one is unused. */
 static void fill_row(const struct data_options *o, const int32_t *text, const bool *parts,
                      struct data_rows *row)
 {

@@ -25,8 +25,7 @@ static enum status fail_empty(const struct gpt_request *q, struct error *err)
 {
     const uint64_t all = q->file->num_sequences;
     if (!all)
-        return fail(err, ERR_UNSUPPORTED, "%s: there is no document for %s", q->path,
-                    split_names[q->split]);
+        return fail(err, ERR_UNSUPPORTED, "%s: no document for %s", q->path, split_names[q->split]);
     return fail(err, ERR_UNSUPPORTED,
                 "%s: --split leaves no document for %s: there %s %" PRIu64
                 " in all; --split 1,0,0 trains on all of them",
@@ -44,7 +43,7 @@ static enum status read_lengths(struct gpt_dataset *d, struct error *err)
     TRY(indexed_dataset_lengths(q->file, q->first, count, d->lengths, err));
     d->tokens_per_epoch = 0;
     for (uint64_t i = 0; i < count; i++)
-        d->tokens_per_epoch += d->lengths[i]; /* the file was opened, so they add up */
+        d->tokens_per_epoch += d->lengths[i]; /* the open file guarantees no overflow */
     return OK;
 }
 
@@ -53,14 +52,14 @@ static uint64_t samples_in(const struct gpt_dataset *d, uint64_t tokens)
     return (tokens - !d->request.no_extra_token) / d->request.seq_length;
 }
 
-/* Rounded up in float32, as helpers.cpp has it. */
+/* Rounded up in float32, as in helpers.cpp. */
 static uint64_t samples_rounded_up(const struct gpt_dataset *d, uint64_t tokens)
 {
     const float all = (float)(tokens - !d->request.no_extra_token);
     return (uint64_t)ceilf(all / (float)d->request.seq_length);
 }
 
-/* The fewest epochs that hold the samples asked for. */
+/* Fewest epochs with the requested samples. */
 static enum status count_epochs(struct gpt_dataset *d, struct error *err)
 {
     const struct gpt_request *q = &d->request;
@@ -69,14 +68,15 @@ static enum status count_epochs(struct gpt_dataset *d, struct error *err)
     if (q->num_samples == ONE_EPOCH) return OK;
     if (!mul_u64(q->num_samples, q->seq_length, &wanted) ||
         !add_u64(wanted, !q->no_extra_token, &wanted))
-        return fail_split(d, ERR_USAGE, "the tokens asked for overflow 64 bits", err);
+        return fail_split(d, ERR_USAGE, "the requested tokens overflow 64 bits", err);
     d->num_epochs = max_u64(1, ceil_div_u64(wanted, d->tokens_per_epoch));
     if (!mul_u64(d->num_epochs, d->tokens_per_epoch, &all))
-        return fail_split(d, ERR_USAGE, "the tokens asked for overflow 64 bits", err);
+        return fail_split(d, ERR_USAGE, "the requested tokens overflow 64 bits", err);
     return OK;
 }
 
-/* Whether the last epoch is shuffled apart; *before: the samples in front of it. */
+/* Whether the last epoch is shuffled separately; *before: samples in front of
+ * it. */
 static bool last_is_apart(const struct gpt_dataset *d, uint64_t *before)
 {
     if (d->num_epochs == 1) return false;
@@ -104,13 +104,14 @@ static enum status count_all(struct gpt_dataset *d, struct error *err)
     if (q->past > INT32_MAX || d->num_samples >= UINT32_MAX - 1 ||
         !mul_u64(d->num_epochs, q->past - q->first, &d->num_documents) ||
         d->num_documents > INT32_MAX || q->seq_length >= INT32_MAX)
-        return fail_split(d, ERR_UNSUPPORTED, "indices go up to 2^31; ask for fewer samples", err);
+        return fail_split(d, ERR_UNSUPPORTED, "indices are limited to 2^31; request fewer samples",
+                          err);
     return OK;
 }
 
 /* ---- indices ---- */
 
-static enum status allocate(struct gpt_dataset *d, struct error *err)
+static enum status allocate_indices(struct gpt_dataset *d, struct error *err)
 {
     d->document_index = calloc(d->num_documents, sizeof *d->document_index);
     d->sample_index = calloc(d->num_samples + 1, 2 * sizeof *d->sample_index);
@@ -129,7 +130,8 @@ static void make_document_index(struct gpt_dataset *d, struct mt19937 *r)
     shuffle_u32(r, (uint32_t *)d->document_index + (d->num_documents - apart), apart);
 }
 
-/* Cuts the stream. The last sample of a partial stream ends with the last sequence. */
+/* Cuts the stream into samples. The last one of a partial stream ends with the
+ * last sequence. */
 static void cut_samples(const struct gpt_dataset *d, const int32_t *documents, int32_t *samples)
 {
     const uint64_t extra = !d->request.no_extra_token;
@@ -178,7 +180,7 @@ enum status gpt_dataset_prepare(struct gpt_dataset *d, const struct gpt_request 
 enum status gpt_dataset_build(struct gpt_dataset *d, struct error *err)
 {
     struct mt19937 r;
-    TRY(allocate(d, err));
+    TRY(allocate_indices(d, err));
     mt19937_seed(&r, (uint32_t)d->request.seed);
     make_document_index(d, &r);
     cut_samples(d, d->document_index, d->sample_index);
@@ -196,9 +198,10 @@ void gpt_dataset_release(struct gpt_dataset *d)
     *d = (struct gpt_dataset){.num_samples = 0};
 }
 
-/* ---- indices that were stored ---- */
+/* ---- stored indices ---- */
 
-/* Whether items [0, count) less first are all numbers below n, each `times` times. */
+/* Whether items [0, count), minus `first`, are all numbers below n, each
+ * `times` times. */
 static bool all_are_there(const uint32_t *items, uint64_t count, uint64_t first, uint64_t n,
                           uint64_t times)
 {
@@ -257,7 +260,7 @@ static enum status check_tokens(const struct gpt_dataset *d, const int32_t *toke
     return OK;
 }
 
-/* Where a sample begins, and where it ends in its last sequence. */
+/* Start of a sample, and its end in its last sequence. */
 struct span {
     uint64_t document, last;     /* in document_index */
     uint64_t offset, end_offset; /* tokens */
@@ -270,7 +273,7 @@ static struct span span_of(const struct gpt_dataset *d, uint64_t sample)
                          (uint64_t)(at[3] + !d->request.no_extra_token)};
 }
 
-/* Tokens of one sequence from *offset on, to the end of it or of the sample. */
+/* Tokens of one sequence from s->offset to its end or the sample's. */
 static enum status part_length(const struct gpt_dataset *d, const struct span *s, uint64_t room,
                                uint64_t *count, struct error *err)
 {
@@ -283,7 +286,8 @@ static enum status part_length(const struct gpt_dataset *d, const struct span *s
         return OK;
     }
     return fail(err, ERR_CORRUPT,
-                "%s.idx: sequence %" PRIu64 " has %" PRIu64 " tokens; it changed while it was read",
+                "%s.idx: sequence %" PRIu64 " has %" PRIu64
+                " tokens; the file changed while it was read",
                 d->request.path, sequence, length);
 }
 

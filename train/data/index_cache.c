@@ -14,7 +14,7 @@ enum { MAX_ARRAYS = 3 };
 struct array {
     const char *name; /* PREFIX-NAME.npy */
     struct npy shape;
-    void *data; /* on the heap, if it was read */
+    void *data; /* on the heap, if read */
 };
 
 /* The files of one dataset. */
@@ -32,7 +32,7 @@ static const char *path_of(struct entry *e, const char *name, const char *suffix
     return arena_printf(&e->arena, "%s-%s%s", e->prefix, name, suffix);
 }
 
-static void note(const struct entry *e, const char *what, const struct error *err)
+static void note_problem(const struct entry *e, const char *what, const struct error *err)
 {
     struct strbuf text = {0};
     if (!e->cache->note) return;
@@ -41,7 +41,7 @@ static void note(const struct entry *e, const char *what, const struct error *er
     strbuf_release(&text);
 }
 
-/* False: there is no cache for it. */
+/* False: no cache. */
 static bool entry_open(struct entry *e, const struct index_cache *c, const cJSON *description,
                        const char *class, enum data_split split)
 {
@@ -53,8 +53,8 @@ static bool entry_open(struct entry *e, const struct index_cache *c, const cJSON
     if (description_prefix(&prefix, &e->text, class, split)) {
         e->prefix = path_join(&e->arena, c->folder, prefix.data);
     } else {
-        (void)!fail(&err, ERR_UNSUPPORTED, "libcrypto refuses MD5, which names its files");
-        note(e, "the indices of the data are not kept", &err);
+        (void)!fail(&err, ERR_UNSUPPORTED, "libcrypto refuses MD5, used in their file names");
+        note_problem(e, "dataset indices are not cached", &err);
     }
     strbuf_release(&prefix);
     return e->prefix != NULL;
@@ -95,9 +95,9 @@ static enum status read_arrays(struct entry *e, struct error *err)
     return OK;
 }
 
-static const char made_again[] = "the indices of the data in the cache are made again";
+static const char made_again[] = "cached dataset indices are rebuilt";
 
-/* Fills the arrays. False, with all of them NULL, if the files are not there or are bad. */
+/* Fills the arrays. False, with all NULL, if files are missing or bad. */
 static bool entry_read(struct entry *e)
 {
     struct error err;
@@ -106,7 +106,7 @@ static bool entry_read(struct entry *e)
     enum status st = check_description(e, path, &err);
     if (!st) st = read_arrays(e, &err);
     if (!st) return true;
-    note(e, made_again, &err);
+    note_problem(e, made_again, &err);
     drop_arrays(e);
     return false;
 }
@@ -129,7 +129,7 @@ static void entry_write(struct entry *e)
 {
     struct error err;
     if (e->cache->read_only || write_files(e, &err) == OK) return;
-    note(e, "the indices of the data are not kept in the cache", &err);
+    note_problem(e, "dataset indices are not cached", &err);
 }
 
 /* ---- of a dataset ---- */
@@ -145,14 +145,14 @@ static void set_gpt_arrays(struct entry *e, const struct gpt_dataset *d)
     e->num_arrays = COUNT(arrays);
 }
 
-static bool adopt(struct entry *e, struct gpt_dataset *d)
+static bool adopt_cached(struct entry *e, struct gpt_dataset *d)
 {
     struct error err;
     set_gpt_arrays(e, d);
     if (!entry_read(e)) return false;
     if (gpt_dataset_adopt(d, e->arrays[0].data, e->arrays[1].data, e->arrays[2].data)) return true;
-    (void)!fail(&err, ERR_CORRUPT, "%s-*.npy: no indices of this dataset", e->prefix);
-    note(e, made_again, &err);
+    (void)!fail(&err, ERR_CORRUPT, "%s-*.npy: not the indices of this dataset", e->prefix);
+    note_problem(e, made_again, &err);
     drop_arrays(e);
     return false;
 }
@@ -164,7 +164,7 @@ enum status index_cache_gpt(const struct index_cache *c, struct gpt_dataset *d,
     enum status st = OK;
     if (!c->folder) return gpt_dataset_build(d, err);
     const bool is_kept = entry_open(&e, c, description, "GPTDataset", d->request.split);
-    if (!is_kept || !adopt(&e, d)) {
+    if (!is_kept || !adopt_cached(&e, d)) {
         st = gpt_dataset_build(d, err);
         set_gpt_arrays(&e, d);
         if (!st && is_kept) entry_write(&e);
@@ -197,8 +197,8 @@ static bool blend_is_there(struct entry *e, const struct blend *b)
         !memcmp(e->arrays[1].data, b->dataset_sample_index,
                 b->size * sizeof *b->dataset_sample_index);
     if (!same) {
-        (void)!fail(&err, ERR_CORRUPT, "%s-*.npy: no indices of this blend", e->prefix);
-        note(e, made_again, &err);
+        (void)!fail(&err, ERR_CORRUPT, "%s-*.npy: not the indices of this blend", e->prefix);
+        note_problem(e, made_again, &err);
     }
     drop_arrays(e);
     return same;

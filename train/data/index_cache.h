@@ -1,8 +1,8 @@
-/* index_cache.h - indices of datasets in files, where Megatron-LM finds them and ours are found:
+/* index_cache.h - indices of datasets in files shared with Megatron-LM:
  * PREFIX-NAME.npy for each array, and PREFIX-description.txt (description.h).
  *
- * A cache only saves time. Whatever is wrong with it is said in a note, and the indices are made
- * again: files that cannot be read or written, that are damaged, or of another dataset. Files are
+ * A cache only saves time. Files that cannot be read or written, are damaged,
+ * or belong to another dataset cause a note, and indices are rebuilt. Files are
  * written under another name and renamed. */
 #ifndef FERRY_TRAIN_DATA_INDEX_CACHE_H
 #define FERRY_TRAIN_DATA_INDEX_CACHE_H
@@ -21,11 +21,13 @@ struct index_cache {
     void *context;
 };
 
-/* Sets the indices of a prepared dataset: those in the cache, or made and stored there. */
+/* Sets the indices of a prepared dataset, from the cache, or built and stored.
+ */
 MUST_CHECK enum status index_cache_gpt(const struct index_cache *c, struct gpt_dataset *d,
                                        const cJSON *description, struct error *err);
 
-/* Stores the indices of a blend, unless they are there. They are made as fast as they are read. */
+/* Stores the indices of a blend, unless present; building them is as fast as
+ * reading. */
 void index_cache_blend(const struct index_cache *c, const struct blend *b, enum data_split split,
                        const cJSON *description);
 

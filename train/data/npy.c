@@ -96,7 +96,7 @@ enum status npy_write(const char *path, const struct npy *shape, const void *dat
 
 /* ---- reading ---- */
 
-/* The value of a key in the header, in front of the comma behind it; "" if there is none. */
+/* Value of a key in the header, up to its comma; "" if missing. */
 static const char *value_of(const char *header, const char *key)
 {
     const char *at = strstr(header, key);
@@ -113,8 +113,8 @@ static enum status check_header(const char *path, const char *header, const stru
         !strncmp(value_of(header, "'fortran_order':"), "False", 5) &&
         !strncmp(value_of(header, "'shape':"), shape, strlen(shape)))
         return OK;
-    return fail(err, ERR_CORRUPT, "%s: its header is %.200s, expected %s and the shape %s", path,
-                header, descr, shape);
+    return fail(err, ERR_CORRUPT, "%s: header %.200s, expected dtype %s and shape %s", path, header,
+                descr, shape);
 }
 
 /* Reads the header; *data_at: where the elements begin. */
@@ -125,10 +125,12 @@ static enum status read_header(int fd, const char *path, const struct npy *n, ui
     TRY(file_read(fd, path, head, sizeof head, 0, err));
     const bool wide = head[MAGIC_BYTES] == 2;
     if (memcmp(head, magic, MAGIC_BYTES) || (head[MAGIC_BYTES] != 1 && !wide))
-        return fail(err, ERR_CORRUPT, "%s: no .npy file of version 1 or 2", path);
+        return fail(err, ERR_CORRUPT, "%s: not a .npy file of version 1 or 2", path);
     size_t bytes = head[8] | (size_t)head[9] << 8;
     if (wide) bytes |= (size_t)head[10] << 16 | (size_t)head[11] << 24;
-    if (bytes > MAX_HEADER) return fail(err, ERR_CORRUPT, "%s: a header of %zu bytes", path, bytes);
+    if (bytes > MAX_HEADER)
+        return fail(err, ERR_CORRUPT, "%s: header of %zu bytes, expected at most %d", path, bytes,
+                    MAX_HEADER);
     char *header = calloc(bytes + 1, 1);
     if (!header) return fail(err, ERR_MEMORY, "%s: no memory for its header", path);
     *data_at = (wide ? 12 : 10) + bytes;

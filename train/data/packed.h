@@ -1,14 +1,16 @@
-/* packed.h - documents for fine-tuning, with a loss mask for each token: where they come from, and
- * how they are packed into samples.
+/* packed.h - documents for fine-tuning, with a loss mask for each token: their
+ * sources, and their packing into samples.
  *
- * A source is an indexed dataset PREFIX (a document is one of its sequences) with the masks in
- * PREFIX.mask, if it is there, as `ferry data` writes them; or a file of JSON lines (ids_lines.h),
- * NAME.jsonl, which is kept in memory. Without masks all tokens count.
+ * A source is an indexed dataset PREFIX (a document is a sequence) with masks
+ * in PREFIX.mask, if it exists, as written by `ferry data`; or a file of JSON
+ * lines (ids_lines.h), NAME.jsonl, kept in memory. Without masks all tokens
+ * count.
  *
- * Documents are placed first-fit in their order: each into the first sample that has room for all
- * of it, and they stand there in this order. A document of n tokens takes n - 1 places: inputs are
- * all but the last, labels all but the first. A longer document than a sample is cut, one of fewer
- * than two tokens is left out. */
+ * Documents are placed first-fit in their order: each into the first sample
+ * with room for all of it. Within a sample they keep their order. A document of
+ * n tokens takes n - 1 places: inputs are all but the last, labels all but the
+ * first. Longer documents than a sample are truncated, those with fewer than
+ * two tokens are skipped. */
 #ifndef FERRY_TRAIN_DATA_PACKED_H
 #define FERRY_TRAIN_DATA_PACKED_H
 
@@ -31,15 +33,15 @@ struct packed_source {
     uint64_t *starts; /* [num_documents + 1] in ids */
 };
 
-/* Whether path is JSON lines, or a dataset with a file of masks beside it. */
+/* Whether path is JSON lines, or a dataset with masks. */
 bool packed_source_matches(const char *path);
-/* ERR_CORRUPT if the masks are of another shape than the tokens. packed_source_close() afterwards,
- * after a failure too. */
+/* ERR_CORRUPT if the shapes of masks and tokens differ. Call
+ * packed_source_close() afterwards, after a failure too. */
 MUST_CHECK enum status packed_source_open(struct packed_source *s, const char *path,
                                           struct error *err);
 void packed_source_close(struct packed_source *s);
 
-/* The first `count` tokens of a document and their masks. */
+/* Reads the first `count` tokens of a document, and their masks. */
 MUST_CHECK enum status packed_source_read(const struct packed_source *s, uint64_t document,
                                           uint64_t count, int32_t *ids, int32_t *mask,
                                           struct error *err);
@@ -48,11 +50,12 @@ MUST_CHECK enum status packed_source_read(const struct packed_source *s, uint64_
 struct packing {
     uint64_t num_samples;
     uint64_t *firsts;    /* [num_samples + 1] in documents, on the heap */
-    uint64_t *documents; /* numbers from 0, sample by sample */
+    uint64_t *documents; /* document numbers, sample by sample */
     uint64_t num_cut, num_left_out;
 };
 
-/* Packs documents of these lengths into samples of seq_length places. ERR_MEMORY. */
+/* Packs documents of these lengths into samples of seq_length places.
+ * ERR_MEMORY. */
 MUST_CHECK enum status packing_make(struct packing *p, const uint64_t *lengths, uint64_t count,
                                     uint64_t seq_length, struct error *err);
 void packing_release(struct packing *p);

@@ -1,5 +1,5 @@
-/* packed_data.c - data of packed documents. The samples of a pass stand in the order in which they
- * were packed, and passes repeat them. */
+/* packed_data.c - data of packed documents. A pass has samples in packing
+ * order; passes repeat them. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ struct packed_split {
 };
 
 struct packed_data {
-    struct packed_source sources[NUM_SPLITS]; /* the first alone, if the splits share one */
+    struct packed_source sources[NUM_SPLITS]; /* only the first, if splits share it */
     bool is_open[NUM_SPLITS];
     struct packed_split splits[NUM_SPLITS];
     struct split_shares shares;
@@ -29,13 +29,14 @@ static enum status open_source(struct data *d, unsigned k, const struct data_pat
     if (p->is_open[k]) return OK;
     if (paths->count != 1)
         return fail(err, ERR_UNSUPPORTED,
-                    "packed documents are taken from one path, but there are %zu (%s ...)",
-                    paths->count, paths->words[0]);
+                    "packed documents come from one path, but %zu are given (%s ...)", paths->count,
+                    paths->words[0]);
     p->is_open[k] = true;
     return packed_source_open(&p->sources[k], paths->words[0], err);
 }
 
-static enum status pack(struct data *d, enum data_split split, uint64_t past, struct error *err)
+static enum status pack_split(struct data *d, enum data_split split, uint64_t past,
+                              struct error *err)
 {
     struct packed_data *p = d->state;
     struct packed_split *s = &p->splits[split];
@@ -47,21 +48,21 @@ static enum status pack(struct data *d, enum data_split split, uint64_t past, st
     if (!pass)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: documents [%" PRIu64 ", %" PRIu64
-                    ") for %s: none of them has two tokens or more",
+                    ") for %s: no document has two or more tokens",
                     s->source->path, s->first, past, split_names[split]);
     if (s->packing.num_cut || s->packing.num_left_out)
         data_note(d,
-                  "%s: of %" PRIu64 " documents for %s, %" PRIu64 " are cut to %" PRIu64
-                  " tokens, and %" PRIu64 " of fewer than two tokens are left out",
+                  "%s: of %" PRIu64 " documents for %s, %" PRIu64 " are truncated to %" PRIu64
+                  " tokens, and %" PRIu64 " with fewer than two tokens are skipped",
                   s->source->path, past - s->first, split_names[split], s->packing.num_cut,
                   o->seq_length + 1, s->packing.num_left_out);
     d->num_samples[split] = pass;
     if (asked != ONE_EPOCH && !mul_u64(ceil_div_u64(asked, pass), pass, &d->num_samples[split]))
-        return fail(err, ERR_USAGE, "%" PRIu64 " samples are asked for", asked);
+        return fail(err, ERR_USAGE, "%" PRIu64 " samples overflow 64 bits", asked);
     return OK;
 }
 
-/* The documents of a split: all of its own path, or a share of the common one. */
+/* Documents of a split: all of its own path, or its share of the common one. */
 static enum status open_split(struct data *d, enum data_split split, struct error *err)
 {
     struct packed_data *p = d->state;
@@ -72,14 +73,14 @@ static enum status open_split(struct data *d, enum data_split split, struct erro
         common ? split_has_share(&p->shares, split) : o->split_paths[split].count > 0;
     if (!o->samples[split]) return OK;
     if (!has_data && split == SPLIT_TRAIN)
-        return fail(err, ERR_USAGE, "--split %s leaves nothing for training", o->split);
+        return fail(err, ERR_USAGE, "--split %s leaves no training data", o->split);
     if (!has_data) return OK;
     const unsigned k = common ? 0 : split;
     TRY(open_source(d, k, common ? &o->paths : &o->split_paths[split], err));
     s->source = &p->sources[k];
     uint64_t past = s->source->num_documents;
     if (common) split_range(&p->shares, split, past, &s->first, &past);
-    return pack(d, split, past, err);
+    return pack_split(d, split, past, err);
 }
 
 static enum status open_packed(struct data *d, struct error *err)
@@ -116,7 +117,7 @@ static enum status check_ids(const struct data *d, const struct packed_source *s
     return OK;
 }
 
-/* The places of one run from `at` on: ids[places + 1], or padding where ids is NULL. */
+/* Places of one run from `at` on: ids[places + 1]; padding if ids is NULL. */
 static void fill_run(struct data_rows *row, uint64_t at, uint64_t places, const int32_t *ids,
                      const int32_t *mask)
 {

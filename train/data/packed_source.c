@@ -15,7 +15,7 @@ struct lines {
     uint64_t num_ids, room_ids, room_documents;
 };
 
-static enum status add_line(void *context, const struct ids_line *line, struct error *err)
+static enum status add_document(void *context, const struct ids_line *line, struct error *err)
 {
     struct lines *l = context;
     struct packed_source *s = l->source;
@@ -62,7 +62,7 @@ static enum status check_mask(const struct packed_source *s, struct error *err)
     return st;
 }
 
-/* The name without .bin or .idx. */
+/* Path without .bin or .idx. */
 static char *prefix_of(const char *path)
 {
     char *prefix = must_strdup(path);
@@ -80,8 +80,8 @@ static bool has_file(const char *prefix, const char *ending)
     return is_there;
 }
 
-/* PREFIX.mask of a dataset, on the heap; NULL: neither of its files is there. One without the other
- * is opened, too, and then refused: no mask is left out silently. */
+/* PREFIX.mask of a dataset, on the heap; NULL: neither file exists. A single
+ * one is opened, too, and then refused: masks are never ignored silently. */
 static char *find_mask(const char *path)
 {
     struct strbuf mask = {0};
@@ -132,7 +132,7 @@ enum status packed_source_open(struct packed_source *s, const char *path, struct
     *s = (struct packed_source){.path = path};
     struct lines l = {.source = s};
     if (text_ends_with(path, ".jsonl") || text_ends_with(path, ".json"))
-        return ids_lines_read(path, add_line, &l, err);
+        return ids_lines_read(path, add_document, &l, err);
     return open_dataset(s, err);
 }
 

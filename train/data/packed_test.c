@@ -218,13 +218,13 @@ static void splits_cut_documents_and_empty_ones_are_refused(void **state)
     assert_ok(data_open(&d, &o, &err));
     assert_int_equal(data_num_samples(d, SPLIT_TRAIN), 4);
     assert_int_equal(data_num_samples(d, SPLIT_VALID), 1);
-    assert_non_null(strstr(text, "of 2 documents for train, 1 are cut to 4 tokens, and 0"));
+    assert_non_null(strstr(text, "of 2 documents for train, 1 are truncated to 4 tokens, and 0"));
     data_close(d);
     o.split = "99,1,0";
     assert_fails(data_open(&d, &o, &err), ERR_UNSUPPORTED,
-                 "d.jsonl: documents [3, 3) for valid: none of them has two tokens or more");
+                 "d.jsonl: documents [3, 3) for valid: no document has two or more tokens");
     o.paths = (struct data_paths){(const char *const[]){"a", "b"}, 2};
-    assert_fails(data_open(&d, &o, &err), ERR_UNSUPPORTED, "taken from one path, but there are 2");
+    assert_fails(data_open(&d, &o, &err), ERR_UNSUPPORTED, "come from one path, but 2 are given");
 }
 
 int main(void)

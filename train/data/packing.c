@@ -9,8 +9,8 @@ uint64_t packing_places(uint64_t length, uint64_t seq_length)
     return length < 2 ? 0 : min_u64(length - 1, seq_length);
 }
 
-/* A binary tree over samples: node i has the room of the roomiest sample below it; children of i
- * are 2 i and 2 i + 1, the samples are the last `width` nodes. */
+/* A binary tree over samples: node i has the largest room below it; its
+ * children are 2 i and 2 i + 1; the samples are the last `width` nodes. */
 struct rooms {
     uint64_t width;
     uint64_t *room;
@@ -27,7 +27,7 @@ static bool rooms_init(struct rooms *t, uint64_t count, uint64_t seq_length)
     return t->room != NULL;
 }
 
-/* Takes places of the first sample that has them; returns its number. */
+/* Takes places of the first sample with room; returns its number. */
 static uint64_t rooms_take(struct rooms *t, uint64_t places)
 {
     uint64_t i = 1;
@@ -40,9 +40,9 @@ static uint64_t rooms_take(struct rooms *t, uint64_t places)
     return sample;
 }
 
-/* Orders documents by their samples, in a stable way. sample_of: UINT64_MAX is none. firsts must be
- * zero. */
-static void sort(struct packing *p, const uint64_t *sample_of, uint64_t count)
+/* Stable sort of documents by sample. sample_of: UINT64_MAX: none. firsts must
+ * be zero. */
+static void sort_by_sample(struct packing *p, const uint64_t *sample_of, uint64_t count)
 {
     for (uint64_t k = 0; k < count; k++)
         if (sample_of[k] != UINT64_MAX) p->firsts[sample_of[k] + 1]++;
@@ -55,8 +55,8 @@ static void sort(struct packing *p, const uint64_t *sample_of, uint64_t count)
     p->firsts[0] = 0;
 }
 
-static void place(struct packing *p, struct rooms *t, const uint64_t *lengths, uint64_t count,
-                  uint64_t seq_length, uint64_t *sample_of)
+static void place_documents(struct packing *p, struct rooms *t, const uint64_t *lengths,
+                            uint64_t count, uint64_t seq_length, uint64_t *sample_of)
 {
     for (uint64_t k = 0; k < count; k++) {
         const uint64_t places = packing_places(lengths[k], seq_length);
@@ -76,8 +76,8 @@ enum status packing_make(struct packing *p, const uint64_t *lengths, uint64_t co
                           .documents = calloc(count + 1, sizeof *p->documents)};
     const bool fits = rooms_init(&t, count, seq_length) && sample_of && p->firsts && p->documents;
     if (fits) {
-        place(p, &t, lengths, count, seq_length, sample_of);
-        sort(p, sample_of, count);
+        place_documents(p, &t, lengths, count, seq_length, sample_of);
+        sort_by_sample(p, sample_of, count);
     }
     free(sample_of);
     free(t.room);

@@ -14,7 +14,7 @@ static bool parse_number(const char *word, double *number)
     return end != word && end[strspn(end, " \t\n")] == '\0';
 }
 
-static const char *strip(struct arena *a, const char *word)
+static const char *strip_blanks(struct arena *a, const char *word)
 {
     while (isspace((unsigned char)*word))
         word++;
@@ -24,7 +24,7 @@ static const char *strip(struct arena *a, const char *word)
     return arena_text(a, word, n);
 }
 
-/* How many words at even places are numbers; numbers[] takes them. */
+/* Number of numbers at even places, which fill numbers[]. */
 static size_t parse_weights(const struct data_paths *paths, double *numbers)
 {
     size_t count = 0;
@@ -38,7 +38,7 @@ static enum status check_weights(const struct data_paths *paths, const double *w
 {
     for (size_t k = 0; k < count; k++)
         if (!(weights[k] > 0) || !isfinite(weights[k]))
-            return fail(err, ERR_USAGE, "%s %s: a weight must be above 0", paths->words[2 * k],
+            return fail(err, ERR_USAGE, "%s %s: the weight must be above 0", paths->words[2 * k],
                         paths->words[2 * k + 1]);
     return OK;
 }
@@ -51,8 +51,7 @@ enum status blend_paths_parse(struct blend_paths *out, const struct data_paths *
     const size_t numbers = paths->count % 2 ? 0 : parse_weights(paths, weights);
     const bool weighted = numbers > 0;
     if (weighted && numbers < pairs)
-        return fail(err, ERR_USAGE,
-                    "data paths: some have a weight in front and some have none (%s ...)",
+        return fail(err, ERR_USAGE, "data paths: some have a weight and some have none (%s ...)",
                     paths->words[0]);
     *out = (struct blend_paths){.count = weighted ? pairs : paths->count};
     if (out->count > MAX_BLENDED)
@@ -60,7 +59,7 @@ enum status blend_paths_parse(struct blend_paths *out, const struct data_paths *
                     MAX_BLENDED);
     out->prefixes = arena_array(a, out->count, sizeof *out->prefixes);
     for (size_t k = 0; k < out->count; k++)
-        out->prefixes[k] = strip(a, paths->words[weighted ? 2 * k + 1 : k]);
+        out->prefixes[k] = strip_blanks(a, paths->words[weighted ? 2 * k + 1 : k]);
     if (!weighted) return OK;
     TRY(check_weights(paths, weights, pairs, err));
     blend_normalize(weights, pairs);

@@ -15,8 +15,9 @@ struct slot {
     struct error err;
 };
 
-/* Slots [taken, filled) of the ring are read and wait for the consumer, counted from 0 for ever;
- * slot `filled` is being read. The consumer holds the `kept` slots before `taken`. */
+/* Slots [taken, filled) of the ring are read and wait for the consumer, counted
+ * from 0 for ever; slot `filled` is being read. The consumer holds `kept` slots
+ * before `taken`. */
 struct prefetch {
     const struct data *data;
     enum data_split split;
@@ -24,18 +25,18 @@ struct prefetch {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    unsigned num_slots, kept; /* depth + kept: so many are the consumer's */
+    unsigned num_slots, kept; /* depth + kept; slots held by the consumer */
     struct slot *slots;
 
     /* under the lock */
     uint64_t taken, filled;
     struct sampler next; /* of slot `filled` */
-    bool runs;           /* false: the thread waits for the consumer to say what to read */
-    uint64_t restarts;   /* what was read before the last one is not wanted */
+    bool runs;           /* false: waits for the consumer's request */
+    uint64_t restarts;   /* slots read before the last one are dropped */
     bool ends;
 };
 
-static struct slot *slot_of(struct prefetch *p, uint64_t number)
+static struct slot *ring_slot(struct prefetch *p, uint64_t number)
 {
     return &p->slots[number % p->num_slots];
 }
@@ -48,7 +49,7 @@ static bool has_work(const struct prefetch *p)
     return p->runs && p->filled - first < p->num_slots;
 }
 
-static enum status make_room(struct slot *s, uint64_t count, uint64_t seq_length)
+static enum status make_slot_room(struct slot *s, uint64_t count, uint64_t seq_length)
 {
     if (count <= s->room) return OK;
     data_rows_release(&s->rows);
@@ -60,15 +61,15 @@ static enum status make_room(struct slot *s, uint64_t count, uint64_t seq_length
 
 static void read_slot(const struct prefetch *p, struct slot *s)
 {
-    s->status = make_room(s, s->count, p->seq_length);
+    s->status = make_slot_room(s, s->count, p->seq_length);
     if (!s->status) s->status = data_read(p->data, p->split, s->first, s->count, &s->rows, &s->err);
 }
 
-/* Reads one slot without the lock. After a failure the thread waits: the consumer may not want that
- * micro-batch. */
-static void work(struct prefetch *p)
+/* Reads one slot without the lock. After a failure the thread waits: the
+ * consumer may not want that micro-batch. */
+static void fill_next_slot(struct prefetch *p)
 {
-    struct slot *s = slot_of(p, p->filled);
+    struct slot *s = ring_slot(p, p->filled);
     const uint64_t restarts = p->restarts;
     s->first = sampler_first(&p->next);
     s->count = p->next.micro_batch_size;
@@ -88,7 +89,7 @@ static void *thread_main(void *context)
     pthread_mutex_lock(&p->lock);
     while (!p->ends) {
         if (has_work(p))
-            work(p);
+            fill_next_slot(p);
         else
             pthread_cond_wait(&p->changed, &p->lock);
     }
@@ -116,10 +117,10 @@ enum status prefetch_open(struct prefetch **out, const struct data *data, enum d
     *out = NULL;
     free(p->slots);
     free(p);
-    return fail_errno(err, ERR_MEMORY, "no thread to read data");
+    return fail_errno(err, ERR_MEMORY, "cannot start the thread that reads data");
 }
 
-static bool is_wanted(const struct slot *s, const struct sampler *sampler)
+static bool is_wanted_slot(const struct slot *s, const struct sampler *sampler)
 {
     return s->first == sampler_first(sampler) && s->count == sampler->micro_batch_size;
 }
@@ -130,9 +131,9 @@ static bool same_place(const struct sampler *a, const struct sampler *b)
            a->dp_rank == b->dp_rank && a->dp_size == b->dp_size;
 }
 
-/* Drops what was read ahead. A slot that is being read right now is read to its end first, since
- * the thread has no lock then: it sees `restarts` and reads that slot again. */
-static void restart(struct prefetch *p, const struct sampler *s)
+/* Drops slots read ahead. The thread finishes a slot that it reads now, without
+ * the lock; then it sees `restarts` and reads that slot again. */
+static void restart_reading(struct prefetch *p, const struct sampler *s)
 {
     p->filled = p->taken;
     p->next = *s;
@@ -141,11 +142,11 @@ static void restart(struct prefetch *p, const struct sampler *s)
     pthread_cond_broadcast(&p->changed);
 }
 
-/* Whether the next slot, read or not, is what the consumer wants. A failed slot is read again once
- * its failure was taken. */
+/* Whether the next slot, read or not, is the wanted one. A failed slot is read
+ * again after its failure is taken. */
 static bool comes_next(struct prefetch *p, const struct sampler *s)
 {
-    if (p->filled > p->taken) return is_wanted(slot_of(p, p->taken), s);
+    if (p->filled > p->taken) return is_wanted_slot(ring_slot(p, p->taken), s);
     return p->runs && same_place(&p->next, s);
 }
 
@@ -153,10 +154,10 @@ enum status prefetch_next(struct prefetch *p, struct sampler *s, const struct da
                           struct error *err)
 {
     pthread_mutex_lock(&p->lock);
-    if (!comes_next(p, s)) restart(p, s);
+    if (!comes_next(p, s)) restart_reading(p, s);
     while (p->filled == p->taken)
         pthread_cond_wait(&p->changed, &p->lock);
-    const struct slot *slot = slot_of(p, p->taken++);
+    const struct slot *slot = ring_slot(p, p->taken++);
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
     if (slot->status) {

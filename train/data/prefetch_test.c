@@ -18,8 +18,8 @@ static void open_mock(void)
 
 /* ---- which samples ---- */
 
-/* The samples of a global batch of 12 are the same at each dp and micro-batch size, of the first
- * one and of the second. */
+/* The samples of a global batch of 12 are the same at each dp and micro-batch
+ * size, of the first one and of the second. */
 static void global_batch_is_the_same_at_each_dp(void **state)
 {
     static const uint64_t shapes[][2] = {{1, 1}, {2, 3}, {4, 3}, {2, 2}, {3, 4}, {12, 1}};

@@ -9,7 +9,7 @@ void mt19937_seed(struct mt19937 *r, uint32_t seed)
     r->next = MT19937_WORDS;
 }
 
-static void generate(struct mt19937 *r)
+static void generate_words(struct mt19937 *r)
 {
     enum { N = MT19937_WORDS, M = 397 };
     for (unsigned i = 0; i < N; i++) {
@@ -21,7 +21,7 @@ static void generate(struct mt19937 *r)
 
 uint32_t mt19937_next(struct mt19937 *r)
 {
-    if (r->next == MT19937_WORDS) generate(r);
+    if (r->next == MT19937_WORDS) generate_words(r);
     uint32_t y = r->words[r->next++];
     y ^= y >> 11;
     y ^= y << 7 & 0x9D2C5680u;

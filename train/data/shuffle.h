@@ -1,8 +1,9 @@
-/* shuffle.h - the generator and the shuffle of NumPy's legacy RandomState, bit for bit.
+/* shuffle.h - generator and shuffle of NumPy's legacy RandomState, bit for bit.
  *
- * MT19937 (Matsumoto and Nishimura, 1998), seeded by the recurrence with 1812433253. The shuffle is
- * Fisher-Yates from the last element down; each index is drawn by masked rejection (numpy/random:
- * _legacy_seeding, random_interval, RandomState.shuffle). */
+ * MT19937 (Matsumoto and Nishimura, 1998), seeded by the recurrence with
+ * 1812433253. Fisher-Yates shuffle from the last element down; masked rejection
+ * draws each index (numpy/random: _legacy_seeding, random_interval,
+ * RandomState.shuffle). */
 #ifndef FERRY_TRAIN_DATA_SHUFFLE_H
 #define FERRY_TRAIN_DATA_SHUFFLE_H
 
@@ -17,8 +18,8 @@ struct mt19937 {
 
 void mt19937_seed(struct mt19937 *r, uint32_t seed);
 uint32_t mt19937_next(struct mt19937 *r);
-/* Uniform in [0, max]; no draw if max is 0. A max that fits 32 bits takes words of 32 bits, else of
- * 64, the high half first. */
+/* Uniform in [0, max]; no draw if max is 0. Takes words of 32 bits if max fits,
+ * else of 64 bits, the high half first. */
 uint64_t mt19937_up_to(struct mt19937 *r, uint64_t max);
 
 /* As numpy.random.RandomState.shuffle of a 1-D array. */

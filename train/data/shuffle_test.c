@@ -2,7 +2,8 @@
 
 #include "tests/testing.h"
 
-/* What numpy.random.RandomState(seed).bytes and .shuffle(arange(10)) give (NumPy 2.4.6). */
+/* Golden values of numpy.random.RandomState(seed).bytes and
+ * .shuffle(arange(10)), by NumPy 2.4.6. */
 static const struct {
     uint32_t seed, words[3], order[10];
 } golden[] = {
@@ -28,7 +29,8 @@ static void words_and_orders_are_numpys(void **state)
     }
 }
 
-/* Many times around the 624 words; the sum is that of NumPy's order of arange(100000). */
+/* Many times around the 624 words; the sum is that of NumPy's order of
+ * arange(100000). */
 static void long_order_is_numpys(void **state)
 {
     enum { COUNT_OF_ITEMS = 100000 };

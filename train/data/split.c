@@ -21,7 +21,7 @@ static enum status parse_shares(const char *text, double shares[NUM_SPLITS], str
                         at);
         if (count == NUM_SPLITS)
             return fail(err, ERR_USAGE,
-                        "--split %s: more than three numbers: train, valid and test", text);
+                        "--split %s: expected at most three numbers: train, valid and test", text);
         shares[count++] = share;
         at = end;
     }
@@ -47,7 +47,7 @@ bool split_has_share(const struct split_shares *s, enum data_split split)
 }
 
 /* Shares may add up to a little more than 1. */
-static uint64_t border(double bound, uint64_t num_sequences)
+static uint64_t split_border(double bound, uint64_t num_sequences)
 {
     const double n = rint(bound * (double)num_sequences);
     return n < (double)num_sequences ? (uint64_t)n : num_sequences;
@@ -56,6 +56,6 @@ static uint64_t border(double bound, uint64_t num_sequences)
 void split_range(const struct split_shares *s, enum data_split split, uint64_t num_sequences,
                  uint64_t *first, uint64_t *past)
 {
-    *first = border(s->bounds[split], num_sequences);
-    *past = border(s->bounds[split + 1], num_sequences);
+    *first = split_border(s->bounds[split], num_sequences);
+    *past = split_border(s->bounds[split + 1], num_sequences);
 }

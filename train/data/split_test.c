@@ -49,7 +49,8 @@ static void what_is_no_split_is_refused(void **state)
 {
     struct split_shares s;
     (void)state;
-    assert_fails(split_parse(&s, "1,2,3,4", &err), ERR_USAGE, "--split 1,2,3,4: more than three");
+    assert_fails(split_parse(&s, "1,2,3,4", &err), ERR_USAGE,
+                 "--split 1,2,3,4: expected at most three");
     assert_fails(split_parse(&s, "0,0,0", &err), ERR_USAGE, "add up to 0");
     assert_fails(split_parse(&s, "", &err), ERR_USAGE, "add up to 0");
     assert_fails(split_parse(&s, "90,ten", &err), ERR_USAGE, "--split 90,ten: \"ten\"");

@@ -21,15 +21,16 @@ struct collective_call {
     struct operand in[2], out[2];
 };
 
-static uint64_t bytes_of(const struct collective_call *m, const struct operand *o)
+static uint64_t collective_bytes(const struct collective_call *m, const struct operand *o)
 {
     return operand_numel(o) * operand_bytes_of(o->type, m->elem);
 }
 
-/* Bytes to or from each member; ERR_OURS where they are more than `bound` rows. */
-static enum status row_bytes(const struct collective_call *m, const struct operand *rows,
-                             const int32_t *counts, uint64_t num_counts, size_t *bytes,
-                             struct error *err)
+/* Sets bytes to or from each member. ERR_OURS if they exceed the planned rows.
+ */
+static enum status member_bytes(const struct collective_call *m, const struct operand *rows,
+                                const int32_t *counts, uint64_t num_counts, size_t *bytes,
+                                struct error *err)
 {
     unsigned size = m->group->size;
     uint64_t each = num_counts / size, sum = 0;
@@ -79,7 +80,7 @@ static enum comm_type comm_type_of(const struct collective_call *m, enum operand
 static enum status host_all_reduce(const struct collective_call *m, struct error *err)
 {
     const struct operand *x = &m->in[0], *y = &m->out[0];
-    if (y->data != x->data) memcpy(y->data, x->data, bytes_of(m, x));
+    if (y->data != x->data) memcpy(y->data, x->data, collective_bytes(m, x));
     return backend_of(m)->all_reduce(m->group, y->data, operand_numel(y), comm_type_of(m, y->type),
                                      m->call->collective.reduction, err);
 }
@@ -87,7 +88,7 @@ static enum status host_all_reduce(const struct collective_call *m, struct error
 static enum status host_all_gather(const struct collective_call *m, struct error *err)
 {
     return backend_of(m)->all_gather(m->group, m->in[0].data, m->out[0].data,
-                                     bytes_of(m, &m->in[0]), err);
+                                     collective_bytes(m, &m->in[0]), err);
 }
 
 static enum status host_reduce_scatter(const struct collective_call *m, struct error *err)
@@ -105,8 +106,9 @@ static enum status host_all_to_all(const struct collective_call *m, struct error
         counted[i] = count_bytes(m);
     enum status st =
         backend_of(m)->all_to_all(m->group, m->in[1].data, counted, m->out[1].data, counted, err);
-    if (!st) st = row_bytes(m, &m->in[0], m->in[1].data, m->in[1].shape[0], bytes, err);
-    if (!st) st = row_bytes(m, &m->out[0], m->out[1].data, m->out[1].shape[0], bytes + size, err);
+    if (!st) st = member_bytes(m, &m->in[0], m->in[1].data, m->in[1].shape[0], bytes, err);
+    if (!st)
+        st = member_bytes(m, &m->out[0], m->out[1].data, m->out[1].shape[0], bytes + size, err);
     if (!st)
         st = backend_of(m)->all_to_all(m->group, m->in[0].data, bytes, m->out[0].data, bytes + size,
                                        err);
@@ -117,8 +119,8 @@ static enum status host_all_to_all(const struct collective_call *m, struct error
 static enum status host_shift(const struct collective_call *m, struct error *err)
 {
     const struct comm_message messages[] = {
-        {true, next_member(m), m->in[0].data, bytes_of(m, &m->in[0])},
-        {false, previous_member(m), m->out[0].data, bytes_of(m, &m->out[0])}};
+        {true, next_member(m), m->in[0].data, collective_bytes(m, &m->in[0])},
+        {false, previous_member(m), m->out[0].data, collective_bytes(m, &m->out[0])}};
     return backend_of(m)->exchange(m->group, messages, 2, err);
 }
 
@@ -129,7 +131,8 @@ static const struct device_collectives *library_of(const struct collective_call 
     return m->c->device->collectives;
 }
 
-static struct device_number number_of(const struct collective_call *m, const struct operand *o)
+static struct device_number device_number_of(const struct collective_call *m,
+                                             const struct operand *o)
 {
     return (struct device_number){o->type, m->elem};
 }
@@ -137,28 +140,29 @@ static struct device_number number_of(const struct collective_call *m, const str
 static enum status device_all_reduce(const struct collective_call *m, struct error *err)
 {
     return library_of(m)->all_reduce(m->link, m->in[0].data, m->out[0].data,
-                                     operand_numel(&m->in[0]), number_of(m, &m->in[0]),
+                                     operand_numel(&m->in[0]), device_number_of(m, &m->in[0]),
                                      m->call->collective.reduction == COMM_MAX, err);
 }
 
 static enum status device_all_gather(const struct collective_call *m, struct error *err)
 {
-    return library_of(m)->all_gather(m->link, m->in[0].data, m->out[0].data, bytes_of(m, &m->in[0]),
-                                     err);
+    return library_of(m)->all_gather(m->link, m->in[0].data, m->out[0].data,
+                                     collective_bytes(m, &m->in[0]), err);
 }
 
 static enum status device_reduce_scatter(const struct collective_call *m, struct error *err)
 {
     return library_of(m)->reduce_scatter(m->link, m->in[0].data, m->out[0].data,
-                                         operand_numel(&m->out[0]), number_of(m, &m->out[0]), err);
+                                         operand_numel(&m->out[0]), device_number_of(m, &m->out[0]),
+                                         err);
 }
 
-/* Copies an operand from the device, when the queue before it is done. */
-static enum status fetch(const struct collective_call *m, const struct operand *o, int32_t *to,
-                         struct error *err)
+/* Copies an operand from the device, behind the queued calls. */
+static enum status fetch_operand(const struct collective_call *m, const struct operand *o,
+                                 int32_t *to, struct error *err)
 {
     TRY(collectives_finish(m->c, err));
-    return m->c->device->download(to, o->data, bytes_of(m, o), err);
+    return m->c->device->download(to, o->data, collective_bytes(m, o), err);
 }
 
 static enum status device_rows(const struct collective_call *m, int32_t *counts, size_t *bytes,
@@ -166,15 +170,15 @@ static enum status device_rows(const struct collective_call *m, int32_t *counts,
 {
     unsigned size = m->group->size;
     uint64_t sent = m->in[1].shape[0], received = m->out[1].shape[0];
-    TRY(fetch(m, &m->in[1], counts, err));
-    TRY(fetch(m, &m->out[1], counts + sent, err));
-    TRY(row_bytes(m, &m->in[0], counts, sent, bytes, err));
-    TRY(row_bytes(m, &m->out[0], counts + sent, received, bytes + size, err));
+    TRY(fetch_operand(m, &m->in[1], counts, err));
+    TRY(fetch_operand(m, &m->out[1], counts + sent, err));
+    TRY(member_bytes(m, &m->in[0], counts, sent, bytes, err));
+    TRY(member_bytes(m, &m->out[0], counts + sent, received, bytes + size, err));
     return library_of(m)->all_to_all(m->link, size, m->in[0].data, bytes, m->out[0].data,
                                      bytes + size, err);
 }
 
-/* Counts first: how many rows come, the host has to know. */
+/* Exchanges counts first: the host must know how many rows arrive. */
 static enum status device_all_to_all(const struct collective_call *m, struct error *err)
 {
     unsigned size = m->group->size;
@@ -193,8 +197,8 @@ static enum status device_all_to_all(const struct collective_call *m, struct err
 static enum status device_shift(const struct collective_call *m, struct error *err)
 {
     const struct device_message messages[] = {
-        {true, next_member(m), m->in[0].data, bytes_of(m, &m->in[0])},
-        {false, previous_member(m), m->out[0].data, bytes_of(m, &m->out[0])}};
+        {true, next_member(m), m->in[0].data, collective_bytes(m, &m->in[0])},
+        {false, previous_member(m), m->out[0].data, collective_bytes(m, &m->out[0])}};
     return library_of(m)->exchange(m->link, messages, 2, err);
 }
 
@@ -202,14 +206,14 @@ static enum status device_shift(const struct collective_call *m, struct error *e
 
 static enum status host_slice(const struct collective_call *m, struct error *err)
 {
-    uint64_t bytes = bytes_of(m, &m->out[0]);
+    uint64_t bytes = collective_bytes(m, &m->out[0]);
     return m->c->device->copy(m->out[0].data, (const char *)m->in[0].data + m->group->index * bytes,
                               bytes, err);
 }
 
 static enum status device_slice(const struct collective_call *m, struct error *err)
 {
-    return host_slice(m, err); /* the device copies for itself in either way */
+    return host_slice(m, err); /* the device copies by itself in both ways */
 }
 
 /* y is a view of x. */
@@ -226,7 +230,7 @@ static enum status device_replicate(const struct collective_call *m, struct erro
 
 typedef enum status collective_function(const struct collective_call *m, struct error *err);
 
-/* Every collective of the list has both. */
+/* Each collective of the list has both. */
 static const struct {
     collective_function *on_host, *by_device;
 } functions[] = {
@@ -275,12 +279,12 @@ enum status collectives_reserve(struct collectives *c, const struct program *p, 
     return collectives_reserve_bytes(c, most, err);
 }
 
-/* Gives an operand a place in the staging memory, from *at on. */
-static void stage(const struct collective_call *m, struct operand *o, char **at)
+/* Places an operand in the staging buffer at *at. */
+static void stage_operand(const struct collective_call *m, struct operand *o, char **at)
 {
     if (!o->data) return;
     o->data = *at;
-    *at += ceil_div_u64(bytes_of(m, o), STAGED_ALIGNMENT) * STAGED_ALIGNMENT;
+    *at += ceil_div_u64(collective_bytes(m, o), STAGED_ALIGNMENT) * STAGED_ALIGNMENT;
 }
 
 static enum status run_staged(const struct collective_call *m, collective_function *f,
@@ -290,15 +294,17 @@ static enum status run_staged(const struct collective_call *m, collective_functi
     struct collective_call staged = *m;
     char *at = m->c->staging;
     for (unsigned i = 0; i < 2; i++) {
-        stage(m, &staged.in[i], &at);
+        stage_operand(m, &staged.in[i], &at);
         if (m->in[i].data)
-            TRY(device->download(staged.in[i].data, m->in[i].data, bytes_of(m, &m->in[i]), err));
-        stage(m, &staged.out[i], &at);
+            TRY(device->download(staged.in[i].data, m->in[i].data, collective_bytes(m, &m->in[i]),
+                                 err));
+        stage_operand(m, &staged.out[i], &at);
     }
     TRY(f(&staged, err));
     for (unsigned i = 0; i < 2; i++)
         if (m->out[i].data)
-            TRY(device->upload(m->out[i].data, staged.out[i].data, bytes_of(m, &m->out[i]), err));
+            TRY(device->upload(m->out[i].data, staged.out[i].data, collective_bytes(m, &m->out[i]),
+                               err));
     return OK;
 }
 
@@ -320,7 +326,7 @@ enum status collectives_run(struct collectives *c, const struct program *p, cons
 
 /* ---- messages ---- */
 
-/* Those that are sent come into the staging memory, one behind the other with those that come. */
+/* Sent and received messages lie one behind the other in the staging buffer. */
 static enum status exchange_staged(struct collectives *c, struct comm_group *g,
                                    const struct comm_message *messages, unsigned count,
                                    struct error *err)
@@ -332,7 +338,8 @@ static enum status exchange_staged(struct collectives *c, struct comm_group *g,
         staged[i] = messages[i];
         staged[i].data = (char *)c->staging + at;
         if (at + messages[i].bytes > c->staging_bytes)
-            st = fail(err, ERR_OURS, "no room for messages of %zu bytes", at + messages[i].bytes);
+            st = fail(err, ERR_OURS, "messages of %zu bytes exceed the buffer",
+                      at + messages[i].bytes);
         else if (messages[i].sends)
             st = c->device->download(staged[i].data, messages[i].data, messages[i].bytes, err);
     }
@@ -376,8 +383,8 @@ bool collectives_wait_for_host(const struct collectives *c, const struct call *c
 
 /* ---- waiting ---- */
 
-/* Soon at first: a step of decoding is short. */
-static void rest(unsigned round)
+/* Polls often at first: a step of decoding is short. */
+static void sleep_briefly(unsigned round)
 {
     struct timespec t = {.tv_nsec = round < 1000 ? 0 : 100000};
     if (round >= 100) (void)nanosleep(&t, NULL);
@@ -391,7 +398,7 @@ enum status collectives_finish(struct collectives *c, struct error *err)
     for (unsigned round = 0; !done; round++) {
         TRY(c->device->collectives->done(&done, err));
         if (!done && round % 100 == 99) TRY(comm->backend->check(comm, err));
-        if (!done) rest(round);
+        if (!done) sleep_briefly(round);
     }
     return c->device->synchronize(err);
 }
@@ -404,7 +411,7 @@ struct rank_device {
     bool has_library;
 };
 
-/* 0: the device's own can do it. All ranks find the same. */
+/* 0: the device's library can do it. All ranks find the same. */
 enum { NO_LIBRARY = 1, SAME_DEVICE = 2 };
 
 static int unsupported_reason(const struct rank_device *all, unsigned size)
@@ -435,11 +442,11 @@ static enum status find_unsupported(const struct device *d, struct groups *g, in
     return st;
 }
 
-static enum status refuse(int unsupported, const struct error *why, struct error *err)
+static enum status refuse_nccl(int unsupported, const struct error *why, struct error *err)
 {
     if (unsupported == SAME_DEVICE)
         return fail(err, ERR_UNSUPPORTED,
-                    "--collectives nccl: two ranks have the same GPU; staged can do that");
+                    "--collectives nccl: two ranks share a GPU; use --collectives staged");
     return fail(err, ERR_UNSUPPORTED, "--collectives nccl: %s",
                 why->text[0] ? why->text : "another rank has no NCCL");
 }
@@ -457,8 +464,8 @@ static enum status open_link(struct collectives *c, unsigned kind, struct error 
     return st;
 }
 
-/* The group of an earlier kind with the same members; `kind` itself where there is none. */
-static unsigned first_alike(const struct groups *g, unsigned kind)
+/* First kind of group with the same members; `kind` itself if there is none. */
+static unsigned first_same_group(const struct groups *g, unsigned kind)
 {
     unsigned k = 0;
     while (k < kind && (g->of[k].size != g->of[kind].size ||
@@ -472,10 +479,10 @@ static enum status open_links(struct collectives *c, struct error *err)
 {
     c->linked = true;
     for (unsigned k = 0; k < NUM_GROUP_KINDS; k++) {
-        unsigned alike = first_alike(c->groups, k);
+        unsigned same = first_same_group(c->groups, k);
         if (c->groups->of[k].size == 1) continue;
-        if (alike < k)
-            c->links[k] = c->links[alike];
+        if (same < k)
+            c->links[k] = c->links[same];
         else
             TRY(open_link(c, k, err));
     }
@@ -490,13 +497,13 @@ enum status collectives_open(struct collectives *c, struct groups *groups,
     int unsupported;
     *c = (struct collectives){.groups = groups, .device = device};
     if (device->is_host && way == COLLECTIVES_DEVICE)
-        return fail(err, ERR_UNSUPPORTED, "--collectives nccl: there are no GPUs in --device %s",
+        return fail(err, ERR_UNSUPPORTED, "--collectives nccl: --device %s has no GPUs",
                     device->name);
     if (device->is_host || way == COLLECTIVES_STAGED || groups->of[GROUP_WORLD].size == 1)
         return OK;
     TRY(find_unsupported(device, groups, &unsupported, &why, err));
     if (unsupported && way == COLLECTIVES_CHOOSE) return OK;
-    if (unsupported) return refuse(unsupported, &why, err);
+    if (unsupported) return refuse_nccl(unsupported, &why, err);
     return open_links(c, err);
 }
 
@@ -506,12 +513,12 @@ void collectives_close(struct collectives *c)
     free(c->staging);
     c->staging = NULL;
     if (!c->linked) return;
-    /* After a failure, the others do not come. */
+    /* After a failure, other ranks do not come here. */
     bool give_up = comm_barrier(&c->groups->of[GROUP_WORLD], &ignored) != OK;
     void *links[NUM_GROUP_KINDS];
     unsigned count = 0;
     for (unsigned k = 0; k < NUM_GROUP_KINDS; k++)
-        if (c->links[k] && first_alike(c->groups, k) == k) links[count++] = c->links[k];
+        if (c->links[k] && first_same_group(c->groups, k) == k) links[count++] = c->links[k];
     c->device->collectives->close(links, count, give_up);
     c->linked = false;
 }

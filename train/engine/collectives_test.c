@@ -1,4 +1,5 @@
-/* Collectives as calls of a program, on the host, by four ranks: each result beside its formula. */
+/* Collectives as calls of a program, on the host, by four ranks: each result
+ * beside its formula. */
 #include "train/engine/collectives.h"
 
 #include "common/count.h"
@@ -20,7 +21,7 @@ static float sum_of(uint64_t row, uint64_t column)
     return sum;
 }
 
-/* What y [rows, COLUMNS] of rank r should hold, and of how many rows. */
+/* Expected y [rows, COLUMNS] of rank r, and its number of rows. */
 static float reduced(unsigned r, uint64_t row, uint64_t column)
 {
     (void)r;
@@ -193,7 +194,7 @@ static void messages_cross(void **state)
     assert_ok(test_run_close(&t, st));
 }
 
-/* What the device's own library does waits for the host only where it must know numbers. */
+/* The device's library waits for the host only if it must know numbers. */
 static void who_waits_for_the_host(void **state)
 {
     struct collectives staged = {.linked = false}, linked = {.linked = true};

@@ -34,9 +34,9 @@ static bool is_end(const struct group_sizes *s, const struct group_place *a)
     return a->pp == 0 || a->pp + 1 == s->pp;
 }
 
-/* Whether two places are in one group: alike but for what varies in it. */
-static bool together(const struct group_sizes *s, enum group_kind kind, const struct group_place *a,
-                     const struct group_place *b)
+/* Whether two places are in one group: equal except in what varies in it. */
+static bool same_group(const struct group_sizes *s, enum group_kind kind,
+                       const struct group_place *a, const struct group_place *b)
 {
     const bool ends = is_end(s, a) && is_end(s, b);
     bool dense = (kind == GROUP_TP || a->tp == b->tp) && (kind == GROUP_CP || a->cp == b->cp) &&
@@ -55,7 +55,7 @@ unsigned groups_members(const struct group_sizes *s, enum group_kind kind, unsig
     unsigned count = 0;
     for (unsigned r = 0; r < groups_world_size(s); r++) {
         struct group_place at = groups_place(s, r);
-        if (!together(s, kind, &own, &at)) continue;
+        if (!same_group(s, kind, &own, &at)) continue;
         if (r == rank) *index = count;
         ranks[count++] = r;
     }
@@ -67,7 +67,7 @@ static enum status check_grids(const struct group_sizes *s, struct error *err)
     const unsigned ranks = s->tp * s->cp * s->dp;
     if (ranks % (s->etp * s->ep) == 0) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "TP%u CP%u DP%u: a stage has %u rank%s, which ETP%u times EP%u does not divide",
+                "TP%u CP%u DP%u: a pipeline stage has %u rank%s, not divisible by ETP%u times EP%u",
                 s->tp, s->cp, s->dp, ranks, ranks == 1 ? "" : "s", s->etp, s->ep);
 }
 
@@ -87,15 +87,16 @@ enum status groups_open(struct groups *g, struct comm *c, const struct group_siz
         unsigned size = groups_members(s, (enum group_kind)k, c->rank, ranks, &index);
         st = comm_group_open(&g->of[k], c, ranks, size, err);
         if (!st) g->num_open++;
-        /* Before groups that wait for their members: who has failed by now is known. */
+        /* Before groups that wait for their members: failures so far are known
+         * then. */
         if (!st && k == GROUP_WORLD) st = comm_barrier(&g->of[k], err);
     }
     free(ranks);
     return st;
 }
 
-enum status groups_imagine(struct groups *g, const struct group_sizes *s, unsigned rank,
-                           struct error *err)
+enum status groups_simulate(struct groups *g, const struct group_sizes *s, unsigned rank,
+                            struct error *err)
 {
     unsigned world = groups_world_size(s);
     *g = (struct groups){.sizes = *s, .place = groups_place(s, rank)};

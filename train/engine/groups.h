@@ -1,9 +1,12 @@
-/* groups.h - the ranks of a job as coordinates, and the groups of Megatron-Core.
+/* groups.h - the ranks of a job as coordinates, and the groups of
+ * Megatron-Core.
  *
- * Two grids lie over the same ranks (megatron/core/parallel_state.py, order tp-cp-ep-dp-pp, the
- * first varying fastest): the dense one, rank = tp + TP * (cp + CP * (dp + DP * pp)), and that of
- * experts, rank = etp + ETP * (ep + EP * (edp + EDP * pp)), where EDP = TP * CP * DP / (ETP * EP).
- */
+ * Two grids lie over the same ranks (megatron/core/parallel_state.py, order
+ * tp-cp-ep-dp-pp, the first varying fastest):
+ *
+ *   dense    rank = tp + TP * (cp + CP * (dp + DP * pp))
+ *   experts  rank = etp + ETP * (ep + EP * (edp + EDP * pp)),
+ *            EDP = TP * CP * DP / (ETP * EP) */
 #ifndef FERRY_TRAIN_ENGINE_GROUPS_H
 #define FERRY_TRAIN_ENGINE_GROUPS_H
 
@@ -19,8 +22,8 @@ enum group_kind {
     GROUP_CP,
     GROUP_DP,
     GROUP_PP,
-    GROUP_EMBEDDING, /* the first and the last pipeline stage, which both have a tied embedding; of
-                        other stages each rank alone */
+    GROUP_EMBEDDING, /* first and last pipeline stage, which share a tied embedding; ranks of other
+                        stages are alone */
     GROUP_ETP,
     GROUP_EP,
     GROUP_EDP,
@@ -36,13 +39,13 @@ struct group_place {
     unsigned tp, cp, dp, pp, etp, ep, edp;
 };
 
-/* The smallest DP for which both grids have the same number of ranks. */
+/* Smallest DP with the same number of ranks in both grids. */
 unsigned groups_least_dp(const struct group_sizes *s);
 unsigned groups_world_size(const struct group_sizes *s);
 
 struct group_place groups_place(const struct group_sizes *s, unsigned rank);
-/* Fills ranks[groups_world_size] with the members of rank's group, in order, and returns their
- * number. *index: the position of `rank` among them. */
+/* Fills ranks[groups_world_size] with the members of rank's group, in order;
+ * returns their number. *index: the position of `rank`. */
 unsigned groups_members(const struct group_sizes *s, enum group_kind kind, unsigned rank,
                         unsigned *ranks, unsigned *index);
 
@@ -54,14 +57,14 @@ struct groups {
     unsigned num_open;
 };
 
-/* ERR_UNSUPPORTED if the sizes take another number of ranks than the job has. */
+/* ERR_UNSUPPORTED if the job has another number of ranks. */
 MUST_CHECK enum status groups_open(struct groups *g, struct comm *c, const struct group_sizes *s,
                                    struct error *err);
 void groups_close(struct groups *g);
 
-/* Sizes and coordinates of a rank of a job that does not exist: to build programs that are measured
- * and never run. */
-MUST_CHECK enum status groups_imagine(struct groups *g, const struct group_sizes *s, unsigned rank,
-                                      struct error *err);
+/* Sets sizes and coordinates for a rank of a nonexistent job: its programs are
+ * measured, never run. */
+MUST_CHECK enum status groups_simulate(struct groups *g, const struct group_sizes *s, unsigned rank,
+                                       struct error *err);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "common/checked.h"
 
-static void live(struct program_value *v, uint32_t call, bool *alive)
+static void extend_life(struct program_value *v, uint32_t call, bool *alive)
 {
     if (!*alive) v->first = call;
     *alive = true;
@@ -15,30 +15,30 @@ static void live(struct program_value *v, uint32_t call, bool *alive)
 }
 
 /* A base lives as long as its views. */
-static void live_at(struct program *p, value_id id, uint32_t call, bool *alive)
+static void extend_home_life(struct program *p, value_id id, uint32_t call, bool *alive)
 {
     if (id == NO_VALUE) return;
     const value_id home = program_home(p, id);
-    live(&p->values[home], call, &alive[home]);
+    extend_life(&p->values[home], call, &alive[home]);
 }
 
 static void find_lives(struct program *p, struct arena *scratch)
 {
     bool *alive = arena_array(scratch, p->num_values + 1, sizeof *alive);
-    for (size_t i = 0; i < p->num_values; i++) /* of values in no call it stays so */
+    for (size_t i = 0; i < p->num_values; i++) /* stays so for values in no call */
         p->values[i].first = 1, p->values[i].last = 0;
     for (uint32_t k = 0; k < p->num_calls; k++) {
         const struct call *c = &p->calls[k];
         for (unsigned i = 0; i < MAX_OUTPUTS; i++)
-            live_at(p, c->out[i], k, alive);
+            extend_home_life(p, c->out[i], k, alive);
         for (unsigned i = 0; i < MAX_INPUTS; i++)
-            live_at(p, c->in[i], k, alive);
-        live_at(p, c->workspace, k, alive);
+            extend_home_life(p, c->in[i], k, alive);
+        extend_home_life(p, c->workspace, k, alive);
     }
 }
 
-/* What the first part makes and the second one reads. An output is that of the last run, so it
- * cannot be such a value. */
+/* Saves values that the first part writes and the second reads. An output is
+ * that of the last run, so it cannot be one. */
 static void save_values(struct program *p)
 {
     for (size_t i = 0; i < p->num_values; i++) {
@@ -49,7 +49,7 @@ static void save_values(struct program *p)
     }
 }
 
-/* kernels: [NUM_OPS]. Operands are asked for with data that only says whether they are there. */
+/* kernels: [NUM_OPS]. The data of operands only say that they are present. */
 static void add_workspaces(struct program *p, const struct op_kernel *kernels)
 {
     static char there;
@@ -71,12 +71,12 @@ static void add_workspaces(struct program *p, const struct op_kernel *kernels)
     }
 }
 
-static uint64_t aligned(uint64_t bytes)
+static uint64_t align_bytes(uint64_t bytes)
 {
     return ceil_div_u64(bytes, MEMORY_ALIGNMENT) * MEMORY_ALIGNMENT;
 }
 
-/* Values in one place: the first of them, and the others that take it over one after the other. */
+/* Values in one place: the first, and others that take it over in turn. */
 struct place {
     uint32_t first, last;
     uint64_t bytes, offset;
@@ -88,7 +88,7 @@ struct places {
     size_t *of_value; /* [num_values]; SIZE_MAX: in none */
 };
 
-/* The input whose place output 0 of a call takes, or NO_VALUE. */
+/* The input whose place output 0 takes, or NO_VALUE. */
 static value_id taken_over(const struct program *p, uint32_t k)
 {
     const struct call *c = &p->calls[k];
@@ -109,7 +109,7 @@ static void begin_place(const struct program *p, struct places *s, value_id id)
 {
     const struct program_value *v = &p->values[id];
     s->of_value[id] = s->count;
-    s->items[s->count++] = (struct place){v->first, v->last, aligned(v->bytes), 0};
+    s->items[s->count++] = (struct place){v->first, v->last, align_bytes(v->bytes), 0};
 }
 
 static void collect_places(const struct program *p, struct places *s, struct arena *scratch)
@@ -146,7 +146,8 @@ static int by_begin(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* The lowest offset where `want` fits between the places set before it that live when it does. */
+/* Lowest offset where `want` fits between the places already set that live at
+ * the same time. */
 static uint64_t lowest_fit(const struct places *s, const size_t *order, size_t num_set,
                            const struct place *want, struct hole *taken)
 {
@@ -204,7 +205,7 @@ void memory_plan_make(struct program *p, const struct op_kernel *kernels)
         struct program_value *v = &p->values[i];
         if (v->class < VALUE_INPUT || v->class > VALUE_SAVED) continue;
         v->offset = p->bytes[v->class];
-        p->bytes[v->class] += aligned(v->bytes);
+        p->bytes[v->class] += align_bytes(v->bytes);
     }
     plan_scratch(p, &scratch);
     arena_release(&scratch);
@@ -212,7 +213,7 @@ void memory_plan_make(struct program *p, const struct op_kernel *kernels)
 
 /* ---- for people ---- */
 
-/* Bytes at once: a value that takes another's place in this call is counted once. */
+/* Bytes at once. A value that takes another's place counts once. */
 static uint64_t alive_at(const struct program *p, uint32_t call)
 {
     const value_id from = taken_over(p, call);

@@ -21,7 +21,8 @@ static void add_sum(struct program *p, value_id a, value_id b, value_id y)
     c->out[0] = y;
 }
 
-/* The same sum in two calls, of the upper and of the lower rows; `views` says whose. */
+/* The same sum in two calls, of the upper and of the lower rows; `views` says
+ * whose. */
 static void add_sum_of_views(struct program *p, value_id a, value_id b, value_id y, uint64_t views)
 {
     const value_id whole[] = {a, b, y};
@@ -35,7 +36,8 @@ static void add_sum_of_views(struct program *p, value_id a, value_id b, value_id
     }
 }
 
-/* A random program of sums: each call adds two values that are there, or rows of them. */
+/* A random program of sums: each call adds two values that are there, or rows
+ * of them. */
 static void make_random(struct program *p, uint64_t *r)
 {
     program_init(p, ELEM_F32, &alone);
@@ -79,8 +81,8 @@ static float *own_at(struct memory *m, value_id id)
     return m->own[home] + (home == id ? 0 : v->offset / sizeof(float));
 }
 
-/* Runs calls [first, end) in planned memory and by themselves: nothing may be overwritten too
- * early. */
+/* Runs calls [first, end) in planned memory and by themselves: nothing may be
+ * overwritten too early. */
 static bool run_both(struct memory *m, size_t first, size_t end)
 {
     bool same = true;
@@ -121,7 +123,8 @@ static void close_memory(const struct memory m[SLOTS])
             if (s == 0 || k == VALUE_INPUT || k == VALUE_SAVED) free(m[s].regions[k]);
 }
 
-/* Whether b lies where a does, and the op that makes b may write over that input. */
+/* Whether b lies where a does, and the op that makes b may write over that
+ * input. */
 static bool takes_over(const struct program *p, const struct program_value *a,
                        const struct program_value *b)
 {
@@ -141,7 +144,8 @@ static void check_pair(const struct program *p, const struct program_value *a,
                  (size_t)(b - p->values));
 }
 
-/* Any two scratch values that live at once share no byte, and all lie inside of their region. */
+/* Any two scratch values that live at once share no byte, and all lie inside of
+ * their region. */
 static void check_plan(const struct program *p)
 {
     for (size_t i = 0; i < p->num_values; i++) {
@@ -223,7 +227,8 @@ static void a_chain_takes_as_little_as_it_can(void **state)
     }
 }
 
-/* y = x + x, w = y + rows of y, out = w + x: w must not overwrite what is read as rows. */
+/* y = x + x, w = y + rows of y, out = w + x: w must not overwrite what is read
+ * as rows. */
 static void a_base_has_one_place_until_its_views_are_read(void **state)
 {
     struct program p;

@@ -35,7 +35,7 @@ value_id program_add_value(struct program *p, enum value_class class, enum opera
 }
 
 /* Bytes of one row. */
-static uint64_t row_bytes(const struct program_value *v)
+static uint64_t value_row_bytes(const struct program_value *v)
 {
     return v->shape[0] ? v->bytes / v->shape[0] : 0;
 }
@@ -49,7 +49,7 @@ value_id program_add_view(struct program *p, value_id of, uint64_t first, uint64
     value_id id = program_add_value(p, VALUE_VIEW, v.type, v.num_dims, v.shape, name);
     p->values[id].base = base;
     p->values[id].rows_of = of;
-    p->values[id].offset = (of == base ? 0 : v.offset) + first * row_bytes(&p->values[of]);
+    p->values[id].offset = (of == base ? 0 : v.offset) + first * value_row_bytes(&p->values[of]);
     p->values[id].is_partial = v.is_partial;
     return id;
 }
@@ -60,7 +60,7 @@ void program_make_view(struct program *p, value_id id, value_id base, uint64_t f
     assert(v->class == VALUE_SCRATCH && p->values[base].class != VALUE_VIEW);
     v->class = VALUE_VIEW;
     v->base = v->rows_of = base;
-    v->offset = first * row_bytes(&p->values[base]);
+    v->offset = first * value_row_bytes(&p->values[base]);
 }
 
 struct call *program_add_call(struct program *p, unsigned op, const char *label, int layer)
@@ -92,7 +92,7 @@ static void operands_of(const struct program *p, const value_id *ids, unsigned c
         to[i] = program_operand(p, ids[i]);
 }
 
-/* Sizes that are known before any operand is read. */
+/* Sizes known before any operand. */
 static struct op_sizes sizes_of_group(const struct program *p, unsigned op,
                                       const struct collective *c)
 {
@@ -103,7 +103,7 @@ static struct op_sizes sizes_of_group(const struct program *p, unsigned op,
 
 /* ---- emitting ---- */
 
-/* Whether some rows of the outputs stay as they are. */
+/* Whether some rows of the outputs stay unwritten. */
 static bool is_partial(const struct program *p, const struct emission *e)
 {
     const struct op_row *row = op_row(e->op);
@@ -120,7 +120,7 @@ static bool has_home(const struct emission *e, unsigned i)
     return e->into[i] && *e->into[i] != NO_VALUE;
 }
 
-/* Before outputs are inferred: types, and the sizes that values to be written into have. */
+/* Sets types, and sizes of given values, before outputs are inferred. */
 static void prepare_outputs(const struct program *p, const struct emission *e,
                             struct op_sizes *sizes, struct operand *out, unsigned *wanted)
 {
@@ -136,8 +136,8 @@ static void prepare_outputs(const struct program *p, const struct emission *e,
     }
 }
 
-static value_id add_output(struct program *p, const struct emission *e, unsigned i,
-                           const struct operand *o, bool partial)
+static value_id add_output_value(struct program *p, const struct emission *e, unsigned i,
+                                 const struct operand *o, bool partial)
 {
     const struct op_row *row = op_row(e->op);
     const char *name =
@@ -166,10 +166,11 @@ enum status program_emit(struct program *p, const struct emission *e, struct err
     c->params = e->params;
     c->collective = e->collective;
     memcpy(c->in, e->in, e->num_in * sizeof *c->in);
-    /* The last output first: kept values lie in the order of their numbers, y before its sum. */
+    /* The last output first: kept values lie in the order of their numbers, y
+     * before its sum. */
     for (unsigned i = MAX_OUTPUTS; i-- > 0;) {
         if (!out[i].num_dims) continue;
-        c->out[i] = add_output(p, e, i, &out[i], partial);
+        c->out[i] = add_output_value(p, e, i, &out[i], partial);
         if (e->out[i]) *e->out[i] = c->out[i];
     }
     return OK;
@@ -178,19 +179,19 @@ enum status program_emit(struct program *p, const struct emission *e, struct err
 /* ---- checking ---- */
 
 /* Whether a value may be read before any call of this program has written it. */
-static bool is_given(const struct program_value *v)
+static bool is_given_value(const struct program_value *v)
 {
     return value_is_held(v->class) || v->class == VALUE_INPUT;
 }
 
-/* What has been written so far: values, and by way of their views. */
+/* Values written so far, whole or through their views. */
 struct written {
     const struct program *p;
-    bool *whole;     /* [num_values] a call has written it */
-    value_id *views; /* [num_values] of a base its first view, of a view the next; NO_VALUE: none */
+    bool *whole;     /* [num_values] written by a call */
+    value_id *views; /* [num_values] a base's first view, a view's next one; NO_VALUE: none */
 };
 
-/* The bytes of a view in its base; of a base all of them. */
+/* The bytes of a view in its base; all bytes of a base. */
 static struct program_value extent_of(const struct program *p, value_id id)
 {
     struct program_value v = p->values[id];
@@ -198,8 +199,8 @@ static struct program_value extent_of(const struct program *p, value_id id)
     return v;
 }
 
-/* Bytes of `id` that calls have written: its home as a whole, or views of that. Those of a base lie
- * apart, or they were not written: each byte is counted once. */
+/* Bytes of `id` written by calls: its home as a whole, or views of it. Views do
+ * not overlap, else they were not written: each byte counts once. */
 static uint64_t written_bytes(const struct written *w, value_id id)
 {
     const value_id home = program_home(w->p, id);
@@ -239,7 +240,7 @@ static void begin_written(struct written *w, struct arena *a)
     w->views = arena_array(a, n + 1, sizeof *w->views);
     memset(w->views, 0xff, n * sizeof *w->views); /* NO_VALUE */
     for (value_id i = 0; i < n; i++) {
-        w->whole[i] = is_given(&w->p->values[i]);
+        w->whole[i] = is_given_value(&w->p->values[i]);
         if (w->p->values[i].class != VALUE_VIEW) continue;
         w->views[i] = w->views[w->p->values[i].base];
         w->views[w->p->values[i].base] = i;
@@ -273,7 +274,7 @@ enum status program_check(const struct program *p, struct error *err)
 
 /* ---- cost ---- */
 
-/* Whether the first output lies where the first input does, by the memory plan. */
+/* Whether the memory plan puts the first output in place of the first input. */
 static bool is_in_place(const struct program *p, const struct call *c)
 {
     if (c->in[0] == NO_VALUE || c->out[0] == NO_VALUE) return false;
@@ -282,7 +283,7 @@ static bool is_in_place(const struct program *p, const struct call *c)
            in->offset == out->offset;
 }
 
-/* An input that stands there twice is read once. */
+/* A repeated input is read once. */
 static void leave_out_repeated(const struct call *c, struct operand *in)
 {
     for (unsigned i = 1; i < MAX_INPUTS; i++)

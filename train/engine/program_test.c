@@ -1,4 +1,5 @@
-/* Programs: what emitting an op adds, in which order values may be read and written, what it costs.
+/* Programs: what emitting an op adds, in which order values may be read and
+ * written, what it costs.
  */
 #include "train/engine/program.h"
 
@@ -98,8 +99,8 @@ static void a_state_is_written_into(void **state)
     program_release(&p);
 }
 
-/* Rows behind those of experts are not written: what is known of one value holds for those that are
- * made of it row by row. */
+/* Rows behind those of experts are not written: what is known of one value
+ * holds for those that are made of it row by row. */
 static void partial_values_are_known(void **state)
 {
     struct program p;

@@ -20,7 +20,7 @@ static struct operand operand_of(const struct run *r, value_id id)
     return o;
 }
 
-static uint64_t bytes_of(const struct run *r, const struct operand *o)
+static uint64_t operand_data_bytes(const struct run *r, const struct operand *o)
 {
     return operand_numel(o) * operand_bytes_of(o->type, r->program->elem);
 }
@@ -51,17 +51,18 @@ enum status run_is_finite(const struct run *r, value_id id, bool *finite, struct
     enum elem_type elem = r->program->elem;
     *finite = true;
     if (!o.data || o.type == OPERAND_INT) return OK;
-    void *copy = r->device->is_host ? NULL : must_malloc(bytes_of(r, &o) + 1);
+    void *copy = r->device->is_host ? NULL : must_malloc(operand_data_bytes(r, &o) + 1);
     enum status st = OK;
-    if (copy) st = r->device->download(copy, o.data, bytes_of(r, &o), err);
+    if (copy) st = r->device->download(copy, o.data, operand_data_bytes(r, &o), err);
     if (copy) o.data = copy;
     if (!st) *finite = numbers_are_finite(&o, elem);
     free(copy);
     return st;
 }
 
-/* Why an output is not finite: a parameter among the inputs, or the op itself. */
-static enum status tell_culprit(const struct run *r, const struct call *c, struct error *err)
+/* Names the cause of NaN or infinity: a parameter among the inputs, or the op.
+ */
+static enum status fail_with_culprit(const struct run *r, const struct call *c, struct error *err)
 {
     unsigned rank = r->collectives->groups->of[GROUP_WORLD].comm->rank;
     for (unsigned i = 0; i < MAX_INPUTS; i++) {
@@ -73,8 +74,9 @@ static enum status tell_culprit(const struct run *r, const struct call *c, struc
             return fail(err, ERR_NUMERIC, "%s: has NaN or infinity (seen in %s, on rank %u)",
                         v->name, c->label, rank);
     }
-    return fail(err, ERR_NUMERIC, "%s (%s, on rank %u) makes NaN or infinity of finite numbers",
-                c->label, op_row(c->op)->name, rank);
+    return fail(err, ERR_NUMERIC,
+                "%s (%s, on rank %u) computes NaN or infinity from finite numbers", c->label,
+                op_row(c->op)->name, rank);
 }
 
 static enum status check_numbers(const struct run *r, const struct call *c, struct error *err)
@@ -85,7 +87,7 @@ static enum status check_numbers(const struct run *r, const struct call *c, stru
         if (c->out[i] == NO_VALUE || row->out[i].may_be_infinite) continue;
         if (!r->program->values[c->out[i]].is_partial)
             TRY(run_is_finite(r, c->out[i], &finite, err));
-        if (!finite) return tell_culprit(r, c, err);
+        if (!finite) return fail_with_culprit(r, c, err);
     }
     return OK;
 }
@@ -101,13 +103,13 @@ static enum status run_call(const struct run *r, const struct call *c, struct er
         out[i] = operand_of(r, c->out[i]);
     if (c->op >= NUM_OPS) return collectives_run(r->collectives, r->program, c, in, out, err);
     if (!r->kernels[c->op].run)
-        return fail(err, ERR_UNSUPPORTED, "the device %s has no kernel for %s", r->device->name,
+        return fail(err, ERR_UNSUPPORTED, "device %s has no kernel for %s", r->device->name,
                     op_row(c->op)->name);
     void *workspace = c->workspace == NO_VALUE ? NULL : run_data(r, c->workspace);
     return r->kernels[c->op].run(&c->params, in, out, workspace, err);
 }
 
-/* Mark i + 1 of the timer, where there is one, stands behind call i. */
+/* Mark i + 1 of the timer, if any, stands behind call i. */
 static enum status run_calls(const struct run *r, size_t first, size_t end, void *timer,
                              struct error *err)
 {
@@ -147,8 +149,8 @@ static enum status add_seconds(const struct run *r, void *timer, struct error *e
     return OK;
 }
 
-/* The host does not wait between calls: the time of a launch overlaps with the call before it, as
- * in a run without timers. */
+/* The host does not wait between calls: a launch overlaps with the call before
+ * it, as in a run without timers. */
 static enum status run_timed(const struct run *r, struct error *err)
 {
     const struct device_timers *timers = r->device->timers;
@@ -164,7 +166,7 @@ static enum status run_timed(const struct run *r, struct error *err)
 
 /* ---- graphs ---- */
 
-/* Calls [first, end) that do not wait for the host, or a single one that does. */
+/* Calls [first, end) without waits for the host, or a single one that waits. */
 struct stretch {
     size_t first, end;
     bool waits;
@@ -225,7 +227,7 @@ unsigned run_count_graphs(const struct run *r, const char **refused)
     return n;
 }
 
-static enum status record(const struct run *r, struct stretch *s, struct error *err)
+static enum status record_graph(const struct run *r, struct stretch *s, struct error *err)
 {
     TRY(r->device->graphs->begin(err));
     enum status st = run_calls(r, s->first, s->end, NULL, err);
@@ -234,19 +236,19 @@ static enum status record(const struct run *r, struct stretch *s, struct error *
     return st;
 }
 
-/* Nothing is done while it is recorded. All ranks have graphs, or none: what ranks do together must
- * be in one of each, or of none. */
-static enum status record_all(const struct run *r, struct error *err)
+/* Recording computes nothing. All ranks have graphs, or none: calls of several
+ * ranks are in a graph on each of them, or on none. */
+static enum status record_graphs(const struct run *r, struct error *err)
 {
     struct graphs *g = r->graphs;
     struct comm_group *world = &r->collectives->groups->of[GROUP_WORLD];
     for (size_t i = 0; i < g->count && !g->refused; i++)
-        if (!g->stretches[i].waits) g->refused = record(r, &g->stretches[i], &g->why) != OK;
+        if (!g->stretches[i].waits) g->refused = record_graph(r, &g->stretches[i], &g->why) != OK;
     int32_t refused = g->refused;
     g->recorded = true;
     TRY(world->comm->backend->all_reduce(world, &refused, 1, COMM_INT32, COMM_MAX, err));
     if (!refused) return OK;
-    if (!g->refused) (void)!fail(&g->why, ERR_DEVICE, "another rank could make none");
+    if (!g->refused) (void)!fail(&g->why, ERR_DEVICE, "another rank could not record its graphs");
     g->refused = true;
     forget_graphs(r);
     return OK;
@@ -274,7 +276,7 @@ static bool runs_as_graphs(const struct run *r)
 
 enum status run_prepare(const struct run *r, struct error *err)
 {
-    return runs_as_graphs(r) && !r->graphs->recorded ? record_all(r, err) : OK;
+    return runs_as_graphs(r) && !r->graphs->recorded ? record_graphs(r, err) : OK;
 }
 
 enum status run_start(const struct run *r, struct error *err)

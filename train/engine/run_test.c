@@ -75,7 +75,7 @@ static void the_first_bad_number_is_named(void **state)
     test_run_floats(&t, w)[5] = 100;
     test_run_floats(&t, x)[7] = 3e38f; /* twice that is too much */
     assert_fails(run_program(&t.run, &err), ERR_NUMERIC,
-                 "second (add, on rank 0) makes NaN or infinity of finite numbers");
+                 "second (add, on rank 0) computes NaN or infinity from finite numbers");
     t.run.check_numbers = false;
     assert_ok(run_program(&t.run, &err));
     assert_ok(run_is_finite(&t.run, z, &finite, &err));
@@ -123,7 +123,8 @@ static void what_may_be_infinite_is_no_mistake(void **state)
     assert_ok(test_run_close(&t, OK));
 }
 
-/* The largest half is no infinity; its bits are in bf16, and those of an infinite half, too. */
+/* The largest half is no infinity; its bits are in bf16, and those of an
+ * infinite half, too. */
 static void types_of_16_bits_have_infinities_of_their_own(void **state)
 {
     static const struct {
@@ -162,7 +163,7 @@ static void an_op_that_a_device_lacks_is_named(void **state)
     make_sums(&t, &x, &w, &z);
     t.run.kernels = none;
     assert_fails(run_program(&t.run, &err), ERR_UNSUPPORTED,
-                 "first: the device cpu has no kernel for add");
+                 "first: device cpu has no kernel for add");
     assert_ok(test_run_close(&t, OK));
 }
 

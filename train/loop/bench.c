@@ -1,4 +1,4 @@
-/* bench.c - how long a pass takes, op by op. */
+/* bench.c - times of a pass, op by op. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,10 +8,11 @@
 #include "kernels/ceilings.h"
 #include "train/loop/engine_internal.h"
 
-/* Seconds of each call in each repeat, [num_calls of all chunks][repeats], and of each run. */
+/* Seconds of each call and repeat, [num_calls of all chunks][repeats], and of
+ * each run. */
 struct samples {
     double *seconds, *whole;
-    double *alone; /* [num_calls]: of a call among its like; 0 where it was not timed so */
+    double *alone; /* [num_calls]: of a call among equal calls; 0: not timed */
     size_t num_calls;
     unsigned repeats;
 };
@@ -30,7 +31,8 @@ static enum status run_once(struct pass *p, double *seconds, double *whole, stru
     return OK;
 }
 
-/* First the runs as a whole, then with marks between all ops, which cost time themselves. */
+/* Times whole runs first, then runs with marks between all ops, which cost time
+ * themselves. */
 static enum status take_samples(struct pass *p, const struct bench_request *q, struct samples *s,
                                 struct error *err)
 {
@@ -52,13 +54,13 @@ static enum status take_samples(struct pass *p, const struct bench_request *q, s
 
 /* ---- ops by themselves ---- */
 
-/* Marks between ops cost more than an op on a single token. So the calls of one op and one name, of
- * all layers, are timed as a graph of their own: one behind the other, each with the weights of its
- * layer, which no cache holds in a model of many layers. What they read is what the whole run left.
- */
+/* Marks between ops cost more than an op on a single token. So equal calls
+ * (same op and name) of all layers are timed as a graph of their own: one
+ * behind the other, each with its layer's weights, which no cache holds in a
+ * model of many layers. They read the values left by the whole run. */
 
-/* The name without its layer: "qkv" of "layers.3.qkv". */
-static const char *name_of(const struct call *c)
+/* Name without its layer: "qkv" of "layers.3.qkv". */
+static const char *call_name(const struct call *c)
 {
     const char *dot = c->layer < 0 ? NULL : strchr(c->label + strlen("layers."), '.');
     return dot ? dot + 1 : c->label;
@@ -70,8 +72,8 @@ static bool is_made_integer(const struct program *p, value_id id)
     return p->values[program_home(p, id)].class != VALUE_INPUT;
 }
 
-/* Other ops' integers may be overwritten by then, and say where an op reads and writes. A
- * collective waits for other ranks. */
+/* Integers of other ops may be overwritten by then, and tell an op where to
+ * read and write. A collective waits for other ranks. */
 static bool can_be_alone(const struct program *p, const struct call *c)
 {
     if (c->op >= NUM_OPS) return false;
@@ -80,20 +82,21 @@ static bool can_be_alone(const struct program *p, const struct call *c)
     return true;
 }
 
-/* Whether call k is timed together with call `first`, which can be alone. */
-static bool is_alike(const struct program *p, size_t k, size_t first)
+/* Whether call k is timed with call `first`, which can be alone. */
+static bool is_same_call(const struct program *p, size_t k, size_t first)
 {
     const struct call *a = &p->calls[k], *b = &p->calls[first];
-    return a->op == b->op && strcmp(name_of(a), name_of(b)) == 0 && can_be_alone(p, a);
+    return a->op == b->op && strcmp(call_name(a), call_name(b)) == 0 && can_be_alone(p, a);
 }
 
-static enum status record_alike(const struct run *r, size_t first, void **graph, struct error *err)
+static enum status record_same_calls(const struct run *r, size_t first, void **graph,
+                                     struct error *err)
 {
     const struct program *p = r->program;
     TRY(r->device->graphs->begin(err));
     enum status st = OK;
     for (size_t k = first; k < p->num_calls && !st; k++)
-        if (is_alike(p, k, first)) st = run_queue(r, k, k + 1, err);
+        if (is_same_call(p, k, first)) st = run_queue(r, k, k + 1, err);
     if (!st) st = r->device->graphs->end(graph, err);
     if (st) r->device->graphs->cancel();
     return st;
@@ -116,21 +119,21 @@ static enum status time_replays(const struct device *d, void *graph, double *all
     return st;
 }
 
-/* alone: of the calls of this program. */
-static enum status time_alike(const struct run *r, size_t first, unsigned repeats, double *alone,
-                              struct error *err)
+/* alone: [num_calls] of this program. */
+static enum status time_same_calls(const struct run *r, size_t first, unsigned repeats,
+                                   double *alone, struct error *err)
 {
     const struct program *p = r->program;
     void *graph;
-    TRY(record_alike(r, first, &graph, err));
+    TRY(record_same_calls(r, first, &graph, err));
     double *all = must_calloc(repeats + 1, sizeof *all), count = 0;
     enum status st = time_replays(r->device, graph, all, repeats, err);
     r->device->graphs->release(graph);
     for (size_t k = first; k < p->num_calls; k++)
-        count += is_alike(p, k, first);
+        count += is_same_call(p, k, first);
     const double seconds = st ? 0 : median(all, repeats) / count;
     for (size_t k = first; k < p->num_calls; k++)
-        if (is_alike(p, k, first)) alone[k] = seconds;
+        if (is_same_call(p, k, first)) alone[k] = seconds;
     free(all);
     return st;
 }
@@ -144,7 +147,7 @@ static enum status time_alone(const struct pass *p, const struct samples *s, str
         const bool graphs = run_count_graphs(&p->runs[i], &refused) > 0;
         for (size_t k = 0; graphs && k < program->num_calls; k++) {
             if (s->alone[at + k] > 0 || !can_be_alone(program, &program->calls[k])) continue;
-            TRY(time_alike(&p->runs[i], k, s->repeats, s->alone + at, err));
+            TRY(time_same_calls(&p->runs[i], k, s->repeats, s->alone + at, err));
         }
         at += program->num_calls;
     }
@@ -153,13 +156,14 @@ static enum status time_alone(const struct pass *p, const struct samples *s, str
 
 /* ---- the whole ---- */
 
-/* All ranks measure at once: a device that they share is shared for the model, too. */
-static enum status measure_ceilings(const struct model *m, struct bench_result *r,
+/* All ranks measure at once: they share a device for the model, too. A run of
+ * few repeats is a rough one. */
+static enum status measure_ceilings(const struct model *m, unsigned repeats, struct bench_result *r,
                                     struct error *err)
 {
-    TRY(ceiling_of_products(m->device, m->options.elem, CEILING_MAX_REPEATS, &r->product_rate,
-                            err));
-    return ceiling_of_copies(m->device, CEILING_MAX_REPEATS, &r->copy_rate, err);
+    if (repeats > CEILING_MAX_REPEATS) repeats = CEILING_MAX_REPEATS;
+    TRY(ceiling_of_products(m->device, m->options.elem, repeats, &r->product_rate, err));
+    return ceiling_of_copies(m->device, repeats, &r->copy_rate, err);
 }
 
 static void fill_rows(const struct pass *p, const struct samples *s, struct bench_row *rows)
@@ -171,7 +175,7 @@ static void fill_rows(const struct pass *p, const struct samples *s, struct benc
             const struct call *c = &program->calls[k];
             struct op_cost cost = program_cost(program, c);
             double by_marks = median(s->seconds + n * s->repeats, s->repeats);
-            rows[n] = (struct bench_row){.name = name_of(c),
+            rows[n] = (struct bench_row){.name = call_name(c),
                                          .op = op_row(c->op)->name,
                                          .alone = s->alone[n] > 0,
                                          .seconds = s->alone[n] > 0 ? s->alone[n] : by_marks,
@@ -181,14 +185,14 @@ static void fill_rows(const struct pass *p, const struct samples *s, struct benc
     }
 }
 
-static enum status tell(const struct pass *p, const struct bench_request *q, struct samples *s,
-                        struct bench_result *r, struct error *err)
+static enum status give_result(const struct pass *p, const struct bench_request *q,
+                               struct samples *s, struct bench_result *r, struct error *err)
 {
     struct bench_row *rows = must_calloc(s->num_calls + 1, sizeof *rows);
     fill_rows(p, s, rows);
     r->rows = rows;
     r->num_rows = s->num_calls;
-    r->seconds = median(s->whole, s->repeats); /* which sorts them */
+    r->seconds = median(s->whole, s->repeats); /* sorts them */
     r->fastest = s->whole[0];
     r->slowest = s->whole[s->repeats - 1];
     r->device = p->model->device->describe();
@@ -203,8 +207,8 @@ static enum status tell(const struct pass *p, const struct bench_request *q, str
     return st;
 }
 
-static enum status measure(struct worker *w, struct pass *p, const struct bench_request *q,
-                           struct bench_result *r, struct error *err)
+static enum status measure_pass(struct worker *w, struct pass *p, const struct bench_request *q,
+                                struct bench_result *r, struct error *err)
 {
     struct samples s = {.repeats = q->repeats};
     for (size_t i = 0; i < p->num_chunks; i++)
@@ -216,14 +220,14 @@ static enum status measure(struct worker *w, struct pass *p, const struct bench_
     if (!st) st = take_samples(p, q, &s, err);
     if (!st) st = pass_is_finite(p, &r->finite, err);
     if (!st) st = time_alone(p, &s, err);
-    if (!st && w->comm.rank == 0) st = tell(p, q, &s, r, err);
+    if (!st && w->comm.rank == 0) st = give_result(p, q, &s, r, err);
     free(s.seconds);
     free(s.whole);
     free(s.alone);
     return st;
 }
 
-/* The ceilings first, while the device's memory is free. */
+/* Measures ceilings first, while device memory is free. */
 enum status bench_rank(struct worker *w, const void *request, struct error *err)
 {
     const struct bench_request *q = request;
@@ -232,10 +236,10 @@ enum status bench_rank(struct worker *w, const void *request, struct error *err)
     const struct work work = {&p, "a run"};
     enum status st = pass_make(&p, &w->model, &q->batch, &q->pass, err);
     if (!st) st = worker_fit(w, &work, 1, false, err);
-    if (!st) st = measure_ceilings(&w->model, &r, err);
+    if (!st) st = measure_ceilings(&w->model, q->repeats, &r, err);
     if (!st) st = worker_load(w, err);
     if (!st) st = pass_allocate(&p, err);
-    if (!st) st = measure(w, &p, q, &r, err);
+    if (!st) st = measure_pass(w, &p, q, &r, err);
     st = worker_end(w, &work, 1, st, err);
     pass_release(&p);
     return st;

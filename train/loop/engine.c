@@ -1,4 +1,5 @@
-/* engine.c - the functions of the library: joining a job, starting ranks, forward passes. */
+/* engine.c - functions of the library: joining a job, starting ranks, forward
+ * passes. */
 #include "train/loop/engine_internal.h"
 
 #ifdef _OPENMP
@@ -20,8 +21,8 @@
 
 /* ---- ranks ---- */
 
-/* GNU OpenMP's threads do not come along when a process forks, and its child waits for them for
- * ever: they have to be gone before. */
+/* GNU OpenMP's threads do not survive a fork, and the child would wait for them
+ * for ever: they must end before. */
 static void end_threads(void)
 {
 #ifdef _OPENMP
@@ -29,25 +30,26 @@ static void end_threads(void)
 #endif
 }
 
-/* The job of mpirun or srun. */
+/* Job of mpirun or srun. */
 static struct comm job;
 static bool joined;
 
-/* As when each is a job of its own for MPI: srun without its plugin, or variables that torchrun or
- * a container has set. */
+/* MPI and the environment differ if MPI sees each process as a job of its own
+ * (srun without its plugin), or if torchrun or a container has set the
+ * variables. */
 static enum status check_job(const struct ranks *ranks, struct error *err)
 {
     if (job.rank == ranks->rank && job.size == ranks->size) return OK;
     (void)!fail(err, ERR_USAGE,
-                "the environment says that this is rank %u of %u, and MPI that it is rank %u of "
-                "%u: start all ranks with mpirun or srun (--mpi=pmix), or unset RANK and "
-                "WORLD_SIZE for ranks on one host that need no launcher",
+                "rank %u of %u in the environment, but rank %u of %u in MPI: start all ranks with "
+                "mpirun or srun (--mpi=pmix), or unset RANK and WORLD_SIZE to start ranks on one "
+                "host without a launcher",
                 ranks->rank, ranks->size, job.rank, job.size);
     if (ranks->rank && ranks->share_output) err->text[0] = '\0'; /* rank 0 says it */
     return ERR_USAGE;
 }
 
-static enum status join(unsigned *rank, struct error *err)
+static enum status join_job(unsigned *rank, struct error *err)
 {
     struct ranks ranks;
     *rank = 0;
@@ -59,14 +61,15 @@ static enum status join(unsigned *rank, struct error *err)
     return check_job(&ranks, err);
 }
 
-static enum status leave(enum status st, struct error *err)
+static enum status leave_job(enum status st, struct error *err)
 {
     if (!joined) return st;
     joined = false;
     return comm_end(&job, st, err);
 }
 
-/* *other: the first rank that has not what rank 0 has; the number of ranks where all have it. */
+/* *other: first rank whose bytes differ from rank 0's; the number of ranks if
+ * none does. */
 static enum status find_other(const void *data, size_t bytes, unsigned *other, struct error *err)
 {
     unsigned *ranks = must_calloc(job.size, sizeof *ranks);
@@ -86,7 +89,8 @@ static enum status find_other(const void *data, size_t bytes, unsigned *other, s
     return st;
 }
 
-static enum status agree(const void *data, size_t bytes, const char *what, struct error *err)
+static enum status agree_on_bytes(const void *data, size_t bytes, const char *what,
+                                  struct error *err)
 {
     unsigned other;
     if (!joined) return OK;
@@ -114,14 +118,14 @@ static enum status open_checkpoint(struct worker *w, struct error *err)
     TRY(source_check_computes(c, err));
     if (!c->config.vocab_size)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: its vocabulary without padding is not known, --true-vocab-size N says it",
+                    "%s: vocabulary size without padding is unknown: give --true-vocab-size N",
                     c->path);
     return unused_check(&w->opened.checkpoint, err);
 }
 
 /* ---- forward ---- */
 
-/* A batch of another shape than the last has a program of its own, over the same parameters. */
+/* A batch of a new shape gets its own program, over the same parameters. */
 static enum status take_shape(struct pass *p, const struct batch *b, struct error *err)
 {
     struct model *m = p->model;
@@ -149,14 +153,15 @@ static enum status run_batches(struct pass *p, const struct forward_request *q, 
     }
 }
 
-/* Makes the program, loads what it needs and runs all batches, unless the run is dry. */
+/* Makes the program, loads its parameters and runs all batches, unless the run
+ * is dry. */
 static enum status run_forward(struct worker *w, const struct work *work,
                                const struct forward_request *q, struct error *err)
 {
     struct pass *p = work->pass;
     TRY(pass_make(p, &w->model, &q->shape, &q->pass, err));
     worker_note_positions(w, q->shape.length);
-    TRY(worker_tell_plan(w, work, 1, q->dry_run, q->visit_plan, q->context, err));
+    TRY(worker_give_plan(w, work, 1, q->dry_run, q->visit_plan, q->context, err));
     TRY(worker_fit(w, work, 1, q->dry_run, err));
     if (q->dry_run) return OK;
     TRY(worker_load(w, err));
@@ -180,7 +185,8 @@ static enum status forward_rank(struct worker *w, const void *request, struct er
 
 typedef enum status rank_work(struct worker *w, const void *request, struct error *err);
 
-/* After the fork: a GPU's driver does not come along. Ranks of one host have its GPUs in turn. */
+/* After the fork, which a GPU's driver does not survive. Ranks of a host use
+ * its GPUs in turn. */
 static enum status open_device(const struct worker *w, const struct device **device,
                                struct error *err)
 {
@@ -198,24 +204,26 @@ static enum status run_rank(struct worker *w, rank_work *work, const void *reque
     bool opened = !st;
     if (!st) st = model_open(&w->model, &w->opened.checkpoint, &options, &w->comm, err);
     if (!st) st = work(w, request, err);
-    if (st) comm_fail(&w->comm, err); /* before anything that waits for the others; again is once */
+    if (st)
+        comm_fail(&w->comm,
+                  err); /* before any wait for the others; a second report changes nothing */
     model_close(&w->model);
     if (opened) options.device->close();
     return joined ? st : comm_end(&w->comm, st, err);
 }
 
-/* A rank of mpirun may have another folder, other files, other words. */
+/* Ranks of mpirun may differ in folder, files and command line. */
 static enum status agree_with_all(const struct worker *w, const char request[SHA256_TEXT],
                                   struct error *err)
 {
     char model[SHA256_TEXT];
     if (!joined) return OK;
     fingerprint_model(&w->opened.checkpoint, model);
-    TRY(agree(model, sizeof model, "model", err));
-    return agree(request, SHA256_TEXT, "layout, request or tokens", err);
+    TRY(agree_on_bytes(model, sizeof model, "model", err));
+    return agree_on_bytes(request, SHA256_TEXT, "layout, request or tokens", err);
 }
 
-/* All ranks do the same. fingerprint: of the request. */
+/* Runs `work` on all ranks. fingerprint: of the request. */
 static enum status on_ranks(const struct engine_model *q, rank_work *work, const void *request,
                             const char fingerprint[SHA256_TEXT], struct error *err)
 {
@@ -242,7 +250,8 @@ static enum status generate_here(const struct generate_request *q, struct error 
     return on_ranks(&q->model, generate_rank, q, fingerprint, err);
 }
 
-/* Whether the request forks ranks that use a GPU: then this process must never open one itself. */
+/* Whether the request forks ranks that use a GPU: then this process must never
+ * open one. */
 static bool needs_subprocess(const struct engine_model *q)
 {
     if (!q->on_gpu || joined) return false;
@@ -250,20 +259,20 @@ static bool needs_subprocess(const struct engine_model *q)
     return true;
 }
 
-static enum status forward(const struct forward_request *q, struct error *err)
+static enum status handle_forward(const struct forward_request *q, struct error *err)
 {
     return needs_subprocess(&q->model) ? subprocess_forward(q, forward_here, err)
                                        : forward_here(q, err);
 }
 
-static enum status generate(const struct generate_request *q, struct error *err)
+static enum status handle_generate(const struct generate_request *q, struct error *err)
 {
     return needs_subprocess(&q->model) ? subprocess_generate(q, generate_here, err)
                                        : generate_here(q, err);
 }
 
-/* Once in the life of a process. */
-static enum status bench(const struct bench_request *q, struct error *err)
+/* Only once in a process. */
+static enum status handle_bench(const struct bench_request *q, struct error *err)
 {
     char fingerprint[SHA256_TEXT];
     fingerprint_bench(q, fingerprint);
@@ -281,5 +290,6 @@ static enum status train_here(const struct train_request *q,
 extern const struct engine ferry_engine;
 extern const char *const ferry_engine_version;
 
-const struct engine ferry_engine = {join, agree, leave, forward, generate, bench, train_here};
+const struct engine ferry_engine = {join_job,        agree_on_bytes, leave_job, handle_forward,
+                                    handle_generate, handle_bench,   train_here};
 const char *const ferry_engine_version = FERRY_VERSION;

@@ -1,5 +1,5 @@
-/* What the engine computes, beside what transformers computed (tests/golden/hf), and at parallel
- * layouts beside what one rank computes. */
+/* Results of the engine beside those of transformers (tests/golden/hf), and
+ * results at parallel layouts beside those of one rank. */
 #include "train/loop/engine.h"
 
 #include <inttypes.h>
@@ -168,8 +168,8 @@ static const char *const models[] = {"llama2", "llama3.1", "llama3.2", "mistral"
                                      "qwen3",  "gpt2",     "mixtral",  "qwen3-moe"};
 enum { NUM_MODELS = COUNT(models) };
 
-/* Everything that the golden file has under a name of ours, by the largest difference or its mean;
- * how many that are. */
+/* Everything that the golden file has under a name of ours, by the largest
+ * difference or its mean; how many that are. */
 static unsigned compare_golden(struct golden *g, const struct outputs *out, const char *model,
                                bool mean, double tolerance)
 {
@@ -188,11 +188,12 @@ static unsigned compare_golden(struct golden *g, const struct outputs *out, cons
     return compared;
 }
 
-/* Transformers computed in f32; our f64 is as near to that as f32 is to the truth. */
+/* Transformers computed in f32; our f64 is as near to that as f32 is to the
+ * truth. */
 static void logits_and_hidden_states_are_those_of_transformers(void **state)
 {
     (void)state;
-    for (unsigned k = 0; k < (test_fewest() ? 1 : 2) * NUM_MODELS; k++) {
+    for (unsigned k = 0; k < (test_is_share() ? 1 : 2) * NUM_MODELS; k++) {
         const char *model = models[k % NUM_MODELS];
         struct model_options o = {.elem = k < NUM_MODELS ? ELEM_F32 : ELEM_F64};
         struct outputs out = {0};
@@ -208,8 +209,8 @@ static void logits_and_hidden_states_are_those_of_transformers(void **state)
     }
 }
 
-/* For tests/gpu/check_parity.py: the logits as doubles, MODEL.f64 in the folder that
- * FERRY_TEST_LOGITS names. */
+/* For tests/gpu/check_parity.py: the logits as doubles, MODEL.f64 in the folder
+ * that FERRY_TEST_LOGITS names. */
 static void write_logits(const struct outputs *o, const char *model)
 {
     const char *folder = getenv("FERRY_TEST_LOGITS");
@@ -225,7 +226,8 @@ static void write_logits(const struct outputs *o, const char *model)
     }
 }
 
-/* The golden models in a type of 16 bits, beside what transformers computed in f32. */
+/* The golden models in a type of 16 bits, beside what transformers computed in
+ * f32. */
 static void run_rounded(enum elem_type elem, double tolerance)
 {
     for (unsigned k = 0; k < NUM_MODELS; k++) {
@@ -244,7 +246,8 @@ static void run_rounded(enum elem_type elem, double tolerance)
     }
 }
 
-/* 8 bits a number, over a few layers. A rounding may send a token to another expert. */
+/* 8 bits a number, over a few layers. A rounding may send a token to another
+ * expert. */
 static void bf16_is_as_far_from_f32_as_its_rounding(void **state)
 {
     (void)state;
@@ -288,7 +291,7 @@ static bool is_run(const char *model, const struct case_of_layout *c)
 {
     static size_t number;
     if (!fits(model, c)) return false;
-    return !test_few() || test_fewest() || number++ % 7 == 0;
+    return !test_few() || test_is_share() || number++ % 7 == 0;
 }
 
 static const char *layout_name(const struct case_of_layout *c)
@@ -440,11 +443,11 @@ enum { NUM_FEWEST = COUNT(fewest_chosen) };
 static void layouts_compute_what_one_rank_computes(void **state)
 {
     (void)state;
-    const unsigned least = test_fewest() ? NUM_FEWEST : test_few() ? 21 : 181;
+    const unsigned least = test_is_share() ? NUM_FEWEST : test_few() ? 21 : 181;
     unsigned count = 0;
     for (unsigned k = 0; k < NUM_MODELS; k++)
-        count += run_layouts(models[k], test_fewest() ? fewest_chosen : chosen,
-                             test_fewest() ? NUM_FEWEST : NUM_CHOSEN, ELEM_F64, 1e-12);
+        count += run_layouts(models[k], test_is_share() ? fewest_chosen : chosen,
+                             test_is_share() ? NUM_FEWEST : NUM_CHOSEN, ELEM_F64, 1e-12);
     print_message("%u layouts\n", count);
     assert_true(count >= least);
 }
@@ -488,8 +491,8 @@ static void layouts_in_f32_are_as_near_as_f32_is(void **state)
         assert_true(run_layouts(models[k], few, COUNT(few), ELEM_F32, 1e-5) >= 2);
 }
 
-/* More tokens than the golden ones, so that what is written behind a rank's part is behind a block
- * of memory, too. */
+/* More tokens than the golden ones, so that what is written behind a rank's
+ * part is behind a block of memory, too. */
 static void a_large_batch_is_cut_as_a_small_one_is(void **state)
 {
     (void)state;
@@ -573,8 +576,8 @@ static void losses_are_those_of_the_logits(void **state)
     static const struct case_of_layout cases[] = {
         {.tp = 1}, {.tp = 2, .sp = true}, {.cp = 2}, {.dp = 2}, {.tp = 2, .pp = 3}};
     (void)state;
-    check_losses("llama3.2", cases, test_fewest() ? 2 : COUNT(cases));
-    check_losses("gpt2", cases, test_fewest() ? 2 : 4); /* rows of its vocabulary are padded */
+    check_losses("llama3.2", cases, test_is_share() ? 2 : COUNT(cases));
+    check_losses("gpt2", cases, test_is_share() ? 2 : 4); /* rows of its vocabulary are padded */
 }
 
 /* A row of logits and less; some rows of each; more than there is. */
@@ -606,8 +609,8 @@ static void outputs_in_pieces_are_those_that_are_whole(void **state)
     }
 }
 
-/* Logits first, hidden states behind them. Those that the head's product rounds itself may be sums
- * in another order, on a GPU. */
+/* Logits first, hidden states behind them. Those that the head's product rounds
+ * itself may be sums in another order, on a GPU. */
 static void check_logits_of(enum elem_type elem, enum dtype dtype, const struct outputs *plain,
                             const struct outputs *rounded)
 {
@@ -665,7 +668,8 @@ static void logits_of_f64_are_given_in_f64_alone(void **state)
     open_golden(&g, "gpt2");
     struct forward_request q = request_of("tests/golden/hf/gpt2", &o, &g.batch, &out);
     q.pass.logits_dtype = DT_BF16;
-    assert_fails(ferry_engine.forward(&q, &err), ERR_UNSUPPORTED, "logits in bfloat16: what");
+    assert_fails(ferry_engine.forward(&q, &err), ERR_UNSUPPORTED,
+                 "logits in bfloat16: a model computed in f64");
     close_golden(&g);
 }
 
@@ -674,7 +678,7 @@ static void ranks_can_be_started_after_threads_were(void **state)
 {
     (void)state;
     struct golden g;
-    if (test_fewest()) skip();
+    if (test_is_share()) skip();
     open_golden(&g, "gpt2");
     for (unsigned i = 0; i < 4; i++) {
         struct outputs out = {0};

@@ -1,5 +1,5 @@
-/* generate.c - tokens one after the other: the prompt in one program, then a program of one token a
- * sequence, over the same cache of keys and values. */
+/* generate.c - generates tokens: a program for the prompt, then a program for
+ * one token of each sequence, over the same cache of keys and values. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,29 +12,29 @@ struct generation {
     struct worker *w;
     const struct generate_request *q;
     struct pass prefill, decode;
-    int32_t *tokens; /* [num_sequences], of the last step that was told */
-    int32_t *chosen; /* [num_sequences], of the one behind it */
+    int32_t *tokens; /* [num_sequences], of the last step given out */
+    int32_t *chosen; /* [num_sequences], of the next step */
     uint64_t *past;  /* [num_sequences], positions in the cache */
     bool *ended;
-    bool runs_ahead; /* a step starts before the host knows the tokens of the one before */
+    bool runs_ahead; /* a step starts before the host knows the last tokens */
 };
 
-static bool ends(const struct generate_request *q, int32_t token)
+static bool is_end_token(const struct generate_request *q, int32_t token)
 {
     for (size_t i = 0; i < q->num_end_tokens; i++)
         if (q->end_tokens[i] == token) return true;
     return false;
 }
 
-/* Tells what is new; whether a sequence goes on. */
-static enum status tell(struct generation *g, bool *more, struct error *err)
+/* Gives out new tokens; *more: a sequence goes on. */
+static enum status give_tokens(struct generation *g, bool *more, struct error *err)
 {
     uint64_t count = g->q->prompts.num_sequences;
     int32_t *shown = must_calloc(count, sizeof *shown);
     *more = false;
     for (uint64_t i = 0; i < count; i++) {
         shown[i] = g->ended[i] ? -1 : g->tokens[i];
-        g->ended[i] |= ends(g->q, g->tokens[i]);
+        g->ended[i] |= is_end_token(g->q, g->tokens[i]);
         *more |= !g->ended[i];
     }
     enum status st = g->w->comm.rank ? OK : g->q->visit(g->q->context, shown, err);
@@ -52,8 +52,8 @@ static struct pass *pass_of_step(struct generation *g, uint64_t step)
     return step ? &g->decode : &g->prefill;
 }
 
-/* The prompts; then, behind what is in the cache, the tokens of the step before: NULL if they are
- * on the device already. */
+/* Sets the prompts at step 0, then the tokens of the last step, behind the
+ * cache; tokens NULL: they are on the device. */
 static enum status set_step(struct generation *g, uint64_t step, const int32_t *tokens,
                             struct error *err)
 {
@@ -88,15 +88,15 @@ static enum status finish_step(struct generation *g, uint64_t step, bool *more, 
     struct pass *p = pass_of_step(g, step);
     TRY(g->runs_ahead ? pass_wait_tokens(p, step % 2, g->chosen, err)
                       : pass_tokens(p, g->chosen, err));
-    if (!are_tokens(g, g->chosen)) { /* a later step may be under way */
+    if (!are_tokens(g, g->chosen)) { /* a later step may run already */
         TRY(set_step(g, step, g->tokens, err));
         return pass_run_checked(p, err);
     }
     memcpy(g->tokens, g->chosen, g->q->prompts.num_sequences * sizeof *g->tokens);
-    return tell(g, more, err);
+    return give_tokens(g, more, err);
 }
 
-/* Where all texts end, the step that has been started behind is discarded. */
+/* When all texts end, a step started ahead is discarded. */
 static enum status generate_all(struct generation *g, struct error *err)
 {
     const uint64_t all = g->q->max_new_tokens;
@@ -111,20 +111,20 @@ static enum status generate_all(struct generation *g, struct error *err)
     return OK;
 }
 
-/* The last new token is given out and never put in. */
+/* The last new token is never an input. */
 static enum status check_room(const struct model_config *c, const struct generate_request *q,
                               uint64_t room, struct error *err)
 {
     const uint64_t learned = model_learned_positions(c);
     if (!learned || room <= learned) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "a prompt of %" PRIu64 " token%s and %" PRIu64 " new one%s take %" PRIu64
-                " positions, and the model has learned %" PRIu64,
+                "a prompt of %" PRIu64 " token%s and %" PRIu64 " new one%s need %" PRIu64
+                " positions; the model has learned %" PRIu64,
                 q->prompts.length, q->prompts.length == 1 ? "" : "s", q->max_new_tokens,
                 q->max_new_tokens == 1 ? "" : "s", room, learned);
 }
 
-/* Its table of positions is that of the longest sequence. */
+/* Its table of positions is for the longest sequence. */
 static enum status check_lengths(const struct worker *w, const struct batch *prompts, uint64_t room,
                                  struct error *err)
 {
@@ -140,12 +140,13 @@ static enum status check_lengths(const struct worker *w, const struct batch *pro
     if (same || !rope || strcmp(rope, "dynamic") != 0 || room <= c->max_position_embeddings)
         return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "prompts of several lengths, and dynamic rope beyond %" PRIu64
-                " positions depends on the length: one at a time",
+                "prompts of different lengths: dynamic rope beyond %" PRIu64
+                " positions depends on the length; generate from one prompt at a time",
                 c->max_position_embeddings);
 }
 
-/* Makes both programs, loads what they need and generates, unless the run is dry. */
+/* Makes both programs, loads their parameters and generates, unless the run is
+ * dry. */
 static enum status run_both(struct generation *g, const struct work work[2], uint64_t room,
                             struct error *err)
 {
@@ -162,7 +163,7 @@ static enum status run_both(struct generation *g, const struct work work[2], uin
     TRY(pass_make(&g->prefill, &g->w->model, &q->prompts, &prompt, err));
     TRY(pass_make(&g->decode, &g->w->model, &one, &decode, err));
     worker_note_positions(g->w, room);
-    TRY(worker_tell_plan(g->w, work, 2, q->dry_run, q->visit_plan, q->context, err));
+    TRY(worker_give_plan(g->w, work, 2, q->dry_run, q->visit_plan, q->context, err));
     TRY(worker_fit(g->w, work, 2, q->dry_run, err));
     if (q->dry_run) return OK;
     TRY(worker_load(g->w, err));
@@ -176,7 +177,8 @@ enum status generate_rank(struct worker *w, const void *request, struct error *e
     const struct generate_request *q = request;
     struct generation g = {.w = w, .q = q};
     if (q->max_new_tokens > INT32_MAX || q->prompts.length > INT32_MAX)
-        return fail(err, ERR_USAGE, "%" PRIu64 " new tokens are too many", q->max_new_tokens);
+        return fail(err, ERR_USAGE, "%" PRIu64 " new tokens: expected at most %d",
+                    q->max_new_tokens, INT32_MAX);
     uint64_t room = q->prompts.length + (q->max_new_tokens ? q->max_new_tokens - 1 : 0);
     const struct work work[] = {{&g.prefill, "the prompt"}, {&g.decode, "a step"}};
     TRY(check_lengths(w, &q->prompts, room, err));

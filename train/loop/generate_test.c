@@ -1,4 +1,5 @@
-/* Generation with a cache of keys and values, beside forward passes without one. */
+/* Generation with a cache of keys and values, beside forward passes without
+ * one. */
 #include <math.h>
 
 #include "common/count.h"
@@ -126,7 +127,7 @@ static void the_likeliest_tokens_are_those_of_forward_passes(void **state)
     for (unsigned i = 0; i < COUNT(paths); i++) {
         struct model_options o = {.elem = ELEM_F64};
         struct texts t;
-        if (test_fewest() && i % 4 != 0) continue; /* GPT-2, and one with experts */
+        if (!test_takes(i, COUNT(paths))) continue;
         generate(&t, paths[i], &o, &greedy, -1);
         assert_int_equal(t.steps, NEW);
         check_against_forward(&t, paths[i]);
@@ -144,11 +145,12 @@ static void every_layout_gives_the_same_tokens(void **state)
         {.temperature = 0, .top_p = 1},
         {.temperature = 0.8, .top_p = 0.9, .top_k = 20, .seed = 7},
     };
-    for (unsigned k = test_fewest() ? 1 : 0; k < 2; k++) {
+    for (unsigned k = 0; k < 2; k++) {
         struct texts alone, t;
         struct model_options o = {.elem = ELEM_F64};
         generate(&alone, "tests/golden/hf/qwen3-moe", &o, &kinds[k], -1);
-        for (unsigned i = test_fewest() ? NUM_LAYOUTS - 2 : 0; i < NUM_LAYOUTS; i++) {
+        for (unsigned i = 0; i < NUM_LAYOUTS; i++) {
+            if (!test_takes(i + k, NUM_LAYOUTS)) continue;
             o.layout = layouts[i];
             o.sequence_parallel = layouts[i].tp == 2 && i % 2;
             generate(&t, "tests/golden/hf/qwen3-moe", &o, &kinds[k], -1);
@@ -176,7 +178,6 @@ static void another_seed_gives_other_tokens(void **state)
     struct sampling s = {.temperature = 1, .top_p = 1, .seed = 1};
     struct model_options o = {.elem = ELEM_F32};
     struct texts a, b, again;
-    if (test_fewest()) skip();
     generate(&a, "tests/golden/hf/gpt2", &o, &s, -1);
     generate(&again, "tests/golden/hf/gpt2", &o, &s, -1);
     s.seed = 2;
@@ -190,7 +191,6 @@ static void a_sequence_ends_with_its_end_token(void **state)
     (void)state;
     struct model_options o = {.elem = ELEM_F64};
     struct texts all, ended;
-    if (test_fewest()) skip();
     generate(&all, "tests/golden/hf/gpt2", &o, &greedy, -1);
     int32_t end = all.tokens[0][2];
     generate(&ended, "tests/golden/hf/gpt2", &o, &greedy, end);
@@ -305,7 +305,8 @@ static void draw(struct drawn *d, const char *path, const struct model_options *
     assert_ok(ferry_engine.generate(&q, &err));
 }
 
-/* The probabilities behind a prompt, as a forward pass without a cache gives them. */
+/* The probabilities behind a prompt, as a forward pass without a cache gives
+ * them. */
 struct expected {
     struct batch batch;
     double p[VOCAB];
@@ -360,7 +361,8 @@ static void expect(struct expected *x, const char *path, const struct model_opti
     assert_ok(ferry_engine.forward(&q, &err));
 }
 
-/* Second tokens behind the first token `first`: chi-square in units of its standard deviation. */
+/* Second tokens behind the first token `first`: chi-square in units of its
+ * standard deviation. */
 static double deviation(const struct drawn *d, const struct expected *x, int32_t first)
 {
     unsigned counts[VOCAB] = {0}, n = 0, kept = 0;
@@ -380,7 +382,8 @@ static double deviation(const struct drawn *d, const struct expected *x, int32_t
     return kept > 1 ? (chi - (kept - 1)) / sqrt(2.0 * (kept - 1)) : 0;
 }
 
-/* In bf16, too: what differs from f64 is in the logits, and so at the edge of top-p. */
+/* In bf16, too: what differs from f64 is in the logits, and so at the edge of
+ * top-p. */
 static void second_tokens_are_drawn_from_the_logits_of_their_own_type(void **state)
 {
     (void)state;

@@ -27,7 +27,7 @@ static void add_pass(struct sha256 *s, const struct pass_options *o)
         o->last_only, o->graphs, o->logits_dtype);
 }
 
-/* Each data parallel rank draws by its own. */
+/* Data parallel ranks draw independently. */
 static void add_sampling(struct sha256 *s, const struct sampling *o)
 {
     sha256_add(s, &o->temperature, sizeof o->temperature);

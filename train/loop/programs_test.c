@@ -1,8 +1,10 @@
-/* The programs of the engine, as text, beside recorded sums: the nine golden models at seven
- * layouts, every rank. What a change of the engine's structure must not change.
+/* The programs of the engine, as text, beside recorded sums: the nine golden
+ * models at seven layouts, every rank. What a change of the engine's structure
+ * must not change.
  *
- * FERRY_TEST_LIST=FOLDER writes each listing to a file there; FERRY_TEST_RECORD=1 writes the sums
- * anew. Workspaces are left out: they depend on the machine. */
+ * FERRY_TEST_LIST=FOLDER writes each listing to a file there;
+ * FERRY_TEST_RECORD=1 writes the sums anew. Workspaces are left out: they
+ * depend on the machine. */
 #include <inttypes.h>
 #include <openssl/sha.h>
 
@@ -189,7 +191,8 @@ static void list_chunk(struct strbuf *out, const struct built *b)
                   p->bytes[VALUE_INPUT], p->bytes[VALUE_OUTPUT], p->bytes[VALUE_SCRATCH]);
 }
 
-/* A part: which elements of which tensor, from which element of the parameter on. */
+/* A part: which elements of which tensor, from which element of the parameter
+ * on. */
 static void list_part(struct strbuf *out, const char *tensor, const struct pair *part)
 {
     strbuf_printf(out, " %s %" PRIu64 "->%" PRIu64, tensor, part->a_offset, part->b_offset);
@@ -259,7 +262,7 @@ static enum status list_rank(struct strbuf *out, struct checkpoint *c,
     static const struct op_kernel none[NUM_OPS];
     struct model m;
     struct pass p = {0};
-    enum status st = model_imagine(&m, c, o, rank, err);
+    enum status st = model_simulate(&m, c, o, rank, err);
     m.kernels = none;
     if (!st) st = pass_make(&p, &m, &passes[pass].batch, &passes[pass].options, err);
     for (size_t i = 0; i < p.num_chunks && !st; i++)

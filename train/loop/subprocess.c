@@ -1,8 +1,8 @@
-/* subprocess.c - messages between a caller and the subprocess that carries out its request.
+/* subprocess.c - messages between a caller and its subprocess.
  *
- * Outputs go through memory that both share, in two slots: the caller takes what is in one while
- * the subprocess fills the other. So an output is answered later, and all other messages at once.
- */
+ * Outputs go through two shared slots: the caller takes one while the
+ * subprocess fills the other. So an output is answered later, all other
+ * messages at once. */
 #include "train/loop/subprocess.h"
 
 #include <errno.h>
@@ -24,11 +24,11 @@
 
 enum message_kind { PLAN, OUTPUT, WEIGHTS, BATCH, TOKENS, END };
 
-/* The header of a message; a name and data of these lengths follow. */
+/* Header of a message; name and data follow. */
 struct message {
     enum message_kind kind;
-    uint64_t name_bytes, data_bytes; /* the name with its 0 */
-    unsigned slot;                   /* that has the data of an output */
+    uint64_t name_bytes, data_bytes; /* the name includes its 0 */
+    unsigned slot;                   /* with an output's data */
     union {
         struct collected output;
         struct tensor_digest weights; /* data: the shape */
@@ -37,13 +37,13 @@ struct message {
     } of;
 };
 
-/* The status that the caller's visitor returned for a message. */
+/* Status of the caller's visitor for a message. */
 struct reply {
     enum status status;
     struct error error;
 };
 
-/* ---- memory that both share ---- */
+/* ---- shared memory ---- */
 
 enum { SLOTS = 2 };
 
@@ -52,7 +52,7 @@ struct shared {
     uint64_t slot_bytes;
 };
 
-/* It has no name, and goes with the last of the two. */
+/* Without a name: it ends with the last process. */
 static enum status share_memory(struct shared *s, const struct forward_request *q,
                                 struct error *err)
 {
@@ -61,7 +61,7 @@ static enum status share_memory(struct shared *s, const struct forward_request *
                      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (s->memory != MAP_FAILED) return OK;
     s->memory = NULL;
-    return fail_errno(err, ERR_MEMORY, "memory for the results of a GPU");
+    return fail_errno(err, ERR_MEMORY, "cannot map memory for results of the GPU");
 }
 
 static void unshare_memory(const struct shared *s)
@@ -69,14 +69,14 @@ static void unshare_memory(const struct shared *s)
     if (s->memory) (void)munmap(s->memory, SLOTS * s->slot_bytes);
 }
 
-static char *slot_of(const struct shared *s, unsigned number)
+static char *output_slot(const struct shared *s, unsigned number)
 {
     return s->memory + number % SLOTS * s->slot_bytes;
 }
 
 /* ---- bytes ---- */
 
-static bool write_all(int fd, const void *data, uint64_t bytes)
+static bool write_socket(int fd, const void *data, uint64_t bytes)
 {
     for (const char *at = data; bytes;) {
         ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
@@ -90,9 +90,9 @@ static bool write_all(int fd, const void *data, uint64_t bytes)
 
 enum { LOOK_MS = 100 };
 
-/* Waits until fd can be read. An interrupt of this process is passed on to the child (0: none) as
- * SIGTERM, once a message: a terminal interrupts both, and a second SIGINT would end the child at
- * once. */
+/* Waits until fd is readable. Passes an interrupt on to the child (0: none) as
+ * SIGTERM, once per message: a terminal interrupts both, and a second SIGINT
+ * would end the child at once. */
 static void wait_for_bytes(int fd, pid_t child, bool *passed_on)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -102,7 +102,7 @@ static void wait_for_bytes(int fd, pid_t child, bool *passed_on)
     }
 }
 
-static bool read_all(int fd, void *data, uint64_t bytes, pid_t child)
+static bool read_socket(int fd, void *data, uint64_t bytes, pid_t child)
 {
     bool passed_on = false;
     for (char *at = data; bytes;) {
@@ -120,25 +120,25 @@ static bool read_all(int fd, void *data, uint64_t bytes, pid_t child)
 
 struct child {
     int fd;
-    pid_t pid; /* of rank 0, the only rank that talks to the caller */
+    pid_t pid; /* of rank 0, which alone talks to the caller */
     struct shared shared;
-    unsigned outputs;    /* sent, in slots in turn */
-    unsigned unanswered; /* the last of them */
+    unsigned outputs;    /* number sent, in alternating slots */
+    unsigned unanswered; /* number without a reply, the last ones */
     const struct forward_request *forward;
     const struct generate_request *generate;
 };
 
 static enum status caller_is_gone(struct error *err)
 {
-    return fail(err, ERR_RANK, "the process that asked for this request has ended");
+    return fail(err, ERR_RANK, "the process that sent this request has ended");
 }
 
 static enum status send_only(const struct child *c, struct message *m, const char *name,
                              const void *data, struct error *err)
 {
     m->name_bytes = name ? strlen(name) + 1 : 0;
-    if (write_all(c->fd, m, sizeof *m) && write_all(c->fd, name, m->name_bytes) &&
-        write_all(c->fd, data, m->data_bytes))
+    if (write_socket(c->fd, m, sizeof *m) && write_socket(c->fd, name, m->name_bytes) &&
+        write_socket(c->fd, data, m->data_bytes))
         return OK;
     return caller_is_gone(err);
 }
@@ -146,13 +146,13 @@ static enum status send_only(const struct child *c, struct message *m, const cha
 static enum status take_reply(const struct child *c, struct error *err)
 {
     struct reply reply;
-    if (!read_all(c->fd, &reply, sizeof reply, 0)) return caller_is_gone(err);
+    if (!read_socket(c->fd, &reply, sizeof reply, 0)) return caller_is_gone(err);
     if (reply.status && err) *err = reply.error;
     return reply.status;
 }
 
-/* Waits until at most so many outputs are unanswered. */
-static enum status settle(struct child *c, unsigned most, struct error *err)
+/* Takes replies until at most `most` outputs are unanswered. */
+static enum status take_replies(struct child *c, unsigned most, struct error *err)
 {
     while (c->unanswered > most) {
         c->unanswered--;
@@ -164,7 +164,7 @@ static enum status settle(struct child *c, unsigned most, struct error *err)
 static enum status send_message(struct child *c, struct message *m, const char *name,
                                 const void *data, struct error *err)
 {
-    TRY(settle(c, 0, err));
+    TRY(take_replies(c, 0, err));
     TRY(send_only(c, m, name, data, err));
     return take_reply(c, err);
 }
@@ -176,17 +176,16 @@ static enum status send_plan(void *context, const struct fit_memory *ranks, unsi
     return send_message(context, &m, NULL, ranks, err);
 }
 
-/* The next slot, once the caller has taken what was there before. */
+/* Waits until the caller has emptied the next slot. */
 static enum status take_slot(void *context, uint64_t bytes, void **memory, struct error *err)
 {
     struct child *c = context;
     if (bytes > c->shared.slot_bytes)
         return fail(err, ERR_UNSUPPORTED,
-                    "a row of results of %" PRIu64 " bytes is more than the %" PRIu64
-                    " that can be given at once",
+                    "a result row of %" PRIu64 " bytes exceeds the limit of %" PRIu64 " bytes",
                     bytes, c->shared.slot_bytes);
-    TRY(settle(c, SLOTS - 1, err));
-    *memory = slot_of(&c->shared, c->outputs);
+    TRY(take_replies(c, SLOTS - 1, err));
+    *memory = output_slot(&c->shared, c->outputs);
     return OK;
 }
 
@@ -199,14 +198,15 @@ static enum status send_slot(struct child *c, const struct collected *o, struct 
     return OK;
 }
 
-/* What does not lie in the slot is copied there, as many rows at a time as it has room for. */
+/* Copies data into slots unless they lie there, as many rows at a time as fit.
+ */
 static enum status send_output(void *context, const struct collected *o, struct error *err)
 {
     struct child *c = context;
     const uint64_t row_bytes = o->columns * dtype_bytes(o->dtype);
     const uint64_t most = max_u64(c->shared.slot_bytes / max_u64(row_bytes, 1), 1);
     struct collected piece = *o;
-    if (o->data == slot_of(&c->shared, c->outputs)) return send_slot(c, o, err);
+    if (o->data == output_slot(&c->shared, c->outputs)) return send_slot(c, o, err);
     for (uint64_t done = 0; done < o->num_rows; done += piece.num_rows) {
         void *slot;
         piece.first_row = o->first_row + done;
@@ -233,8 +233,8 @@ static enum status send_tokens(void *context, const int32_t *tokens, struct erro
     return send_message(c, &m, NULL, tokens, err);
 }
 
-static enum status next_batch(void *context, uint64_t number, struct batch *b, bool *more,
-                              struct error *err)
+static enum status request_batch(void *context, uint64_t number, struct batch *b, bool *more,
+                                 struct error *err)
 {
     struct child *c = context;
     struct message m = {.kind = BATCH, .of.batch = number};
@@ -248,13 +248,13 @@ struct caller {
     int fd;
     pid_t child;
     struct shared shared;
-    void *whole;         /* the output that is put together; NULL: none */
-    struct reply failed; /* the first that was no success: nothing is visited after it */
+    void *whole;         /* output being assembled, or NULL */
+    struct reply failed; /* the first failure: nothing is visited after it */
     const struct forward_request *forward;
     const struct generate_request *generate;
 };
 
-/* Gives an output when all its pieces are there, unless the visitor takes pieces. */
+/* Gives an output once complete, unless the visitor takes pieces. */
 static enum status give_output(struct caller *c, struct collected *o, struct error *err)
 {
     const struct forward_request *q = c->forward;
@@ -290,7 +290,7 @@ static enum status give_message(struct caller *c, struct message *m, char *name,
         return give_plan(c, data, (unsigned)(m->data_bytes / sizeof(struct fit_memory)), err);
     case OUTPUT:
         m->of.output.name = name;
-        m->of.output.data = slot_of(&c->shared, m->slot);
+        m->of.output.data = output_slot(&c->shared, m->slot);
         return give_output(c, &m->of.output, err);
     case WEIGHTS:
         m->of.weights.name = name;
@@ -309,15 +309,15 @@ static enum status give_message(struct caller *c, struct message *m, char *name,
 /* Handles one message; false if the subprocess has ended instead. */
 static bool handle_message(struct caller *c, struct message *m)
 {
-    if (!read_all(c->fd, m, sizeof *m, c->child)) return false;
+    if (!read_socket(c->fd, m, sizeof *m, c->child)) return false;
     char *name = malloc(m->name_bytes + 1), *data = malloc(m->data_bytes + 1);
-    bool complete = name && data && read_all(c->fd, name, m->name_bytes, c->child) &&
-                    read_all(c->fd, data, m->data_bytes, c->child);
+    bool complete = name && data && read_socket(c->fd, name, m->name_bytes, c->child) &&
+                    read_socket(c->fd, data, m->data_bytes, c->child);
     if (complete && !c->failed.status)
         c->failed.status = give_message(c, m, name, data, &c->failed.error);
     free(name);
     free(data);
-    return complete && (m->kind == END || write_all(c->fd, &c->failed, sizeof c->failed));
+    return complete && (m->kind == END || write_socket(c->fd, &c->failed, sizeof c->failed));
 }
 
 /* Handles messages until the subprocess ends. */
@@ -346,12 +346,13 @@ static enum status serve_child(struct caller *c, struct error *err)
 
 static enum status no_child(const struct caller *c, struct error *err)
 {
-    const enum status st = fail_errno(err, ERR_MEMORY, "a subprocess for the GPU");
+    const enum status st = fail_errno(err, ERR_MEMORY, "cannot start a subprocess for the GPU");
     unshare_memory(&c->shared);
     return st;
 }
 
-/* Forks; in the child, out->child is 0. The kernel kills the child when its caller ends. */
+/* Forks; in the child, out->child is 0. The kernel kills the child if its
+ * caller ends. */
 static enum status fork_child(struct caller *out, struct error *err)
 {
     int fds[2];
@@ -373,14 +374,15 @@ static enum status fork_child(struct caller *out, struct error *err)
     return OK;
 }
 
-/* First reads all answers to outputs: the caller takes a child that has not read one for dead. */
-static enum status settle_all(struct child *c, enum status st, struct error *err)
+/* Reads all replies first: the caller takes a child with an unread reply for
+ * dead. */
+static enum status take_all_replies(struct child *c, enum status st, struct error *err)
 {
     while (c->unanswered) {
         struct error own = {0};
-        const enum status answer = settle(c, c->unanswered - 1, &own);
-        if (st || !answer) continue;
-        st = answer;
+        const enum status reply = take_replies(c, c->unanswered - 1, &own);
+        if (st || !reply) continue;
+        st = reply;
         *err = own;
     }
     return st;
@@ -389,10 +391,10 @@ static enum status settle_all(struct child *c, enum status st, struct error *err
 static _Noreturn void end_child(struct child *c, enum status st, struct error *err)
 {
     struct message m = {.kind = END};
-    st = settle_all(c, st, err);
+    st = take_all_replies(c, st, err);
     m.of.end = *err;
     m.of.end.code = st;
-    (void)write_all(c->fd, &m, sizeof m);
+    (void)write_socket(c->fd, &m, sizeof m);
     (void)fflush(NULL);
     _exit(0);
 }
@@ -410,7 +412,7 @@ enum status subprocess_forward(const struct forward_request *q,
     struct forward_request own = *q;
     struct error error = {0};
     own.context = &c;
-    own.next = next_batch;
+    own.next = request_batch;
     own.visit_plan = q->visit_plan ? send_plan : NULL;
     own.visit = send_output;
     own.taking.piece_bytes = c.shared.slot_bytes;

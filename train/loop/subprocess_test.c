@@ -1,4 +1,5 @@
-/* A request in a subprocess: its status and message reach the caller, and so does its death. */
+/* A request in a subprocess: its status and message reach the caller, and so
+ * does its death. */
 #include <signal.h>
 #include <unistd.h>
 
@@ -53,7 +54,7 @@ static void the_end_of_a_subprocess_is_told_with_its_reason(void **state)
 
 enum { ROWS = 50, COLUMNS = 7 };
 
-/* What the visitor saw, and when it fails. */
+/* Outputs that the visitor got, and when it fails. */
 struct seen {
     float values[ROWS * COLUMNS];
     uint64_t rows;
@@ -168,7 +169,7 @@ static void a_row_that_no_piece_has_room_for_is_refused(void **state)
     struct error err;
     (void)state;
     assert_fails(run_outputs(&s, COLUMNS * sizeof(float) - 1, give_whole, &err), ERR_UNSUPPORTED,
-                 "a row of results of 28 bytes");
+                 "a result row of 28 bytes");
 }
 
 int main(void)

@@ -1,4 +1,5 @@
-/* testing_run.h - a program that is built by hand, run on the CPU by one rank or several. */
+/* testing_run.h - a program that is built by hand, run on the CPU by one rank
+ * or several. */
 #ifndef FERRY_TRAIN_LOOP_TESTING_RUN_H
 #define FERRY_TRAIN_LOOP_TESTING_RUN_H
 

@@ -1,4 +1,4 @@
-/* worker.c - the steps of one rank that all requests share: the plan of memory, loading, the end.
+/* worker.c - steps of one rank in all requests: memory plan, loading, the end.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ unsigned worker_threads(const struct worker *w)
 
 enum { MAX_WORK = 4 };
 
-/* passes: what `f` points to. */
+/* passes: memory for f.passes. */
 static struct fit fit_of(const struct worker *w, const struct work *work, size_t count,
                          const struct pass *passes[MAX_WORK])
 {
@@ -41,7 +41,7 @@ static void print_memory(FILE *out, const struct worker *w, const struct work *w
     strbuf_release(&text);
 }
 
-enum status worker_tell_plan(const struct worker *w, const struct work *work, size_t count,
+enum status worker_give_plan(const struct worker *w, const struct work *work, size_t count,
                              bool dry_run, plan_visit *visit, void *context, struct error *err)
 {
     struct comm_group world = w->model.groups.of[GROUP_WORLD];
@@ -63,8 +63,8 @@ void worker_note_positions(const struct worker *w, uint64_t positions)
     if (w->comm.rank || w->q->quiet || w->q->is_known || !most || positions <= most) return;
     const bool own = most == w->opened.checkpoint.config.max_position_embeddings;
     fprintf(stderr,
-            "note: %" PRIu64 " positions, and the model was made for %" PRIu64
-            "%s: results past them may be poor\n",
+            "note: %" PRIu64 " positions, but the model was made for %" PRIu64
+            "%s: results beyond them may be poor\n",
             positions, most, own ? " (max_position_embeddings)" : " (by its rope scaling)");
 }
 

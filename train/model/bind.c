@@ -2,15 +2,15 @@
 
 #include <string.h>
 
-/* Where the next part goes. */
+/* Target of the next part. */
 struct binding {
     struct parameters *p;
     struct parameter *parameter;
     const struct tensor *tensor;
-    uint64_t at; /* of the tensor's part in the parameter */
+    uint64_t at; /* element of the parameter */
 };
 
-static enum status add_part(void *context, const struct pair *part, struct error *err)
+static enum status add_tensor_part(void *context, const struct pair *part, struct error *err)
 {
     const struct binding *b = context;
     struct parameter *x = b->parameter;
@@ -32,7 +32,8 @@ bool bind_may_lack(const struct checkpoint *c, const struct parameter *x)
     return x->spec->buffer && !c->config.moe_router_enable_expert_bias;
 }
 
-/* Tensor i of a parameter. Padding of the vocabulary is in no tensor: it stays 0. */
+/* Binds tensor i of a parameter. No tensor has the padding of the vocabulary:
+ * it stays 0. */
 static enum status bind_tensor(struct parameters *p, struct parameter *x,
                                const struct checkpoint *c, uint64_t i, struct error *err)
 {
@@ -41,13 +42,14 @@ static enum status bind_tensor(struct parameters *p, struct parameter *x,
     if (!t)
         return fail(err, ERR_UNSUPPORTED, "%s: the checkpoint has no such tensor", x->tensors[i]);
     if (!has_shape(t, x->spec))
-        return fail(err, ERR_UNSUPPORTED, "%s: has shape %s, the config says %s", t->name,
+        return fail(err, ERR_UNSUPPORTED, "%s: shape %s, expected %s by the config", t->name,
                     shape_text(&p->arena, t->num_dims, t->shape),
                     shape_text(&p->arena, x->spec->num_dims, x->spec->shape));
     struct binding b = {p, x, t, i * (x->numel / x->num_tensors)};
     for (unsigned k = 0; k < x->cut->count; k++)
-        TRY(x->spec->padded ? pair_clip(&x->cut->pairs[k], 0, t->numel, t->name, add_part, &b, err)
-                            : add_part(&b, &x->cut->pairs[k], err));
+        TRY(x->spec->padded
+                ? pair_clip(&x->cut->pairs[k], 0, t->numel, t->name, add_tensor_part, &b, err)
+                : add_tensor_part(&b, &x->cut->pairs[k], err));
     return OK;
 }
 

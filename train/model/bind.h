@@ -4,12 +4,13 @@
 
 #include "train/model/parameters.h"
 
-/* Sets the parts of all parameters that have none yet. ERR_UNSUPPORTED if c has no such tensor,
- * unless it may lack it, or its shape is not that of the config. */
+/* Sets the parts of all parameters without parts. ERR_UNSUPPORTED if c lacks a
+ * tensor, unless it may, or its shape differs from the config's. */
 MUST_CHECK enum status parameters_bind(struct parameters *p, const struct checkpoint *c,
                                        struct error *err);
 
-/* Whether c may lack the tensor of this buffer: its model has no such buffer, which begins at 0. */
+/* Whether c may lack this buffer's tensor: its model has no such buffer, so the
+ * buffer begins at 0. */
 bool bind_may_lack(const struct checkpoint *c, const struct parameter *x);
 
 #endif

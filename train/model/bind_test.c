@@ -1,4 +1,5 @@
-/* Parameters of config and layout, and the elements of a checkpoint that fill them. */
+/* Parameters of config and layout, and the elements of a checkpoint that fill
+ * them. */
 #include "train/model/bind.h"
 
 #include "ckpt/testing_view.h"
@@ -10,7 +11,8 @@
 
 static struct error err;
 
-/* Rows of two sections, one of a vocabulary, one that the config does not tell of. */
+/* Rows of two sections, one of a vocabulary, one that the config does not tell
+ * of. */
 static const struct param_spec gated = {.name = "a",
                                         .num_dims = 2,
                                         .shape = {12, 3},
@@ -42,7 +44,7 @@ static void a_name_is_one_parameter(void **state)
     assert_int_equal(parameters_add_state(&p, "cache", OPERAND_ELEM, 2, cache), 2);
     assert_int_equal(parameters_add_state(&p, "cache", OPERAND_ELEM, 2, cache), 2);
     assert_fails(parameters_add(&p, "c", &unknown, &half, &number, &err), ERR_UNSUPPORTED,
-                 "c: the config does not say its shape");
+                 "c: the config does not give its shape");
     assert_fails(parameters_add(&p, "d", &gated, &(struct cut){.size = 3}, &number, &err),
                  ERR_UNSUPPORTED, "d: 8 rows are not divisible by tensor parallel size 3");
     assert_int_equal(p.count, 3);
@@ -95,12 +97,13 @@ static enum status make_pass(struct model *m, struct pass *p, const struct layou
     const struct model_options o = {.layout = *l, .elem = ELEM_F32};
     const struct batch b = {.num_sequences = 1, .length = 4};
     const struct pass_options logits = {.logits = true, .trace_layer = -1};
-    TRY(model_imagine(m, &opened.checkpoint, &o, rank, &err));
+    TRY(model_simulate(m, &opened.checkpoint, &o, rank, &err));
     return pass_make(p, m, &b, &logits, &err);
 }
 
-/* How often ranks hold each element of each tensor, to held[tensor][element]. Every element of a
- * parameter is filled at most once, and at least once where it is no padding of the vocabulary. */
+/* How often ranks hold each element of each tensor, to held[tensor][element].
+ * Every element of a parameter is filled at most once, and at least once where
+ * it is no padding of the vocabulary. */
 static void count_elements(const struct model *m, unsigned **held)
 {
     for (size_t i = 0; i < m->parameters.count; i++) {
@@ -191,7 +194,7 @@ static void what_a_checkpoint_lacks_is_named(void **state)
     const uint64_t *right = t->shape, wide[] = {right[0], right[1] + 2};
     t->shape = wide;
     assert_fails(make_pass(&m, &p, &(struct layout_options){.tp = 2}, 0), ERR_UNSUPPORTED,
-                 "decoder.layers.1.mlp.linear_fc2.weight: has shape");
+                 "decoder.layers.1.mlp.linear_fc2.weight: shape");
     pass_release(&p);
     model_close(&m);
     t->shape = right;

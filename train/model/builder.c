@@ -1,4 +1,5 @@
-/* builder.c - stages, the dense MLP, and the checks of a config; read it from its end. */
+/* builder.c - stages, the dense MLP, and the checks of a config; read it from
+ * its end. */
 #include "train/model/builder.h"
 
 #include <inttypes.h>
@@ -28,34 +29,34 @@ static void mlp_block(struct builder *x)
 
 /* ---- stages ---- */
 
-/* With sequence parallelism each rank of a tensor parallel group has other rows. */
-static value_id of_stage(struct builder *x, enum input_id id)
+/* With sequence parallelism, tensor parallel ranks have different rows. */
+static value_id stage_input(struct builder *x, enum input_id id)
 {
     const value_id y = builder_input(x, id, 0);
-    x->p->values[y].is_apart = x->shape->sequence_parallel && x->tp > 1;
+    x->p->values[y].tp_sharded = x->shape->sequence_parallel && x->tp > 1;
     return y;
 }
 
-static void receive(struct builder *x)
+static void receive_stream(struct builder *x)
 {
-    x->stream = x->out->ends.in = of_stage(x, INPUT_STREAM);
+    x->stream = x->out->ends.in = stage_input(x, INPUT_STREAM);
 }
 
-/* What is an input already, of a stage without layers, is sent on as it is. */
-static void send(struct builder *x)
+/* A stage without layers forwards its input unchanged. */
+static void send_stream(struct builder *x)
 {
     const value_id y = x->out->ends.out = builder_settled(x);
     if (x->p->values[y].class == VALUE_SCRATCH) x->p->values[y].class = VALUE_OUTPUT;
-    if (x->shape->train) x->out->ends.out_gradient = of_stage(x, INPUT_STREAM_GRADIENT);
+    if (x->shape->train) x->out->ends.out_gradient = stage_input(x, INPUT_STREAM_GRADIENT);
 }
 
-static void stage(struct builder *x, const struct stage *s, bool first, bool last)
+static void build_stage(struct builder *x, const struct stage *s, bool first, bool last)
 {
     x->layer = -1;
     if (s->embedding)
         builder_embedding(x);
     else if (first)
-        receive(x);
+        receive_stream(x);
     for (uint64_t i = 0; i < s->num_layers; i++) {
         x->layer = (int)(s->first_layer + i);
         builder_attention(x);
@@ -68,74 +69,75 @@ static void stage(struct builder *x, const struct stage *s, bool first, bool las
     if (s->loss)
         builder_head(x);
     else if (last)
-        send(x);
+        send_stream(x);
 }
 
-static enum status divides(struct error *err, const char *what, uint64_t n, const char *by,
-                           uint64_t divisor)
+static enum status check_divisor(struct error *err, const char *what, uint64_t n, const char *by,
+                                 uint64_t divisor)
 {
     if (n % divisor == 0) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s %" PRIu64 " does not divide %s, which is %" PRIu64, by,
-                divisor, what, n);
+    return fail(err, ERR_UNSUPPORTED, "%s %" PRIu64 " is not divisible by %s %" PRIu64, what, n, by,
+                divisor);
 }
 
 enum { MAX_HEAD_DIM = 1 << 16 };
 
-/* Refuses features that a config can name but no op computes. */
+/* Refuses features of a config that no op computes. */
 static enum status check_features(const struct builder *x)
 {
     const struct model_config *c = x->c;
     const char *positions = c->position_embedding_type, *norm = c->normalization;
     if (positions && strcmp(positions, "rope") != 0 && strcmp(positions, "learned_absolute") != 0 &&
         strcmp(positions, "none") != 0)
-        return fail(
-            x->err, ERR_UNSUPPORTED,
-            "position_embedding_type %s: the engine computes rope, learned_absolute and none",
-            positions);
+        return fail(x->err, ERR_UNSUPPORTED,
+                    "position_embedding_type %s is not supported (rope, learned_absolute, none)",
+                    positions);
     if (norm && strcmp(norm, "RMSNorm") != 0 && strcmp(norm, "LayerNorm") != 0)
         return fail(x->err, ERR_UNSUPPORTED,
-                    "normalization %s: the engine computes RMSNorm and LayerNorm", norm);
+                    "normalization %s is not supported (RMSNorm, LayerNorm)", norm);
     if (builder_has_rope(x) && !(c->rotary_percent <= 1))
         return fail(x->err, ERR_UNSUPPORTED,
-                    "rotary_percent %g: the engine rotates at most the whole head (1)",
-                    c->rotary_percent);
+                    "rotary_percent %g: expected at most 1, the whole head", c->rotary_percent);
     if (c->num_experts && (c->add_bias_linear || c->add_mlp_bias))
-        return fail(x->err, ERR_UNSUPPORTED,
-                    "experts with biases: the engine computes experts without biases only");
+        return fail(x->err, ERR_UNSUPPORTED, "experts with biases are not supported");
     if (c->qk_layernorm && builder_has_layer_norm(x))
         return fail(x->err, ERR_UNSUPPORTED,
-                    "qk_layernorm with LayerNorm: the engine computes it with RMSNorm only");
+                    "qk_layernorm is not supported with LayerNorm, only with RMSNorm");
     return OK;
 }
 
-static enum status check_sizes(const struct builder *x)
+static enum status check_model_sizes(const struct builder *x)
 {
     const struct model_config *c = x->c;
     struct error *err = x->err;
     if (c->num_attention_heads > MAX_HEADS || c->kv_channels > MAX_HEAD_DIM)
         return fail(err, ERR_UNSUPPORTED,
-                    "%" PRIu64 " heads of %" PRIu64 " elements: the engine computes up to %d of %d",
+                    "%" PRIu64 " heads of %" PRIu64 " elements: expected at most %d of %d",
                     c->num_attention_heads, c->kv_channels, MAX_HEADS, MAX_HEAD_DIM);
     if (x->tp > c->num_query_groups && x->shape->train)
         return fail(err, ERR_UNSUPPORTED,
-                    "tensor parallel size %u is more than num_query_groups, %" PRIu64
-                    ": in training no ranks share a key and a value",
+                    "tensor parallel size %u exceeds num_query_groups %" PRIu64
+                    ": not supported in training",
                     x->tp, c->num_query_groups);
     if (x->tp > c->num_query_groups)
-        TRY(divides(err, "tensor parallel size", x->tp, "num_query_groups", c->num_query_groups));
+        TRY(check_divisor(err, "tensor parallel size", x->tp, "num_query_groups",
+                          c->num_query_groups));
     else
-        TRY(divides(err, "num_query_groups", c->num_query_groups, "tensor parallel size", x->tp));
-    TRY(divides(err, "num_attention_heads", c->num_attention_heads, "tensor parallel size", x->tp));
-    TRY(divides(err, "ffn_hidden_size", c->ffn_hidden_size, "tensor parallel size", x->tp));
-    TRY(divides(err, "num_attention_heads", c->num_attention_heads, "num_query_groups",
-                c->num_query_groups));
+        TRY(check_divisor(err, "num_query_groups", c->num_query_groups, "tensor parallel size",
+                          x->tp));
+    TRY(check_divisor(err, "num_attention_heads", c->num_attention_heads, "tensor parallel size",
+                      x->tp));
+    TRY(check_divisor(err, "ffn_hidden_size", c->ffn_hidden_size, "tensor parallel size", x->tp));
+    TRY(check_divisor(err, "num_attention_heads", c->num_attention_heads, "num_query_groups",
+                      c->num_query_groups));
     if (!c->num_experts) return OK;
-    TRY(divides(err, "num_experts", c->num_experts, "expert parallel size", x->ep));
-    return divides(err, "moe_ffn_hidden_size", c->moe_ffn_hidden_size,
-                   "expert tensor parallel size", x->etp);
+    TRY(check_divisor(err, "num_experts", c->num_experts, "expert parallel size", x->ep));
+    return check_divisor(err, "moe_ffn_hidden_size", c->moe_ffn_hidden_size,
+                         "expert tensor parallel size", x->etp);
 }
 
-static void set_up(struct builder *x, struct built *out, const struct build *b, struct error *err)
+static void init_builder(struct builder *x, struct built *out, const struct build *b,
+                         struct error *err)
 {
     const struct group_sizes *s = &b->groups->sizes;
     const struct model_config *c = b->config;
@@ -156,7 +158,8 @@ static void set_up(struct builder *x, struct built *out, const struct build *b, 
                           .branch_bias = NO_VALUE,
                           .not_finite = NO_VALUE,
                           .err = err};
-    /* With more ranks than groups, several ranks share a group; each has some of its queries. */
+    /* With more ranks than groups, several ranks share a group, each with some
+     * of its queries. */
     const uint64_t sharing = s->tp > groups ? s->tp / groups : 1;
     x->heads = (struct head_shape){(uint32_t)(sharing > 1 ? 1 : groups / s->tp),
                                    (uint32_t)(c->num_attention_heads / groups / sharing),
@@ -172,7 +175,7 @@ static value_id find_input(const struct builder *x, enum input_id id)
     return NO_VALUE;
 }
 
-/* Inputs that backward alone reads. */
+/* Adds inputs that only backward reads. */
 static void add_backward_inputs(struct builder *x)
 {
     struct training_values *t = &x->out->train;
@@ -199,12 +202,12 @@ enum status builder_make(struct built *out, const struct build *b, uint64_t firs
     memset(&out->ends, 0xff, sizeof out->ends);
     out->not_finite = out->tokens = NO_VALUE;
     program_init(&out->program, b->elem, b->groups);
-    set_up(&x, out, b, err);
+    init_builder(&x, out, b, err);
     x.first_stage = first;
     TRY(check_features(&x));
-    TRY(check_sizes(&x));
+    TRY(check_model_sizes(&x));
     for (uint64_t i = 0; i < count; i++)
-        stage(&x, &b->layout->stages[first + i], i == 0, i + 1 == count);
+        build_stage(&x, &b->layout->stages[first + i], i == 0, i + 1 == count);
     if (x.shape->train)
         add_backward_inputs(&x);
     else if (!x.st)

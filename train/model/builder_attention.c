@@ -1,10 +1,11 @@
-/* builder_attention.c - attention over a sequence, a cache, or context-parallel ranks. */
+/* builder_attention.c - attention over a sequence, a cache, or context-parallel
+ * ranks. */
 #include <math.h>
 
 #include "train/model/builder_internal.h"
 #include "train/model/rope.h"
 
-static value_id heads_normed(struct builder *x, value_id qkv)
+static value_id norm_heads(struct builder *x, value_id qkv)
 {
     value_id q = builder_parameter(x, "self_attention.q_layernorm.weight");
     value_id k = builder_parameter(x, "self_attention.k_layernorm.weight");
@@ -12,8 +13,8 @@ static value_id heads_normed(struct builder *x, value_id qkv)
                 .params.head_norm = {.heads = x->heads, .epsilon = x->c->layernorm_epsilon});
 }
 
-/* cache: where keys and values are kept, too; NO_VALUE: nowhere. */
-static value_id rotated(struct builder *x, value_id qkv, value_id cache)
+/* cache: also stores keys and values; NO_VALUE: no cache. */
+static value_id rotate_qk(struct builder *x, value_id qkv, value_id cache)
 {
     value_id table = builder_input(x, INPUT_ROPE, 0);
     value_id positions = builder_input(x, INPUT_POSITIONS, 0);
@@ -34,7 +35,8 @@ bool builder_has_rope(const struct builder *x)
     return type && strcmp(type, "rope") == 0 && x->c->rotary_percent > 0;
 }
 
-/* Positions that a token of this layer sees, itself included; 0: all before it. */
+/* Positions that a token of this layer attends to, itself included; 0: no
+ * window. */
 static uint32_t window_of(const struct builder *x)
 {
     uint64_t window = x->c->sliding_window;
@@ -49,9 +51,9 @@ static double softmax_scale(const struct builder *x)
     return x->c->softmax_scale_by_layer ? scale / (x->layer + 1) : scale;
 }
 
-/* Queries and keys that meet in one call: the causal half of each sequence, dealt to CP ranks and
- * to the calls of a ring; with a cache, all that it has room for. A window leaves out what is
- * farther back. */
+/* Pairs of query and key in one call: the causal half of each sequence, dealt
+ * to CP ranks and to the calls of a ring; with a cache, its whole room. A
+ * window limits the distance. */
 static double pairs_of(const struct builder *x)
 {
     const struct token_shape *t = &x->shape->tokens;
@@ -64,9 +66,10 @@ static double pairs_of(const struct builder *x)
     return sequences * window * (length - window / 2) / x->cp / calls;
 }
 
-/* One call of attention: queries of qkv to keys and values of kv, which is qkv or a cache. lse:
- * NULL where it is not wanted. */
-static value_id attend(struct builder *x, value_id qkv, value_id kv, value_id spans, value_id *lse)
+/* Attention of the queries of qkv to keys and values of kv, which is qkv or a
+ * cache. lse: NULL if unused. */
+static value_id attend_spans(struct builder *x, value_id qkv, value_id kv, value_id spans,
+                             value_id *lse)
 {
     const struct head_shape h = x->heads;
     const bool own = kv == qkv;
@@ -97,27 +100,27 @@ static value_id attend(struct builder *x, value_id qkv, value_id kv, value_id sp
     return o;
 }
 
-static value_id packed_kv(struct builder *x, value_id qkv)
+static value_id pack_kv(struct builder *x, value_id qkv)
 {
     return emit(x, OP_CACHE_WRITE, "cache", IN(qkv, builder_input(x, INPUT_ROW_NUMBERS, 0)),
                 .params.cache_write.heads = x->heads, .sizes = {{'R', x->rows}});
 }
 
-/* Keys and values go round; each rank adds up what it sees. */
+/* Keys and values rotate among the ranks; each rank merges its results. */
 static value_id attend_ring(struct builder *x, value_id qkv)
 {
-    value_id kv = packed_kv(x, qkv), lse, next_lse;
-    value_id o = attend(x, qkv, kv, builder_input(x, INPUT_SPANS, 0), &lse);
+    value_id kv = pack_kv(x, qkv), lse, next_lse;
+    value_id o = attend_spans(x, qkv, kv, builder_input(x, INPUT_SPANS, 0), &lse);
     for (unsigned i = 1; i < x->cp; i++) {
         kv = builder_collective(x, OP_SHIFT, GROUP_CP, kv, "shift");
-        value_id next = attend(x, qkv, kv, builder_input(x, INPUT_SPANS, i), &next_lse);
+        value_id next = attend_spans(x, qkv, kv, builder_input(x, INPUT_SPANS, i), &next_lse);
         emit(x, OP_ATTENTION_MERGE, "merge", IN(o, lse, next, next_lse), OUT(&o, &lse),
              .params.attention_merge.head_dim = x->heads.head_dim);
     }
     return o;
 }
 
-/* The state with the keys and values of this layer. NO_VALUE: there is no cache. */
+/* State with the keys and values of this layer. NO_VALUE: no cache. */
 static value_id cache_of(struct builder *x)
 {
     const uint64_t columns = (uint64_t)x->heads.groups * 2 * x->heads.head_dim;
@@ -128,7 +131,7 @@ static value_id cache_of(struct builder *x)
     return builder_held(x, VALUE_STATE, number);
 }
 
-/* For models without rope: with it, the call of rotary writes the cache. */
+/* For models without rope: else the rotary call writes the cache. */
 static void keep_kv(struct builder *x, value_id qkv, value_id cache)
 {
     emit(x, OP_CACHE_WRITE, "cache", IN(qkv, builder_input(x, INPUT_CACHE_ROWS, 0)),
@@ -139,21 +142,21 @@ static value_id core_attention(struct builder *x, value_id qkv, value_id cache)
 {
     value_id kv = cache == NO_VALUE || x->shape->begins ? qkv : cache;
     if (cache != NO_VALUE && !builder_has_rope(x)) keep_kv(x, qkv, cache);
-    if (x->cp == 1) return attend(x, qkv, kv, builder_input(x, INPUT_SPANS, 0), NULL);
+    if (x->cp == 1) return attend_spans(x, qkv, kv, builder_input(x, INPUT_SPANS, 0), NULL);
     if (x->shape->cp == CP_RING) return attend_ring(x, qkv);
-    kv = builder_collective(x, OP_ALL_GATHER, GROUP_CP, packed_kv(x, qkv), "gather_kv");
-    return attend(x, qkv, kv, builder_input(x, INPUT_ALL_SPANS, 0), NULL);
+    kv = builder_collective(x, OP_ALL_GATHER, GROUP_CP, pack_kv(x, qkv), "gather_kv");
+    return attend_spans(x, qkv, kv, builder_input(x, INPUT_ALL_SPANS, 0), NULL);
 }
 
 /* Queries, keys and values. */
-static value_id projected(struct builder *x, value_id in)
+static value_id project_qkv(struct builder *x, value_id in)
 {
     value_id w = builder_parameter(x, "self_attention.linear_qkv.weight");
     value_id bias = builder_optional(x, x->c->add_qkv_bias, "self_attention.linear_qkv.bias");
     return builder_product(x, OPERAND_ELEM, builder_gathered(x, in), w, bias, "qkv");
 }
 
-/* Where there are more TP ranks than groups, several have the key and value of one. */
+/* With more TP ranks than groups, several have the same key and value. */
 static void trace_heads(struct builder *x, value_id qkv, const char *name)
 {
     const unsigned groups = (unsigned)x->c->num_query_groups;
@@ -174,14 +177,14 @@ void builder_attention(struct builder *x)
                  (struct output){.slice = x->shape->sequence_parallel && x->tp > 1},
                  arena_printf(&x->p->arena, "hidden.%d", x->layer));
     builder_trace(x, in, x->shape->sequence_parallel && x->tp > 1, false, "attention_norm");
-    value_id qkv = projected(x, in), cache = cache_of(x);
+    value_id qkv = project_qkv(x, in), cache = cache_of(x);
     trace_heads(x, qkv, "qkv");
     if (x->c->qk_layernorm) {
-        qkv = heads_normed(x, qkv);
+        qkv = norm_heads(x, qkv);
         trace_heads(x, qkv, "qk_norm");
     }
     if (builder_has_rope(x)) {
-        qkv = rotated(x, qkv, cache);
+        qkv = rotate_qk(x, qkv, cache);
         trace_heads(x, qkv, "rotary");
     }
     value_id o = core_attention(x, qkv, cache);

@@ -1,5 +1,5 @@
-/* builder_calls.c - what all parts of the builder use: values, parameters, collectives, the calls
- * that several blocks make, and the residual stream. */
+/* builder_calls.c - functions for all parts of the builder: values, parameters,
+ * collectives, common calls, the residual stream. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ const char *builder_label(struct builder *x, const char *what)
 }
 
 /* A placeholder after a failure; the program is never run. */
-static value_id nothing(struct builder *x)
+static value_id add_placeholder(struct builder *x)
 {
     return program_add_value(x->p, VALUE_SCRATCH, OPERAND_ELEM, 2, (uint64_t[]){1, 1}, "nothing");
 }
@@ -29,7 +29,7 @@ value_id builder_emit(struct builder *x, unsigned op, const char *label, const s
     if (!own.out[0]) own.out[0] = &first;
     if (!x->st) x->st = program_emit(x->p, &own, x->err);
     for (unsigned i = 0; i < MAX_OUTPUTS && x->st; i++)
-        if (own.out[i]) *own.out[i] = nothing(x);
+        if (own.out[i]) *own.out[i] = add_placeholder(x);
     return *own.out[0];
 }
 
@@ -47,22 +47,21 @@ value_id builder_input(struct builder *x, enum input_id id, unsigned step)
     value_id y = program_add_value(x->p, VALUE_INPUT, row->type, num_dims, shape, name);
     x->p->values[y].source = id;
     x->p->values[y].step = step;
-    x->p->values[y].is_apart = input_is_of_slice(id) && x->tp > 1;
+    x->p->values[y].tp_sharded = input_is_of_slice(id) && x->tp > 1;
     return y;
 }
 
 /* ---- parameters ---- */
 
-/* Of pipeline stages the first has it as the table of the embedding, the last as that of the head.
- */
+/* The first pipeline stage uses it as the embedding, the last as the head. */
 static bool is_of_two_stages(const struct builder *x, const char *name)
 {
     return x->b->groups->sizes.pp > 1 && !x->c->untie_embeddings_and_output_weights &&
            strcmp(name, "embedding.word_embeddings.weight") == 0;
 }
 
-/* The groups over which gradients of a parameter are summed in any case: ranks with other tokens,
- * and stages that use it otherwise. */
+/* Groups over which a parameter's gradients are always summed: ranks with other
+ * tokens, and stages with another use of it. */
 static unsigned sums_of(const struct builder *x, const struct parameter *q)
 {
     const unsigned data =
@@ -72,14 +71,14 @@ static unsigned sums_of(const struct builder *x, const struct parameter *q)
 
 value_id builder_held(struct builder *x, enum value_class class, uint32_t number)
 {
-    if (x->st) return nothing(x);
+    if (x->st) return add_placeholder(x);
     const struct parameter *q = &x->b->parameters->items[number];
     for (size_t i = 0; i < x->p->num_values; i++)
         if (x->p->values[i].class == class && x->p->values[i].source == number) return (value_id)i;
     value_id id = program_add_value(x->p, class, q->type, q->num_dims, q->shape, q->name);
     x->p->values[id].source = number;
     x->p->values[id].offset = q->offset;
-    x->p->values[id].is_apart =
+    x->p->values[id].tp_sharded =
         q->spec && q->spec->group == PARAM_TP && q->spec->split >= 0 && x->tp > 1;
     x->p->values[id].sums = q->spec ? sums_of(x, q) : 0;
     return id;
@@ -115,7 +114,7 @@ bool builder_spec(struct builder *x, const char *name, const struct param_spec *
     return true;
 }
 
-static uint32_t add_parameter(struct builder *x, const char *name)
+static uint32_t add_named_parameter(struct builder *x, const char *name)
 {
     const char *full_name = builder_full_name(x, name);
     const struct param_spec *spec;
@@ -128,12 +127,12 @@ static uint32_t add_parameter(struct builder *x, const char *name)
 
 value_id builder_parameter(struct builder *x, const char *name)
 {
-    return builder_held(x, VALUE_PARAMETER, add_parameter(x, name));
+    return builder_held(x, VALUE_PARAMETER, add_named_parameter(x, name));
 }
 
 value_id builder_buffer(struct builder *x, const char *name)
 {
-    return builder_held(x, VALUE_STATE, add_parameter(x, name));
+    return builder_held(x, VALUE_STATE, add_named_parameter(x, name));
 }
 
 value_id builder_optional(struct builder *x, bool there, const char *name)
@@ -141,7 +140,7 @@ value_id builder_optional(struct builder *x, bool there, const char *name)
     return there ? builder_parameter(x, name) : NO_VALUE;
 }
 
-/* ---- what is kept ---- */
+/* ---- outputs ---- */
 
 void builder_watch(struct builder *x, value_id id)
 {
@@ -214,8 +213,8 @@ static enum status activation_kind(const char *name, enum activation *kind, stru
             return OK;
         }
     return fail(err, ERR_UNSUPPORTED,
-                "activation %s: the engine computes silu, gelu, gelu_tanh, relu, squared_relu and "
-                "quick_gelu",
+                "activation %s is not supported (silu, gelu, gelu_tanh, relu, squared_relu, "
+                "quick_gelu)",
                 name ? name : "(none)");
 }
 
@@ -233,7 +232,7 @@ value_id builder_activated(struct builder *x, value_id in, value_id counts)
 struct dropout builder_dropout(const struct builder *x, enum dropout_place place,
                                double probability)
 {
-    /* Embeddings, which have no layer, have the first stream. */
+    /* Embeddings have no layer, but the first stream. */
     uint32_t stream = x->layer < 0 ? 0 : 1 + (uint32_t)x->layer * DROPOUT_PLACES + place;
     return (struct dropout){probability, x->shape->train->dropout_seed, stream};
 }

@@ -1,4 +1,5 @@
-/* builder_ends.c - embedding, final norm, head and loss: what the first and last stages have. */
+/* builder_ends.c - embedding, final norm, head and loss: parts of the first and
+ * last stages. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -26,7 +27,7 @@ void builder_embedding(struct builder *x)
     x->stream = builder_dropped(x, x->stream, &none, DROPOUT_AFTER_MLP);
 }
 
-/* The loss of each token. into: where it is written; NO_VALUE: a value of its own. */
+/* Loss of each token. into: value to write; NO_VALUE: a new one. */
 static value_id losses_of(struct builder *x, value_id logits, value_id targets, value_id into)
 {
     uint64_t all = x->b->vocab_rows ? x->b->vocab_rows : x->c->vocab_size,
@@ -51,7 +52,8 @@ static value_id logits_of(struct builder *x, value_id in)
     return builder_product(x, type, in, w, NO_VALUE, "logits");
 }
 
-/* Logits and losses of rows [first, first + count), and the sum of these losses. */
+/* Logits and losses of rows [first, first + count), and the sum of these
+ * losses. */
 static void train_rows(struct builder *x, value_id in, value_id losses, uint64_t first,
                        uint64_t count)
 {
@@ -66,7 +68,8 @@ static void train_rows(struct builder *x, value_id in, value_id losses, uint64_t
                                   IN(rows[2], rows[3], adds ? sum : NO_VALUE), .into = {&sum});
 }
 
-/* The logits of all tokens may be more than all activations: they are made of some at a time. */
+/* Limits the tokens whose logits are in memory at once: all logits may be
+ * larger than all activations. */
 static uint64_t rows_at_once(const struct builder *x, uint64_t rows)
 {
     const uint64_t most = x->shape->head_rows;
@@ -85,7 +88,7 @@ static void train_head(struct builder *x, value_id in)
     builder_keep(x, losses, true, (struct output){.columns = 1}, "loss");
 }
 
-/* The sums of the losses of head_rows tokens each, of this rank. */
+/* Sums of the losses of head_rows tokens each, on this rank. */
 static void loss_head(struct builder *x, value_id in)
 {
     const uint64_t rows = builder_rows_of(x, in), at_once = rows_at_once(x, rows),
@@ -104,7 +107,7 @@ static void loss_head(struct builder *x, value_id in)
     builder_keep(x, sums, true, (struct output){.columns = 1, .sum = true}, "loss");
 }
 
-/* All ranks of a tensor parallel group choose the same. */
+/* All tensor parallel ranks choose the same tokens. */
 static void sample_tokens(struct builder *x, value_id logits)
 {
     const struct sampling *s = x->shape->sampling;
@@ -133,7 +136,7 @@ static void infer_head(struct builder *x, value_id in)
     if (x->shape->sampling) sample_tokens(x, logits);
 }
 
-/* Of sequences of one token, a row is the last of its sequence. */
+/* Rows of sequences of one token are last rows already. */
 static value_id only_last_rows(struct builder *x, value_id in)
 {
     if (!x->shape->last_rows || builder_rows_of(x, in) == x->shape->last_rows) return in;

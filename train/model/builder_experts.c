@@ -1,10 +1,11 @@
-/* builder_experts.c - a mixture of experts: the router, and the MLPs that it chooses from. */
+/* builder_experts.c - a mixture of experts: the router and the experts' MLPs.
+ */
 #include <inttypes.h>
 
 #include "common/checked.h"
 #include "train/model/builder_internal.h"
 
-/* The weights of all experts of this rank, stacked: [experts, rows, columns]. */
+/* Weights of all experts of this rank, stacked: [experts, rows, columns]. */
 static value_id expert_weights(struct builder *x, const char *name)
 {
     struct arena *a = &x->p->arena;
@@ -27,11 +28,11 @@ static value_id expert_weights(struct builder *x, const char *name)
 struct routed {
     value_id rows, weights,
         counts;      /* [tokens, topk] row and weight of each slot; rows of each expert */
-    value_id tokens; /* a row for each slot, sorted by expert */
+    value_id tokens; /* a row for each slot, by expert */
 };
 
-/* Factors of the losses of the router: means over all tokens of the micro-batch, of which each
- * tensor parallel rank has a part, one behind the other. */
+/* Sets the factors of router losses: means over all tokens of the micro-batch,
+ * of which tensor parallel ranks have successive parts. */
 static void add_loss_params(const struct builder *x, uint64_t rows, union op_params *p)
 {
     const struct training_shape *t = x->shape->train;
@@ -47,8 +48,8 @@ static void add_loss_params(const struct builder *x, uint64_t rows, union op_par
     p->route.z = t->z_coefficient / all;
 }
 
-/* How many tokens each expert has, of all micro-batches of the step so far, on all tensor and data
- * parallel ranks. The counts of this rank go on in a state. */
+/* Tokens of each expert, of all micro-batches of the step so far, on all tensor
+ * and data parallel ranks. A state accumulates this rank's counts. */
 static value_id count_globally(struct builder *x, value_id experts, const union op_params *p)
 {
     const uint64_t shape[] = {1, x->c->num_experts};
@@ -64,7 +65,8 @@ static value_id count_globally(struct builder *x, value_id experts, const union 
     return builder_collective(x, OP_ALL_REDUCE, GROUP_DP, counts, "sum_counts");
 }
 
-/* How many tokens each expert has, of each sequence or of all, on all tensor parallel ranks. */
+/* Tokens of each expert, of each sequence or of all, on all tensor parallel
+ * ranks. */
 static value_id count_experts(struct builder *x, value_id experts, const union op_params *p)
 {
     const uint64_t all = builder_rows_of(x, experts) * x->tp, length = p->route.sequence_length;
@@ -75,7 +77,7 @@ static value_id count_experts(struct builder *x, value_id experts, const union o
     return builder_collective(x, OP_ALL_REDUCE, GROUP_TP, counts, "sum_counts");
 }
 
-/* The loss of balance counts the experts that would be chosen without the bias (moe_utils.py:
+/* Experts chosen without the bias, counted by the balance loss (moe_utils.py:
  * compute_routing_scores_for_aux_loss). */
 static value_id choice_without_bias(struct builder *x, value_id logits, value_id experts,
                                     const union op_params *p)
@@ -87,9 +89,10 @@ static value_id choice_without_bias(struct builder *x, value_id logits, value_id
     return experts;
 }
 
-/* The losses of this rank's tokens without their coefficients, added to those of other layers. */
-static void add_losses(struct builder *x, value_id logits, value_id experts,
-                       const union op_params *with)
+/* Adds the losses of this rank's tokens, without coefficients, to those of
+ * other layers. */
+static void add_router_losses(struct builder *x, value_id logits, value_id experts,
+                              const union op_params *with)
 {
     const struct training_shape *t = x->shape->train;
     struct training_values *out = &x->out->train;
@@ -113,7 +116,7 @@ static void add_losses(struct builder *x, value_id logits, value_id experts,
     }
 }
 
-/* Adds to the counts by which the update of the step moves the bias. */
+/* Counts tokens for the step's update of the bias. */
 static void count_for_bias(struct builder *x, value_id experts)
 {
     const struct training_shape *t = x->shape->train;
@@ -135,10 +138,11 @@ static union op_params route_params(struct builder *x)
     const char *scores = c->moe_router_score_function;
     const bool sigmoid = scores && strcmp(scores, "sigmoid") == 0;
     if (!x->st && scores && !sigmoid)
-        x->st =
-            fail(x->err, ERR_UNSUPPORTED, "routers that score by %s: no op computes it", scores);
+        x->st = fail(x->err, ERR_UNSUPPORTED,
+                     "moe_router_score_function %s is not supported (softmax, sigmoid)", scores);
     if (!x->st && !sigmoid && c->moe_router_enable_expert_bias)
-        x->st = fail(x->err, ERR_UNSUPPORTED, "a bias of experts whose router scores by softmax");
+        x->st = fail(x->err, ERR_UNSUPPORTED,
+                     "moe_router_enable_expert_bias needs moe_router_score_function sigmoid");
     const double factor = c->moe_router_topk_scaling_factor;
     return (union op_params){.route = {.topk = (uint32_t)c->moe_router_topk,
                                        .num_groups = 1,
@@ -149,7 +153,7 @@ static union op_params route_params(struct builder *x)
                                        .scaling = factor != 0 ? factor : 1}};
 }
 
-static struct routed route(struct builder *x, value_id in)
+static struct routed route_tokens(struct builder *x, value_id in)
 {
     struct routed r;
     value_id chosen, bias = NO_VALUE;
@@ -163,23 +167,24 @@ static struct routed route(struct builder *x, value_id in)
     emit(x, OP_ROUTE, "route", IN(logits, bias), OUT(&r.weights, &chosen), .params = p);
     emit(x, OP_SORT_BY_EXPERT, "sort", IN(chosen), OUT(&r.rows, &r.counts),
          .sizes = {{'E', experts}});
-    add_losses(x, logits, chosen, &p);
+    add_router_losses(x, logits, chosen, &p);
     count_for_bias(x, chosen);
     r.tokens = emit(x, OP_PERMUTE, "permute", IN(in, r.rows), .sizes = {{'R', n * k}});
     return r;
 }
 
-/* Sends rows to the ranks of their experts, or back; counts: rows for each of them. */
-static value_id exchanged(struct builder *x, value_id in, value_id counts, uint64_t bound,
-                          uint64_t num_counts, value_id *came)
+/* Sends rows to the ranks of their experts, or back. counts: rows for each. */
+static value_id exchange_rows(struct builder *x, value_id in, value_id counts, uint64_t bound,
+                              uint64_t num_counts, value_id *recv_counts)
 {
     value_id y;
-    emit(x, OP_ALL_TO_ALL, "exchange", IN(in, counts), OUT(&y, came), .collective.group = GROUP_EP,
-         .sizes = {{'Q', bound}, {'U', num_counts}});
+    emit(x, OP_ALL_TO_ALL, "exchange", IN(in, counts), OUT(&y, recv_counts),
+         .collective.group = GROUP_EP, .sizes = {{'Q', bound}, {'U', num_counts}});
     return y;
 }
 
-/* The MLPs of this rank's experts on rows sorted by expert; with ETP, a rank has a part of each. */
+/* MLPs of this rank's experts on rows sorted by expert; with ETP, shards of
+ * them. */
 static value_id expert_mlps(struct builder *x, value_id in, value_id counts)
 {
     value_id w1 = expert_weights(x, "linear_fc1.weight");
@@ -188,15 +193,16 @@ static value_id expert_mlps(struct builder *x, value_id in, value_id counts)
     return emit(x, OP_GROUPED_MATMUL, "fc2", IN(builder_activated(x, f, counts), w2, counts));
 }
 
-/* Sends rows to the ranks of their experts, runs the MLPs there and sends the results back. */
+/* Sends rows to the ranks of their experts, runs the MLPs there, and returns
+ * the results. */
 static value_id distributed_experts(struct builder *x, const struct routed *r)
 {
     uint64_t here = x->c->num_experts / x->ep, sent = builder_rows_of(x, r->tokens);
     uint64_t tokens = sent / x->c->moe_router_topk;
     uint64_t bound = x->ep > 1 ? x->ep * tokens * min_u64(x->c->moe_router_topk, here) : sent;
-    value_id in = r->tokens, counts = r->counts, came, ignored;
-    if (x->ep > 1) in = exchanged(x, in, counts, bound, x->ep * here, &counts);
-    came = counts;
+    value_id in = r->tokens, counts = r->counts, recv_counts, ignored;
+    if (x->ep > 1) in = exchange_rows(x, in, counts, bound, x->ep * here, &counts);
+    recv_counts = counts;
     in = builder_collective(x, OP_ALL_GATHER, GROUP_ETP, in, "gather");
     counts = builder_collective(x, OP_ALL_GATHER, GROUP_ETP, counts, "gather_counts");
     value_id rows, totals;
@@ -206,7 +212,7 @@ static value_id distributed_experts(struct builder *x, const struct routed *r)
     in = emit(x, OP_PERMUTE, "permute", IN(in, rows), .sizes = {{'R', x->etp * bound}});
     value_id y = emit(x, OP_UNPERMUTE, "unpermute", IN(expert_mlps(x, in, totals), rows));
     y = builder_collective(x, OP_REDUCE_SCATTER, GROUP_ETP, y, "reduce");
-    if (x->ep > 1) y = exchanged(x, y, came, sent, x->c->num_experts, &ignored);
+    if (x->ep > 1) y = exchange_rows(x, y, recv_counts, sent, x->c->num_experts, &ignored);
     return y;
 }
 
@@ -217,13 +223,13 @@ void builder_experts(struct builder *x)
         builder_normed(x, "pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias", "mlp_norm");
     builder_trace(x, in, sliced && x->shape->sequence_parallel, false, "mlp_norm");
     if (!x->shape->sequence_parallel) in = builder_collective(x, OP_SLICE, GROUP_TP, in, "slice");
-    struct routed r = route(x, in);
+    struct routed r = route_tokens(x, in);
     value_id y =
         x->ep == 1 && x->etp == 1 ? expert_mlps(x, r.tokens, r.counts) : distributed_experts(x, &r);
     y = emit(x, OP_UNPERMUTE, "unpermute", IN(y, r.rows, r.weights));
     builder_trace(x, y, sliced, false, "mlp");
     if (!x->shape->sequence_parallel && x->tp > 1)
         y = emit(x, OP_ALL_GATHER, "gather", IN(y),
-                 .collective = {.group = GROUP_TP, .alike = true});
+                 .collective = {.group = GROUP_TP, .replicated = true});
     builder_branch(x, y, NO_VALUE, DROPOUT_AFTER_MLP);
 }

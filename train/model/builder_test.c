@@ -1,4 +1,5 @@
-/* Configs that the builder refuses: the message names the field and what the engine computes. */
+/* Configs that the builder refuses: the message names the field and what the
+ * engine computes. */
 #include "train/model/builder.h"
 
 #include "common/count.h"
@@ -22,7 +23,7 @@ static enum status build(const struct model_config *config)
     const struct pass_options options = {.logits = true, .trace_layer = -1};
     struct model m;
     struct pass p = {0};
-    assert_ok(model_imagine(&m, NULL, &o, 0, &err));
+    assert_ok(model_simulate(&m, NULL, &o, 0, &err));
     enum status st = pass_make(&p, &m, &batch, &options, &err);
     pass_release(&p);
     model_close(&m);
@@ -33,13 +34,12 @@ static void a_feature_that_no_op_computes_is_refused_by_its_name(void **state)
 {
     enum { POSITIONS, NORM, ROTARY, QK_NORM, HEADS, ACTIVATION, NUM_CASES };
     static const char *const says[NUM_CASES] = {
-        [POSITIONS] = "position_embedding_type alibi: the engine computes rope, "
-                      "learned_absolute and none",
-        [NORM] = "normalization GroupNorm: the engine computes RMSNorm and LayerNorm",
-        [ROTARY] = "rotary_percent 1.5: the engine rotates at most the whole head (1)",
-        [QK_NORM] = "qk_layernorm with LayerNorm: the engine computes it with RMSNorm only",
-        [HEADS] = "2097152 heads of 16 elements: the engine computes up to 1048576 of 65536",
-        [ACTIVATION] = "activation swish: the engine computes silu, gelu,",
+        [POSITIONS] = "position_embedding_type alibi is not supported (rope, learned",
+        [NORM] = "normalization GroupNorm is not supported (RMSNorm, LayerNorm)",
+        [ROTARY] = "rotary_percent 1.5: expected at most 1, the whole head",
+        [QK_NORM] = "qk_layernorm is not supported with LayerNorm, only with RMSNorm",
+        [HEADS] = "2097152 heads of 16 elements: expected at most 1048576 of 65536",
+        [ACTIVATION] = "activation swish is not supported (silu, gelu,",
     };
     struct opened o;
     (void)state;
@@ -66,8 +66,7 @@ static void experts_with_biases_are_refused(void **state)
     assert_ok(opened_open(&o, "tests/golden/hf/qwen3-moe", &none, NULL, false, true, &err));
     struct model_config c = o.checkpoint.config;
     c.add_mlp_bias = true;
-    assert_fails(build(&c), ERR_UNSUPPORTED,
-                 "experts with biases: the engine computes experts without biases only");
+    assert_fails(build(&c), ERR_UNSUPPORTED, "experts with biases are not supported");
     opened_close(&o);
 }
 

@@ -1,8 +1,8 @@
-/* collect.c - what came out of a pass, from all ranks to rank 0.
+/* collect.c - gathers the outputs of a pass from all ranks on rank 0.
  *
- * Stage by stage and output by output, each rank of a stage that has a part of it sends a header
- * and its rows; rank 0 takes them in the order of ranks, and knows from the layout alone which rows
- * of the batch they are. */
+ * Stage by stage and output by output, each rank of a stage with a part of it
+ * sends a header and its rows. Rank 0 receives them in rank order; the layout
+ * alone tells their rows in the batch. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ struct collecting {
     void *context;
 };
 
-/* Of sums, and of outputs as they are given, but for logits of a dtype of their own. */
+/* Dtype of sums and of outputs, except logits with their own dtype. */
 static enum dtype real_dtype(const struct pass *p)
 {
     return p->model->options.elem == ELEM_F64 ? DT_F64 : DT_F32;
@@ -41,7 +41,7 @@ static enum dtype logits_dtype(const struct pass *p)
     return p->options.logits_dtype ? p->options.logits_dtype : real_dtype(p);
 }
 
-/* As the program makes them (builder.h). */
+/* Dtype of the program's logits (builder.h). */
 static enum dtype own_logits_dtype(const struct pass *p)
 {
     const enum dtype elem = elem_dtype(p->model->options.elem);
@@ -59,7 +59,7 @@ static uint64_t part_bytes(const struct collecting *x, const struct part *part)
     return part->rows * part->columns * operand_bytes_of(type, x->pass->model->options.elem);
 }
 
-static struct part part_of(const struct built *b, const struct output *o)
+static struct part output_part(const struct built *b, const struct output *o)
 {
     const struct program_value *v = &b->program.values[o->value];
     struct part part = {.rows = v->shape[0],
@@ -76,16 +76,16 @@ static struct part part_of(const struct built *b, const struct output *o)
     return part;
 }
 
-/* Whether the rank at a place has a part that no other has. */
-static bool contributes(const struct part *part, const struct group_place *at)
+/* Whether the rank has a part of its own. */
+static bool has_own_part(const struct part *part, const struct group_place *at)
 {
     return part->slice || part->shard || at->tp == 0;
 }
 
-/* The elements of a part: where they lie, or on the heap. */
+/* Elements of a part, in place or on the heap. */
 struct elements {
     const void *data;
-    void *heap; /* to be freed; NULL: nothing is */
+    void *heap; /* to be freed, or NULL */
 };
 
 static enum status on_heap(struct elements *e, uint64_t bytes, const char *name, struct error *err)
@@ -94,7 +94,7 @@ static enum status on_heap(struct elements *e, uint64_t bytes, const char *name,
     return e->heap ? OK : fail(err, ERR_MEMORY, "no memory for a part of %s", name);
 }
 
-/* Of this rank, in the host's memory. */
+/* Elements of this rank's output, in host memory. */
 static enum status own_elements(const struct collecting *x, const struct run *r,
                                 const struct output *o, uint64_t bytes, struct elements *e,
                                 struct error *err)
@@ -123,9 +123,9 @@ static enum status send_outputs(const struct collecting *x, const struct built *
     uint64_t count = b->num_outputs;
     TRY(comm_send(x->world, 0, &count, sizeof count, err));
     for (size_t i = 0; i < b->num_outputs; i++) {
-        struct part part = part_of(b, &b->outputs[i]);
+        struct part part = output_part(b, &b->outputs[i]);
         TRY(comm_send(x->world, 0, &part, sizeof part, err));
-        if (contributes(&part, at))
+        if (has_own_part(&part, at))
             TRY(send_output(x, r, &b->outputs[i], part_bytes(x, &part), err));
     }
     return OK;
@@ -133,11 +133,11 @@ static enum status send_outputs(const struct collecting *x, const struct built *
 
 /* ---- rank 0 ---- */
 
-/* An output that is being put together. */
+/* An output being assembled. */
 struct whole {
     struct part part; /* as the first rank has it */
     struct collected c;
-    void *values; /* c.data, where it is put together */
+    void *values; /* c.data, if assembled */
 };
 
 static enum dtype dtype_of(const struct collecting *x, const struct part *part)
@@ -146,7 +146,7 @@ static enum dtype dtype_of(const struct collecting *x, const struct part *part)
     return elem == DT_F64 || !part->real ? elem : DT_F32;
 }
 
-/* Which row of the whole a row of a rank's part is; UINT64_MAX: none. */
+/* Row of the whole for a row of a rank's part; UINT64_MAX: none. */
 static uint64_t row_in_batch(const struct collecting *x, const struct part *part,
                              const struct group_place *at, const struct token_shape *shape,
                              const struct token_origin *origins, uint64_t row)
@@ -159,8 +159,8 @@ static uint64_t row_in_batch(const struct collecting *x, const struct part *part
     return o->sequence == UINT64_MAX ? UINT64_MAX : o->sequence * b->length + o->position;
 }
 
-/* Where the columns of a rank's part begin; *count: how many of them. The last of those that have
- * copies gives them. */
+/* First column of a rank's part; *count: its columns. Of ranks with copies of
+ * columns, only the last one gives them. */
 static uint64_t first_column(const struct part *part, const struct group_place *at, uint64_t *count)
 {
     *count = part->columns;
@@ -172,9 +172,9 @@ static uint64_t first_column(const struct part *part, const struct group_place *
     return group * (part->sharers * own + part->copied) + turn * own;
 }
 
-enum { RUN_BYTES = 16 << 20 }; /* between two looks at whether the job goes on */
+enum { RUN_BYTES = 16 << 20 }; /* between two checks of the job */
 
-/* Rows of columns that lie in two arrays. */
+/* Rows to copy between two arrays. */
 struct rows {
     void *to;
     const void *from;
@@ -183,7 +183,7 @@ struct rows {
     enum dtype to_dtype, from_dtype;
 };
 
-/* ERR_NUMERIC if a cast to 16 bits makes an element infinite. */
+/* ERR_NUMERIC if a cast to 16 bits overflows. */
 static enum status copy_rows(const struct rows *r, const char *name, struct error *err)
 {
     const bool dense = r->columns == r->to_stride && r->columns == r->from_stride;
@@ -201,7 +201,8 @@ static enum status copy_rows(const struct rows *r, const char *name, struct erro
                 dtype_infos[r->to_dtype].torch);
 }
 
-/* Rows from i on that follow one another in the batch, up to `most`; the first is row `first`. */
+/* Number of rows from i on, at most `most`, that are consecutive in the batch
+ * from row `first` on. */
 static uint64_t count_run(const struct collecting *x, const struct part *part,
                           const struct group_place *at, const struct token_shape *shape,
                           const struct token_origin *origins, uint64_t i, uint64_t first,
@@ -307,7 +308,7 @@ static enum status take_part(const struct collecting *x, struct whole *w, const 
     return place_part(x, w, part, at, data, err);
 }
 
-/* The part of rank r, as a message. */
+/* Receives the part of rank r. */
 static enum status receive_part(const struct collecting *x, struct whole *w, unsigned r,
                                 struct error *err)
 {
@@ -316,7 +317,7 @@ static enum status receive_part(const struct collecting *x, struct whole *w, uns
     struct elements e;
     TRY(comm_receive(x->world, r, &part, sizeof part, err));
     if (!w->c.name) begin_whole(x, w, &part);
-    if (!contributes(&part, &at)) return OK;
+    if (!has_own_part(&part, &at)) return OK;
     uint64_t bytes = part_bytes(x, &part);
     enum status st = on_heap(&e, bytes, part.name, err);
     if (!st) st = comm_receive(x->world, r, e.heap, bytes, err);
@@ -331,7 +332,7 @@ struct own {
     const struct run *run;
 };
 
-/* An output that one rank has, its rows in the order of the batch: it is given as it lies, or in
+/* An output of a single rank, its rows in batch order: given in place, or in
  * pieces. */
 struct alone {
     const struct collecting *x;
@@ -339,16 +340,16 @@ struct alone {
     struct collected c; /* the piece */
     const char *from;   /* of the device */
     enum dtype from_dtype;
-    struct elements source, target; /* of a piece: downloaded; as it is given */
+    struct elements source, target; /* of a piece: downloaded; as given */
 };
 
-/* Needs no cast, and has no padding behind its columns. */
+/* It needs no cast and has no padding of columns. */
 static bool is_as_given(const struct alone *a)
 {
     return a->part->columns == a->c.columns && a->from_dtype == a->c.dtype;
 }
 
-/* Where the piece shall be. */
+/* Memory for the piece. */
 static enum status take_room(struct alone *a, void **to, struct error *err)
 {
     const uint64_t bytes = collected_bytes(&a->c);
@@ -434,14 +435,14 @@ static enum status take_own_part(const struct collecting *x, struct whole *w, co
     return st;
 }
 
-/* Output number `output` of ranks [first, end). */
+/* Gathers output number `output` of ranks [first, end). */
 static enum status take_output(const struct collecting *x, unsigned first, unsigned end,
                                const struct own *own, size_t output, struct error *err)
 {
     struct whole w = {0};
     enum status st = OK;
     if (first == 0) {
-        const struct part part = part_of(own->built, &own->built->outputs[output]);
+        const struct part part = output_part(own->built, &own->built->outputs[output]);
         begin_whole(x, &w, &part);
         if (is_alone(x, &w)) return give_alone(x, &w, own->run, &own->built->outputs[output], err);
     }
@@ -452,7 +453,7 @@ static enum status take_output(const struct collecting *x, unsigned first, unsig
     return st;
 }
 
-/* All outputs of one stage. */
+/* Gathers all outputs of one stage. */
 static enum status take_stage(const struct collecting *x, unsigned pp_rank, const struct own *own,
                               struct error *err)
 {
@@ -484,9 +485,9 @@ enum status pass_collect(struct pass *p, const struct pass_taking *how, pass_vis
     return OK;
 }
 
-/* ---- what it takes ---- */
+/* ---- memory ---- */
 
-/* Bytes of a row of the widest output, and of all of them together, as they are given. */
+/* Bytes of a row of the widest output, and of all outputs, as given. */
 static void count_row_bytes(const struct pass *p, uint64_t *widest, uint64_t *all)
 {
     const struct model_config *c = &p->model->config;
@@ -503,15 +504,16 @@ static void count_row_bytes(const struct pass *p, uint64_t *widest, uint64_t *al
     }
 }
 
-/* What ranks hold of a row of the widest output, together; of hidden states as they are given. */
+/* Bytes of a row of the widest output on all ranks together; of hidden states
+ * as given. */
 static uint64_t own_row_bytes(const struct pass *p, uint64_t widest)
 {
     const uint64_t logits = vocab_size(p) * dtype_bytes(own_logits_dtype(p));
     return p->options.logits ? max_u64(widest, logits) : widest;
 }
 
-/* Of a row that is copied where one rank has all of an output, before or after, whichever is more:
- * of another type, or with padding behind it. */
+/* Bytes of a copied row on a single rank, before or after the copy, the larger
+ * one: rows are copied to change the type or to drop padding. */
 static uint64_t copied_row_bytes(const struct pass *p)
 {
     const enum dtype given = logits_dtype(p), own = own_logits_dtype(p);
@@ -525,13 +527,13 @@ static uint64_t copied_row_bytes(const struct pass *p)
     return bytes;
 }
 
-/* Of rank 0: an output is put together from the parts of several ranks. */
+/* Bytes on rank 0 while it assembles an output of several ranks. */
 static uint64_t together_bytes(const struct pass_taking *how, uint64_t whole, uint64_t part)
 {
     return whole + part + (how->room ? 2 * min_u64(whole, how->piece_bytes) : 0);
 }
 
-/* Where one rank has all outputs: of a piece as it is given, and as it was downloaded. */
+/* Bytes on a single rank: a piece as given and as downloaded. */
 static uint64_t alone_bytes(const struct pass_taking *how, uint64_t whole, uint64_t copied,
                             bool on_host)
 {

@@ -4,8 +4,8 @@
 
 #include "convert/target.h"
 
-/* With its end, so that two texts are not one longer one. */
-static void add_text(struct sha256 *s, const char *text)
+/* With its end, to keep two texts distinct from a longer one. */
+static void hash_text(struct sha256 *s, const char *text)
 {
     sha256_add(s, text ? text : "", text ? strlen(text) + 1 : 1);
 }
@@ -14,7 +14,7 @@ void fingerprint_field(struct sha256 *s, const void *of, const struct field *f)
 {
     const struct scalar x = field_get(f, of);
     if (x.kind == FIELD_TEXT)
-        add_text(s, x.text);
+        hash_text(s, x.text);
     else
         sha256_add(s, &x.number, sizeof x.number);
 }
@@ -36,7 +36,7 @@ void fingerprint_model(const struct checkpoint *c, char text[SHA256_TEXT])
     for (size_t i = 0; i < c->catalog.num_tensors; i++) {
         const struct tensor *t = &c->catalog.tensors[i];
         if (!is_parameter(t)) continue;
-        add_text(s, t->name);
+        hash_text(s, t->name);
         sha256_add(s, t->shape, t->num_dims * sizeof *t->shape);
     }
     sha256_finish(s, text);

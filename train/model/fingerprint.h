@@ -1,5 +1,6 @@
-/* fingerprint.h - a digest of a model, which ranks of a job must have in common: ranks with
- * different programs would wait for one another for ever, or mix up their sums. */
+/* fingerprint.h - a digest of a model, which all ranks of a job must share:
+ * ranks with different programs would wait for each other for ever, or mix up
+ * their sums. */
 #ifndef FERRY_TRAIN_MODEL_FINGERPRINT_H
 #define FERRY_TRAIN_MODEL_FINGERPRINT_H
 
@@ -7,7 +8,8 @@
 #include "ckpt/field.h"
 #include "common/sha256.h"
 
-/* Of a model's config and the names and shapes of its parameters, not of their elements. */
+/* Digest of a model's config and its parameters' names and shapes, without
+ * elements. */
 void fingerprint_model(const struct checkpoint *c, char text[SHA256_TEXT]);
 
 /* Adds one field of a struct. */

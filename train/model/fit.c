@@ -10,29 +10,29 @@
 #include "common/strbuf.h"
 #include "common/threads.h"
 
-/* Without what each pass needs to run, which is alive at other times. */
+/* Memory of parameters, loading and communication, without passes. */
 static struct fit_memory without_passes(const struct fit *f)
 {
     const struct model *m = f->model;
     const struct load_options o = {.threads = f->threads};
-    const struct comm *c = m->groups.of[GROUP_WORLD].comm; /* NULL: of an imagined one */
+    const struct comm *c = m->groups.of[GROUP_WORLD].comm; /* NULL: simulated model */
     const struct comm_memory talking = c ? c->backend->memory(c) : (struct comm_memory){0, 0};
     struct fit_memory x = {.parameters = m->parameters.bytes,
                            .talking = talking.all,
                            .shared = talking.all - talking.own};
-    struct error ignored; /* loading tells it */
+    struct error ignored; /* loading reports it */
     if (parameters_load_bytes(&m->parameters, m->device, &o, &x.loading, &ignored)) x.loading = 0;
     return x;
 }
 
-/* Results of one pass are gone before those of the next are there. */
+/* Results of one pass are freed before those of the next. */
 static void add_pass(struct fit_memory *x, const struct fit *f, const struct pass *p)
 {
     x->passes += pass_bytes(p);
     x->results = max_u64(x->results, pass_collect_bytes(p, &f->taking));
 }
 
-static void sum_up(struct fit_memory *x, const struct device *device)
+static void set_peaks(struct fit_memory *x, const struct device *device)
 {
     if (device->is_host) {
         x->device = x->parameters + max_u64(x->loading, x->passes + x->results) + x->talking;
@@ -47,12 +47,12 @@ struct fit_memory fit_memory(const struct fit *f)
     struct fit_memory x = without_passes(f);
     for (size_t i = 0; i < f->num_passes; i++)
         add_pass(&x, f, f->passes[i]);
-    sum_up(&x, f->model->device);
+    set_peaks(&x, f->model->device);
     x.program = host_memory_resident();
     return x;
 }
 
-static double mb(uint64_t bytes)
+static double to_mb(uint64_t bytes)
 {
     return (double)bytes / 1e6;
 }
@@ -60,18 +60,18 @@ static double mb(uint64_t bytes)
 void fit_print(const struct fit *f, struct strbuf *out)
 {
     const struct fit_memory x = fit_memory(f);
-    strbuf_printf(out, "  parameters and caches: %.2f MB\n", mb(x.parameters));
-    strbuf_printf(out, "  inputs, outputs and activations: %.2f MB\n", mb(x.passes));
-    strbuf_printf(out, "  results, put together on rank 0: %.2f MB\n", mb(x.results));
-    strbuf_printf(out, "  buffers while parameters are loaded: %.2f MB\n", mb(x.loading));
-    if (x.talking) strbuf_printf(out, "  what ranks talk through: %.2f MB\n", mb(x.talking));
-    strbuf_printf(out, "  at most %.2f MB at once", mb(x.device));
+    strbuf_printf(out, "  parameters and caches: %.2f MB\n", to_mb(x.parameters));
+    strbuf_printf(out, "  inputs, outputs and activations: %.2f MB\n", to_mb(x.passes));
+    strbuf_printf(out, "  results gathered on rank 0: %.2f MB\n", to_mb(x.results));
+    strbuf_printf(out, "  buffers for loading parameters: %.2f MB\n", to_mb(x.loading));
+    if (x.talking) strbuf_printf(out, "  communication buffers: %.2f MB\n", to_mb(x.talking));
+    strbuf_printf(out, "  peak: %.2f MB", to_mb(x.device));
     if (!f->model->device->is_host)
-        strbuf_printf(out, " of the GPU, and %.2f MB of the host", mb(x.host));
-    strbuf_printf(out, ", beside %.2f MB of the program and its libraries\n", mb(x.program));
+        strbuf_printf(out, " of the GPU, and %.2f MB of the host", to_mb(x.host));
+    strbuf_printf(out, ", plus %.2f MB for the program and its libraries\n", to_mb(x.program));
 }
 
-/* ---- layouts that are not there ---- */
+/* ---- other layouts ---- */
 
 static struct model_options options_of(const struct model *m, const struct group_sizes *s)
 {
@@ -80,7 +80,7 @@ static struct model_options options_of(const struct model *m, const struct group
     return o;
 }
 
-/* The same passes, one behind the other, over the parameters of one rank. */
+/* Measures the same passes, one by one, over the parameters of one rank. */
 static enum status measure_passes(const struct fit *f, struct model *m, uint64_t *bytes,
                                   struct error *err)
 {
@@ -98,7 +98,7 @@ static enum status measure_passes(const struct fit *f, struct model *m, uint64_t
     x.loading = rest.loading;
     x.talking = rest.talking;
     x.shared = rest.shared;
-    sum_up(&x, m->device);
+    set_peaks(&x, m->device);
     *bytes = x.device;
     return st;
 }
@@ -108,14 +108,14 @@ static enum status measure_rank(const struct fit *f, const struct group_sizes *s
 {
     struct model m;
     struct model_options o = options_of(f->model, s);
-    enum status st = model_imagine(&m, f->model->checkpoint, &o, rank, err);
+    enum status st = model_simulate(&m, f->model->checkpoint, &o, rank, err);
     if (!st) st = measure_passes(f, &m, bytes, err);
     model_close(&m);
     return st;
 }
 
-/* The first stage has the embedding, the last the head; all between them are alike, and so are all
- * ranks of a stage. */
+/* The first stage has the embedding, the last the head; those between are
+ * equal, as are all ranks of a stage. */
 static enum status measure_layout(const struct fit *f, const struct group_sizes *s, uint64_t *bytes,
                                   struct error *err)
 {
@@ -131,7 +131,8 @@ static enum status measure_layout(const struct fit *f, const struct group_sizes 
     return OK;
 }
 
-/* The fewest hosts like this one whose devices have so much for each of the ranks; 0: no number. */
+/* Fewest hosts like this one with so much device memory for each rank; 0: none.
+ */
 static unsigned hosts_for(const struct device *device, unsigned ranks, uint64_t bytes)
 {
     for (unsigned hosts = 1; hosts <= ranks; hosts++) {
@@ -146,14 +147,14 @@ static unsigned hosts_for(const struct device *device, unsigned ranks, uint64_t 
 
 static void try_layout(const struct fit *f, const struct group_sizes *s, struct fit_layout *best)
 {
-    struct error ignored; /* it cannot be */
+    struct error ignored; /* not possible */
     uint64_t bytes;
     if (measure_layout(f, s, &bytes, &ignored) || (best->hosts && best->bytes <= bytes)) return;
     unsigned hosts = hosts_for(f->model->device, groups_world_size(s), bytes);
     if (hosts) *best = (struct fit_layout){*s, hosts, bytes};
 }
 
-/* All that have so many ranks and stages, and this tp and ep. */
+/* Tries all grids with so many ranks and stages, and this tp and ep. */
 static void try_grids(const struct fit *f, unsigned ranks, const struct group_sizes *dense,
                       struct fit_layout *best)
 {
@@ -210,24 +211,24 @@ static void add_layout(struct strbuf *out, const struct model *m, const struct f
     strbuf_add_char(out, ')');
 }
 
-/* Sent by each rank to all: its needs, and the free memory, which others may share. */
+/* A need of a rank, and the free memory, which others may share. */
 struct need {
-    uint64_t bytes, memory, free; /* memory: the same number for those that share it */
+    uint64_t bytes, memory, free; /* memory: equal for ranks that share it */
 };
 
-/* Each rank has one of each: on the device, on the host beside it, and in its own address space,
- * which ulimit -v limits. */
+/* A rank's needs: on the device, on the host beside it, and in its own address
+ * space, limited by ulimit -v. */
 enum need_kind { OF_DEVICE, OF_HOST, OF_ADDRESS_SPACE, NEEDS };
 
 static const char *const need_names[NEEDS] = {
     [OF_DEVICE] = "memory",
-    [OF_HOST] = "its host's memory",
-    [OF_ADDRESS_SPACE] = "the address space that ulimit -v limits",
+    [OF_HOST] = "host memory",
+    [OF_ADDRESS_SPACE] = "address space (ulimit -v)",
 };
 
-/* All ranks of one memory. */
+/* All ranks that share one memory. */
 struct demand {
-    unsigned ranks, largest; /* the rank that needs most of them */
+    unsigned ranks, largest; /* the rank with the largest need */
     uint64_t largest_bytes, bytes, free;
     enum need_kind kind; /* of that rank */
 };
@@ -250,7 +251,7 @@ static struct demand demand_of(const struct need *needs, unsigned size, uint64_t
     return d;
 }
 
-/* The memory that lacks most, if one does. */
+/* Finds the memory with the largest shortage; false: none is short. */
 static bool find_worst(const struct need *needs, unsigned size, struct demand *worst)
 {
     uint64_t most = 0;
@@ -265,8 +266,8 @@ static bool find_worst(const struct need *needs, unsigned size, struct demand *w
 
 enum { ADVICE_BYTES = 256 };
 
-/* Rank 0 looks for a layout, and all get to know it. What a host lacks beside its GPUs is not cut
- * by any. */
+/* Rank 0 searches a layout and tells all. No layout reduces what a host needs
+ * beside its GPUs. */
 static enum status share_advice(const struct fit *f, struct comm_group *world,
                                 const struct demand *d, char advice[ADVICE_BYTES],
                                 struct error *err)
@@ -275,13 +276,13 @@ static enum status share_advice(const struct fit *f, struct comm_group *world,
     struct strbuf text = {0};
     char *all = must_calloc(world->size, ADVICE_BYTES);
     if (world->index == 0 && d->kind == OF_HOST)
-        strbuf_add_text(&text, "fewer tokens at a time take less");
+        strbuf_add_text(&text, "compute fewer tokens at a time");
     else if (world->index == 0 && d->kind == OF_ADDRESS_SPACE)
-        strbuf_add_text(&text, "more ranks take less each");
+        strbuf_add_text(&text, "more ranks need less each");
     else if (world->index == 0 && fit_search(f, &layout))
         add_layout(&text, f->model, &layout);
     else if (world->index == 0)
-        strbuf_printf(&text, "no --tp, --pp and --ep of up to %d ranks fit", FIT_MAX_RANKS);
+        strbuf_printf(&text, "no layout (--tp, --pp, --ep) of up to %d ranks fits", FIT_MAX_RANKS);
     memset(advice, 0, ADVICE_BYTES);
     if (text.data) snprintf(advice, ADVICE_BYTES, "%s", text.data);
     enum status st = world->comm->backend->all_gather(world, advice, all, ADVICE_BYTES, err);
@@ -291,15 +292,15 @@ static enum status share_advice(const struct fit *f, struct comm_group *world,
     return st;
 }
 
-static enum status refuse(const struct fit *f, struct comm_group *world, const struct demand *d,
-                          struct error *err)
+static enum status fail_not_fitting(const struct fit *f, struct comm_group *world,
+                                    const struct demand *d, struct error *err)
 {
     char advice[ADVICE_BYTES], shared[64] = "";
     TRY(share_advice(f, world, d, advice, err));
     if (d->ranks > 1)
-        snprintf(shared, sizeof shared, ", %.2f GB with the %u it shares them with",
-                 (double)d->bytes / 1e9, d->ranks - 1);
-    return fail(err, ERR_MEMORY, "rank %u needs %.2f GB of %s%s, and %.2f GB are free; %s",
+        snprintf(shared, sizeof shared, ", %.2f GB with the %u rank%s sharing it",
+                 (double)d->bytes / 1e9, d->ranks - 1, d->ranks > 2 ? "s" : "");
+    return fail(err, ERR_MEMORY, "rank %u needs %.2f GB of %s%s, but %.2f GB are free; %s",
                 d->largest, (double)d->largest_bytes / 1e9, need_names[d->kind], shared,
                 (double)d->free / 1e9, advice);
 }
@@ -311,7 +312,7 @@ static enum status own_needs(const struct fit *f, struct need own[NEEDS], struct
     const unsigned rank = f->model->groups.of[GROUP_WORLD].index;
     struct need host = {.free = host_memory_available()};
     TRY(cpu_device.identity(&host.memory, err));
-    /* Pages that several touch are counted once. */
+    /* Shared pages count once. */
     own[OF_HOST] = own[OF_DEVICE] = host;
     own[OF_DEVICE].bytes = device->is_host ? x.device - x.shared : x.device;
     own[OF_HOST].bytes = device->is_host ? 0 : x.host - x.shared;
@@ -320,7 +321,8 @@ static enum status own_needs(const struct fit *f, struct need own[NEEDS], struct
     own[OF_ADDRESS_SPACE] = (struct need){.memory = device_hash(&rank, sizeof rank)};
     if (host_memory_address_space() == UINT64_MAX) return OK;
     own[OF_ADDRESS_SPACE].bytes = device->is_host ? x.device : x.host;
-    if (device->is_host) own[OF_DEVICE].free = host.free; /* of all ranks, not of one's space */
+    if (device->is_host)
+        own[OF_DEVICE].free = host.free; /* for all ranks, without the limit of address space */
     return cpu_device.free_memory(1, &own[OF_ADDRESS_SPACE].free, err);
 }
 
@@ -329,11 +331,11 @@ enum status fit_check(const struct fit *f, struct error *err)
     struct comm_group world = f->model->groups.of[GROUP_WORLD];
     struct need own[NEEDS];
     struct demand worst = {0};
-    TRY(comm_barrier(&world, err)); /* each has opened its device, which takes some, too */
+    TRY(comm_barrier(&world, err)); /* each rank has opened its device, which takes memory, too */
     TRY(own_needs(f, own, err));
     struct need *needs = must_calloc(world.size, sizeof own);
     enum status st = world.comm->backend->all_gather(&world, own, needs, sizeof own, err);
-    if (!st && find_worst(needs, world.size, &worst)) st = refuse(f, &world, &worst, err);
+    if (!st && find_worst(needs, world.size, &worst)) st = fail_not_fitting(f, &world, &worst, err);
     free(needs);
     return st;
 }

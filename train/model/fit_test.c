@@ -57,14 +57,14 @@ static void subject_close(struct subject *x)
     opened_close(&x->opened);
 }
 
-/* What a rank of another layout takes, by opening it there. */
+/* Bytes of a rank of another layout, by opening it there. */
 static uint64_t bytes_at(const struct subject *x, struct layout_options layout, unsigned rank)
 {
     struct model m;
     struct pass p;
     struct model_options o = x->model.options;
     o.layout = layout;
-    assert_ok(model_imagine(&m, x->model.checkpoint, &o, rank, &err));
+    assert_ok(model_simulate(&m, x->model.checkpoint, &o, rank, &err));
     assert_ok(pass_make(&p, &m, &x->pass.batch, &x->pass.options, &err));
     const struct fit fit = {
         .model = &m, .passes = (const struct pass *[]){&p}, .num_passes = 1, .threads = 1};
@@ -90,11 +90,11 @@ static void a_dtype_that_the_device_lacks_is_refused(void **state)
     subject_open(&x, "llama3.1");
     x.device.ops = no_f16;
     struct model_options o = x.model.options;
-    assert_ok(model_imagine(&m, x.model.checkpoint, &o, 0, &err));
+    assert_ok(model_simulate(&m, x.model.checkpoint, &o, 0, &err));
     model_close(&m);
     o.elem = ELEM_F16;
-    assert_fails(model_imagine(&m, x.model.checkpoint, &o, 0, &err), ERR_UNSUPPORTED,
-                 "the device cpu has no kernels for float16");
+    assert_fails(model_simulate(&m, x.model.checkpoint, &o, 0, &err), ERR_UNSUPPORTED,
+                 "device cpu has no kernels for float16");
     model_close(&m);
     subject_close(&x);
 }
@@ -122,7 +122,8 @@ static enum status no_room(void *context, uint64_t bytes, void **memory, struct 
     return fail(e, ERR_OURS, "it is measured only");
 }
 
-/* Of a device of its own the host has what is put together, or the buffers of loading. */
+/* With a separate device, the host has gathered results or buffers for loading.
+ */
 static void what_the_host_needs_beside_a_device_is_judged(void **state)
 {
     enum { SEQUENCES = 2, LENGTH = 4096 };
@@ -171,7 +172,7 @@ static void logits_of_two_bytes_take_half(void **state)
         const struct model_options options = {.device = &x.device, .elem = elems[i]};
         x.device.is_host = false;
         assert_int_equal(vocab % 8, 0);
-        assert_ok(model_imagine(&m, x.model.checkpoint, &options, 0, &err));
+        assert_ok(model_simulate(&m, x.model.checkpoint, &options, 0, &err));
         assert_ok(pass_make(&p, &m, &x.pass.batch, &o, &err));
         assert_int_equal(p.chunks[0].program.bytes[VALUE_OUTPUT],
                          count * (i ? 2 : 4) + MEMORY_ALIGNMENT); /* and whether it is finite */
@@ -229,7 +230,8 @@ static void the_layout_of_the_fewest_ranks_is_found(void **state)
     subject_close(&x);
 }
 
-/* A limit that no tensor-parallel layout keeps: its stages must become fewer layers. */
+/* A limit that no tensor-parallel layout keeps: its stages must become fewer
+ * layers. */
 static void every_rank_of_what_is_found_fits(void **state)
 {
     struct subject x;

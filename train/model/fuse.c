@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* The output that a product may take over, of ops that can be part of it; -1: the op cannot be. */
+/* Output that may become part of a product; -1: the op cannot. */
 static int passed_on(const struct call *c)
 {
     if (c->op == OP_NORM && c->out[1] == NO_VALUE) return 0;
@@ -16,7 +16,7 @@ static bool is_parameter(const struct program *p, value_id id)
     return p->values[id].class == VALUE_PARAMETER;
 }
 
-/* y = a w^T + bias, of ELEM, w and the bias being parameters. */
+/* y = a w^T + bias of ELEM; w and the bias are parameters. */
 static bool is_plain_product(const struct program *p, const struct call *c)
 {
     return c->op == OP_MATMUL && c->params.matmul.transpose_b && !c->params.matmul.transpose_a &&
@@ -32,7 +32,7 @@ static bool has_view(const struct program *p, value_id id)
     return false;
 }
 
-/* How many operands of calls it is. */
+/* Number of operands of calls. */
 static unsigned count_uses(const struct program *p, value_id id)
 {
     unsigned uses = 0;
@@ -54,8 +54,8 @@ static bool can_fuse(const struct program *p, const struct call *made, const str
            p->values[a].shape[0] <= FUSED_ROWS && count_uses(p, a) == 2 && !has_view(p, a);
 }
 
-/* The product, with what it is made of in place of a. */
-static struct call fused(const struct call *made, const struct call *product)
+/* The product, with the inputs of `made` in place of a. */
+static struct call fuse_pair(const struct call *made, const struct call *product)
 {
     const value_id w = product->in[1], bias = product->in[2];
     struct call c = *product;
@@ -82,7 +82,7 @@ void fuse_calls(struct program *p)
     for (size_t k = 0; k < p->num_calls; k++) {
         const struct call *c = &p->calls[k];
         const bool fuses = k + 1 < p->num_calls && can_fuse(p, c, c + 1);
-        const struct call next = fuses ? fused(c, c + 1) : *c;
+        const struct call next = fuses ? fuse_pair(c, c + 1) : *c;
         p->calls[kept++] = next;
         k += fuses;
     }

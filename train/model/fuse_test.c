@@ -10,8 +10,8 @@ static const struct groups alone;
 
 enum { HIDDEN = 16, WIDE = 24 };
 
-/* A layer's way through an MLP: the stream takes up a branch, is normed, and multiplied twice, with
- * a gated activation between. */
+/* A layer's way through an MLP: the stream takes up a branch, is normed, and
+ * multiplied twice, with a gated activation between. */
 struct mlp {
     struct program p;
     value_id stream, branch, norm_weight, w1, w2;

@@ -7,7 +7,7 @@
 
 /* ---- filling ---- */
 
-/* The array of a batch that an input copies; NULL: the batch has none. */
+/* Array of a batch for an input; NULL: none. */
 static const int32_t *numbers_of(const struct input_data *x, const struct program_value *v)
 {
     const uint64_t slice = x->tokens.shape.rows / x->groups->sizes.tp * x->groups->place.tp;
@@ -144,9 +144,9 @@ unsigned input_shape(enum input_id id, const struct build *b, uint64_t shape[2])
     return n;
 }
 
-/* ---- what a batch gives ---- */
+/* ---- numbers of a batch ---- */
 
-/* The number of a sequence's tokens in the batch, and of its positions in the cache. */
+/* A sequence's tokens in the batch, and positions in the cache. */
 struct stretch {
     uint64_t length, past;
 };
@@ -154,11 +154,11 @@ struct stretch {
 static struct stretch stretch_of(const struct input_data *x, const struct batch *b, uint64_t s)
 {
     const uint64_t first = tokens_first_sequence(b, &x->groups->place, &x->tokens.shape);
-    const uint64_t at = min_u64(first + s, b->num_sequences - 1); /* filled up with the last */
+    const uint64_t at = min_u64(first + s, b->num_sequences - 1); /* filled up with the last one */
     return (struct stretch){b->lengths ? b->lengths[at] : b->length, b->past ? b->past[at] : 0};
 }
 
-/* Sequence s: its tokens follow those whose keys and values are in the cache. */
+/* Tokens of sequence s follow those in the cache. */
 static void set_sequence(struct input_data *x, const struct batch *b, uint64_t s)
 {
     const uint64_t first = s * b->length;

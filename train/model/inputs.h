@@ -1,7 +1,6 @@
-/* inputs.h - the inputs of programs: a row each, with its name, type and shape.
- *
- * Inputs are numbers of a batch, set before each run (ids, positions, spans ..), and tables that do
- * not change. */
+/* inputs.h - the inputs of programs: a row each, with name, type and shape.
+ * They are numbers of a batch, set before each run (ids, positions, spans ..),
+ * and constant tables. */
 #ifndef FERRY_TRAIN_MODEL_INPUTS_H
 #define FERRY_TRAIN_MODEL_INPUTS_H
 
@@ -74,32 +73,32 @@ const struct input_row *input_row(enum input_id id);
 /* Sets the shape of an input; returns its number of dimensions. */
 unsigned input_shape(enum input_id id, const struct build *b, uint64_t shape[2]);
 
-/* The numbers of a batch for the inputs of this rank's programs. */
+/* Numbers of a batch for the inputs of this rank's programs. */
 struct input_data {
     const struct model_config *config;
     const struct groups *groups;
     bool wide; /* REAL is double */
     struct tokens tokens;
-    uint64_t positions;              /* of the longest sequence, with those in the cache */
-    uint64_t room;                   /* positions that a sequence's cache has room for; 0: none */
-    bool begins;                     /* the cache is empty: keys are those of the batch itself */
-    int32_t *cache_rows, *last_rows; /* [rows], [sequences]; NULL: not wanted */
+    uint64_t positions;              /* of the longest sequence, cache included */
+    uint64_t room;                   /* positions of a sequence's cache; 0: none */
+    bool begins;                     /* the cache is empty: all keys are the batch's */
+    int32_t *cache_rows, *last_rows; /* [rows], [sequences]; NULL: unused */
     int32_t counter;                 /* of this rank's first sequence */
     double loss_scale, router_scale;
 };
-/* In arena a; config, wide, room and begins are set before. with_cache: cache_rows and last_rows,
- * too. */
+/* Fills it, in arena a; set config, wide, room and begins before. with_cache:
+ * also cache_rows and last_rows. */
 void input_data_make(struct input_data *x, struct arena *a, const struct batch *b,
                      const struct groups *g, bool with_cache);
 
-/* Fills an input, v->bytes at `to` in the host's memory. */
+/* Writes an input, v->bytes at `to` in host memory. */
 MUST_CHECK enum status input_fill(const struct input_data *x, const struct program_value *v,
                                   void *to, struct error *err);
-/* Whether an input has the same numbers for all batches. */
+/* Whether an input is the same for all batches. */
 bool input_is_constant(const struct program_value *v, const struct model_config *c);
-/* Whether another pipeline stage sends it, and no batch has it. */
+/* Whether another pipeline stage sends it. */
 bool input_is_of_stage(const struct program_value *v);
-/* Whether it is about the tensor parallel rank's part of the rows. */
+/* Whether it has the tensor parallel rank's slice of the rows. */
 bool input_is_of_slice(enum input_id id);
 
 #endif

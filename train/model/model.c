@@ -47,9 +47,10 @@ static struct model_config config_of(const struct checkpoint *c, const struct mo
     return config;
 }
 
-/* All but the groups. */
-static enum status begin(struct model *m, const struct checkpoint *c, const struct model_options *o,
-                         const struct group_sizes *sizes, struct error *err)
+/* Makes all but the groups. */
+static enum status begin_model(struct model *m, const struct checkpoint *c,
+                               const struct model_options *o, const struct group_sizes *sizes,
+                               struct error *err)
 {
     const struct device *device = o->device ? o->device : &cpu_device;
     *m = (struct model){
@@ -57,7 +58,7 @@ static enum status begin(struct model *m, const struct checkpoint *c, const stru
     arena_init(&m->arena);
     parameters_init(&m->parameters, o->elem);
     if (!m->kernels[OP_MATMUL].run)
-        return fail(err, ERR_UNSUPPORTED, "the device %s has no kernels for %s", device->name,
+        return fail(err, ERR_UNSUPPORTED, "device %s has no kernels for %s", device->name,
                     dtype_infos[elem_dtype(o->elem)].torch);
     m->config = config_of(c, o);
     TRY(c && c->params ? params_again(c->params, &m->config, &m->arena, &m->params, err)
@@ -72,18 +73,18 @@ enum status model_open(struct model *m, const struct checkpoint *c, const struct
                        struct comm *comm, struct error *err)
 {
     struct group_sizes sizes = model_group_sizes(o);
-    TRY(begin(m, c, o, &sizes, err));
+    TRY(begin_model(m, c, o, &sizes, err));
     TRY(groups_open(&m->groups, comm, &sizes, err));
     return collectives_open(&m->collectives, &m->groups, m->device, o->collectives, err);
 }
 
-enum status model_imagine(struct model *m, const struct checkpoint *c,
-                          const struct model_options *o, unsigned rank, struct error *err)
+enum status model_simulate(struct model *m, const struct checkpoint *c,
+                           const struct model_options *o, unsigned rank, struct error *err)
 {
     struct group_sizes sizes = model_group_sizes(o);
-    TRY(begin(m, c, o, &sizes, err));
-    m->is_imagined = true;
-    return groups_imagine(&m->groups, &sizes, rank, err);
+    TRY(begin_model(m, c, o, &sizes, err));
+    m->is_simulated = true;
+    return groups_simulate(&m->groups, &sizes, rank, err);
 }
 
 void model_close(struct model *m)
@@ -104,8 +105,8 @@ enum status model_load(struct model *m, const struct load_options *o, struct err
 
 /* ---- passes ---- */
 
-/* Tokens whose logits are made at once for losses: as many as HEAD_BYTES hold, and whole tiles of a
- * product if they are several. */
+/* Tokens whose logits for losses are computed at once: as many as HEAD_BYTES
+ * hold, in whole tiles of a product if several fit. */
 static uint64_t head_rows(uint64_t row_bytes)
 {
     enum { HEAD_BYTES = 256 << 20, TILE = 128 };
@@ -125,7 +126,7 @@ static struct build build_of(const struct pass *p)
                       .elem = m->options.elem};
     struct token_shape tokens = tokens_shape(&p->batch, &m->groups.sizes, m->groups.sizes.tp);
     /* A GPU's library would make a plan for each shape, which takes seconds. */
-    if (m->is_imagined) tokens.uniform_sequences = 0;
+    if (m->is_simulated) tokens.uniform_sequences = 0;
     const uint64_t row_bytes =
         builder_vocab_rows(&b) * operand_bytes_of(OPERAND_REAL, m->options.elem);
     b.shape = (struct forward_shape){
@@ -153,31 +154,33 @@ static enum status check_pass(const struct pass *p, struct error *err)
     const uint64_t learned = model_learned_positions(c);
     uint64_t length = p->options.cache_rows ? p->options.cache_rows : p->batch.length;
     if (!p->batch.num_sequences || !p->batch.length)
-        return fail(err, ERR_USAGE, "there are no tokens");
+        return fail(err, ERR_USAGE, "the batch has no tokens");
     if (learned && length > learned)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%" PRIu64 " positions, and the model has learned %" PRIu64, length, learned);
+        return fail(err, ERR_UNSUPPORTED, "%" PRIu64 " positions: the model has learned %" PRIu64,
+                    length, learned);
     if ((p->options.cache_rows || p->options.last_only) && sizes->cp > 1)
         return fail(err, ERR_UNSUPPORTED,
-                    "a cache of keys and values is not split over context "
-                    "parallel ranks: --cp must be 1");
+                    "context parallel ranks do not split a cache of keys and values: --cp must "
+                    "be 1");
     struct token_shape tokens = tokens_shape(&p->batch, sizes, 1);
     if (tokens.rows > MAX_ROWS / sizes->cp || p->options.cache_rows > MAX_ROWS / tokens.sequences)
         return fail(err, ERR_UNSUPPORTED,
-                    "%" PRIu64 " sequences of %" PRIu64 " positions are more than the %" PRIu64
-                    " that one pass takes on a rank",
+                    "%" PRIu64 " sequences of %" PRIu64 " positions: a pass takes at most %" PRIu64
+                    " positions on a rank",
                     tokens.sequences, length, MAX_ROWS);
     if (p->options.logits_dtype && p->options.logits_dtype != DT_F64 &&
         p->model->options.elem == ELEM_F64)
-        return fail(err, ERR_UNSUPPORTED, "logits in %s: what computes in f64 gives them in f64",
+        return fail(err, ERR_UNSUPPORTED,
+                    "logits in %s: a model computed in f64 gives logits in f64",
                     dtype_infos[p->options.logits_dtype].torch);
     if (p->options.trace_layer >= 0 && (uint64_t)p->options.trace_layer >= c->num_layers)
-        return fail(err, ERR_USAGE, "there is no layer %d: the model has %" PRIu64,
+        return fail(err, ERR_USAGE, "layer %d does not exist: the model has %" PRIu64 " layers",
                     p->options.trace_layer, c->num_layers);
     return OK;
 }
 
-/* Without a pipeline all stages are one program; with one, each of the rank's chunks is. */
+/* Without a pipeline, all stages are one program; with one, each chunk of the
+ * rank is. */
 enum status pass_make(struct pass *p, struct model *m, const struct batch *b,
                       const struct pass_options *o, struct error *err)
 {
@@ -198,7 +201,8 @@ enum status pass_make(struct pass *p, struct model *m, const struct batch *b,
     return m->checkpoint ? parameters_bind(&m->parameters, m->checkpoint, err) : OK;
 }
 
-/* Of the programs of a rank, which run one after the other, activations are in one place. */
+/* Programs of a rank run one after the other, so their activations share
+ * memory. */
 static uint64_t scratch_bytes(const struct pass *p)
 {
     uint64_t bytes = 0;
@@ -215,7 +219,7 @@ uint64_t pass_bytes(const struct pass *p)
     return bytes;
 }
 
-static void release(const struct pass *p, void *memory)
+static void release_memory(const struct pass *p, void *memory)
 {
     if (memory) p->model->device->release(memory);
 }
@@ -230,15 +234,15 @@ void pass_release(struct pass *p)
 {
     pass_release_graphs(p);
     for (size_t i = 0; i < p->num_chunks; i++) {
-        release(p, p->runs[i].regions[VALUE_INPUT]);
-        release(p, p->runs[i].regions[VALUE_OUTPUT]);
-        if (i == 0) release(p, p->runs[i].regions[VALUE_SCRATCH]); /* which all share */
+        release_memory(p, p->runs[i].regions[VALUE_INPUT]);
+        release_memory(p, p->runs[i].regions[VALUE_OUTPUT]);
+        if (i == 0) release_memory(p, p->runs[i].regions[VALUE_SCRATCH]); /* which all share */
         built_release(&p->chunks[i]);
     }
     arena_release(&p->arena);
 }
 
-static enum status reserve(const struct pass *p, const struct built *b, struct error *err)
+static enum status reserve_buffers(const struct pass *p, const struct built *b, struct error *err)
 {
     struct collectives *c = &p->model->collectives;
     const value_id message = b->ends.in != NO_VALUE ? b->ends.in : b->ends.out;
@@ -250,7 +254,7 @@ static enum status reserve(const struct pass *p, const struct built *b, struct e
 static enum status allocate_shared(struct pass *p, struct error *err)
 {
     for (size_t i = 0; i < p->num_chunks; i++)
-        TRY(reserve(p, &p->chunks[i], err));
+        TRY(reserve_buffers(p, &p->chunks[i], err));
     return p->model->device->allocate(&p->runs[0].regions[VALUE_SCRATCH], scratch_bytes(p),
                                       "activations", err);
 }
@@ -302,7 +306,8 @@ static enum status set_inputs(const struct pass *p, const struct input_data *x, 
     return OK;
 }
 
-/* Token ids, or targets, of which negative ones are none. path: as in struct batch. */
+/* Checks token ids, or targets, which may be negative (none). path: as in
+ * struct batch. */
 static enum status check_ids(const struct pass *p, const int32_t *ids, bool targets,
                              const char *path, struct error *err)
 {
@@ -363,8 +368,8 @@ enum status pass_is_finite(const struct pass *p, bool *finite, struct error *err
     return OK;
 }
 
-/* The residual stream from the stage before, or to the one behind; at an end of the model nothing.
- */
+/* Receives the residual stream from the stage before, or sends it to the next
+ * one; NO_VALUE: an end of the model. */
 static enum status move_stream(const struct pass *p, size_t chunk, value_id id, bool sends,
                                struct error *err)
 {
@@ -401,27 +406,27 @@ static enum status run_chunks(struct pass *p, bool check_numbers, struct error *
     return OK;
 }
 
-/* Who finds what is not finite ends here, and comm_close() tells the others. */
+/* The rank that finds the op fails here; comm_close() tells the others. */
 enum status pass_run_checked(struct pass *p, struct error *err)
 {
     TRY(run_chunks(p, true, err));
     TRY(comm_barrier(&p->model->groups.of[GROUP_WORLD], err));
     return fail(err, ERR_NUMERIC,
-                "the results had NaN or infinity; a second pass that checked every op had none");
+                "results have NaN or infinity, but a second pass with every op checked has none");
 }
 
 enum status pass_run(struct pass *p, struct error *err)
 {
     bool finite;
     TRY(run_chunks(p, false, err));
-    if (p->options.sampling) return OK; /* tokens say it */
+    if (p->options.sampling) return OK; /* tokens show it */
     TRY(pass_is_finite(p, &finite, err));
     return finite ? OK : pass_run_checked(p, err);
 }
 
 /* ---- sampling ---- */
 
-/* The chunk that chooses tokens; NULL: it is another rank's. */
+/* Chunk that chooses tokens; NULL: another rank has it. */
 static const struct built *choosing_chunk(const struct pass *p, const struct run **run)
 {
     for (size_t i = 0; i < p->num_chunks; i++)
@@ -432,8 +437,9 @@ static const struct built *choosing_chunk(const struct pass *p, const struct run
     return NULL;
 }
 
-/* Of the tokens that this rank has, those that no other gives; the last sequences may be filler. */
-static void take_own(const struct pass *p, const int32_t *own, uint64_t count, int32_t *tokens)
+/* Takes this rank's tokens that no other rank gives; the last sequences may be
+ * filler. */
+static void take_native(const struct pass *p, const int32_t *own, uint64_t count, int32_t *tokens)
 {
     const struct group_place *at = &p->model->groups.place;
     const struct token_shape shape =
@@ -455,7 +461,7 @@ enum status pass_tokens(const struct pass *p, int32_t *tokens, struct error *err
         int32_t *own = must_calloc(count, sizeof *own);
         enum status st =
             p->model->device->download(own, run_data(run, b->tokens), count * sizeof *own, err);
-        take_own(p, own, count, tokens);
+        take_native(p, own, count, tokens);
         free(own);
         TRY(st);
     }
@@ -468,7 +474,7 @@ bool pass_runs_ahead(const struct pass *p)
            p->batch.num_sequences <= LATER_BYTES / sizeof(int32_t);
 }
 
-/* Of its only chunk. */
+/* Input ids of the only chunk. */
 static value_id ids_of(const struct pass *p)
 {
     const struct program *program = &p->chunks[0].program;

@@ -52,9 +52,10 @@ static void take_room(struct parameters *p, struct parameter *x)
     p->bytes += ceil_div_u64(bytes, MEMORY_ALIGNMENT) * MEMORY_ALIGNMENT;
 }
 
-/* Room behind what is there. */
-static struct parameter *place(struct parameters *p, const char *name, enum operand_type type,
-                               unsigned num_dims, const uint64_t *shape)
+/* Adds a parameter behind the last one. */
+static struct parameter *place_parameter(struct parameters *p, const char *name,
+                                         enum operand_type type, unsigned num_dims,
+                                         const uint64_t *shape)
 {
     struct parameter *x = ARENA_PUSH(&p->arena, p->items, p->count, p->capacity);
     *x = (struct parameter){
@@ -68,7 +69,7 @@ static struct parameter *place(struct parameters *p, const char *name, enum oper
     return x;
 }
 
-/* The part of each tensor; its place in the arena. */
+/* Computes a rank's shard of a tensor, in the arena. */
 static enum status cut_tensor(struct parameters *p, const char *name, const struct param_spec *spec,
                               const struct cut *cut, const struct param_parts **out,
                               struct error *err)
@@ -76,16 +77,16 @@ static enum status cut_tensor(struct parameters *p, const char *name, const stru
     struct param_parts *parts = arena_array(&p->arena, 1, sizeof *parts);
     uint64_t whole[MAX_AXES], numel;
     if (!spec->num_dims || !shape_numel(spec->shape, spec->num_dims, &numel) || !numel)
-        return fail(err, ERR_UNSUPPORTED, "%s: the config does not say its shape", name);
+        return fail(err, ERR_UNSUPPORTED, "%s: the config does not give its shape", name);
     param_padded_shape(spec, spec->num_dims, spec->shape, cut->rows, whole);
     *out = parts;
     return param_shard(spec, name, spec->num_dims, whole, cut->rank, cut->size, PARAM_COMPUTED,
                        parts, err);
 }
 
-static enum status add(struct parameters *p, const char *name, const char *const *tensors,
-                       uint64_t count, bool is_stack, const struct param_spec *spec,
-                       const struct cut *cut, uint32_t *out, struct error *err)
+static enum status add_shards(struct parameters *p, const char *name, const char *const *tensors,
+                              uint64_t count, bool is_stack, const struct param_spec *spec,
+                              const struct cut *cut, uint32_t *out, struct error *err)
 {
     const struct param_parts *parts = NULL;
     uint64_t shape[MAX_AXES + 1] = {count};
@@ -99,7 +100,7 @@ static enum status add(struct parameters *p, const char *name, const char *const
     TRY(cut_tensor(p, name, spec, cut, &parts, err));
     memcpy(shape + is_stack, parts->shape, spec->num_dims * sizeof *shape);
     const enum operand_type type = spec->buffer ? OPERAND_REAL : OPERAND_ELEM;
-    struct parameter *x = place(p, name, type, spec->num_dims + is_stack, shape);
+    struct parameter *x = place_parameter(p, name, type, spec->num_dims + is_stack, shape);
     const char **copies = arena_array(&p->arena, count, sizeof *copies);
     for (uint64_t i = 0; i < count; i++)
         copies[i] = arena_copy_text(&p->arena, tensors[i]);
@@ -114,14 +115,14 @@ static enum status add(struct parameters *p, const char *name, const char *const
 enum status parameters_add(struct parameters *p, const char *name, const struct param_spec *spec,
                            const struct cut *cut, uint32_t *out, struct error *err)
 {
-    return add(p, name, &name, 1, false, spec, cut, out, err);
+    return add_shards(p, name, &name, 1, false, spec, cut, out, err);
 }
 
 enum status parameters_add_stack(struct parameters *p, const char *name, const char *const *tensors,
                                  uint64_t count, const struct param_spec *spec,
                                  const struct cut *cut, uint32_t *out, struct error *err)
 {
-    return add(p, name, tensors, count, true, spec, cut, out, err);
+    return add_shards(p, name, tensors, count, true, spec, cut, out, err);
 }
 
 uint32_t parameters_add_state(struct parameters *p, const char *name, enum operand_type type,
@@ -129,7 +130,7 @@ uint32_t parameters_add_state(struct parameters *p, const char *name, enum opera
 {
     size_t there;
     if (map_get(&p->names, name, &there)) return (uint32_t)there;
-    (void)place(p, name, type, num_dims, shape);
+    (void)place_parameter(p, name, type, num_dims, shape);
     return (uint32_t)(p->count - 1);
 }
 

@@ -1,16 +1,16 @@
-/* parameters_load.c - parameters from files into memory.
+/* parameters_load.c - loads parameters from files into memory.
  *
- * Memory of the host is filled where it is. Memory of another device is filled window by window, by
- * two buffers in turn: while the device reads one, the next window is read from files into the
- * other. */
+ * Host memory is filled in place. Memory of another device is filled window by
+ * window, through two buffers in turn: while the device reads one, files are
+ * read into the other. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/checked.h"
 #include "train/model/parameters.h"
 
-/* Bytes [from, to) of the region, and the parameters [first, end) that lie there, of which the
- * first and the last may be cut. */
+/* Bytes [from, to) of the region, and its parameters [first, end), of which the
+ * first and the last may be partial. */
 struct window {
     uint64_t from, to;
     size_t first, end;
@@ -26,8 +26,9 @@ static struct window all_of(const struct parameters *p)
     return (struct window){.to = p->bytes, .end = p->count};
 }
 
-/* The window behind w, {0} at first; false if no tensor is left. As many parameters as fit, or some
- * of one that is larger. States are passed over where a window would begin with them. */
+/* Advances w, {0} at first; false if no tensor is left. A window has as many
+ * parameters as fit, or some of a larger one, and does not begin with a state.
+ */
 static bool next_window(const struct parameters *p, struct window *w)
 {
     size_t i = w->first;
@@ -43,7 +44,7 @@ static bool next_window(const struct parameters *p, struct window *w)
     return true;
 }
 
-/* ---- what is loaded ---- */
+/* ---- targets ---- */
 
 /* The targets of a window. */
 struct targets {
@@ -58,7 +59,7 @@ static void add_target(struct targets *t, const struct load_target *target)
     *next = *target;
 }
 
-/* Part of a parameter in a window: target.memory is where it begins. */
+/* Part of a parameter in a window, from target.memory on. */
 struct cutting {
     struct targets *targets;
     struct load_target target;
@@ -73,7 +74,8 @@ static enum status add_cut(void *context, const struct pair *part, struct error 
     return OK;
 }
 
-/* Elements [first, first + count) of a parameter, as far as they are of this target. */
+/* Adds elements [first, first + count) of a parameter, as far as this target
+ * has them. */
 static enum status add_part_of(struct targets *t, const struct load_target *target, uint64_t first,
                                uint64_t count, struct error *err)
 {
@@ -83,9 +85,9 @@ static enum status add_part_of(struct targets *t, const struct load_target *targ
     return pair_clip(&pair, first, count, target->tensor->name, add_cut, &x, err);
 }
 
-static enum status add_parameter(struct targets *t, const struct parameters *p,
-                                 const struct parameter *x, const struct window *w, char *memory,
-                                 struct error *err)
+static enum status add_parameter_targets(struct targets *t, const struct parameters *p,
+                                         const struct parameter *x, const struct window *w,
+                                         char *memory, struct error *err)
 {
     const enum dtype dtype = parameter_dtype(p, x);
     const uint64_t bytes = x->numel * dtype_bytes(dtype);
@@ -106,14 +108,14 @@ static enum status add_parameter(struct targets *t, const struct parameters *p,
     return OK;
 }
 
-/* memory: of the window; NULL: not allocated yet. */
+/* memory: of the window, or NULL before it is allocated. */
 static enum status list_targets(struct targets *t, const struct parameters *p,
                                 const struct window *w, char *memory, struct error *err)
 {
     *t = (struct targets){.count = 0};
     arena_init(&t->arena);
     for (size_t i = w->first; i < w->end; i++)
-        TRY(add_parameter(t, p, &p->items[i], w, memory, err));
+        TRY(add_parameter_targets(t, p, &p->items[i], w, memory, err));
     return OK;
 }
 
@@ -143,7 +145,7 @@ struct loading {
     uint64_t buffer_bytes;
 };
 
-/* How large a buffer has to be, and how many are used. */
+/* Needed bytes of a buffer; *buffers: number of used buffers. */
 static uint64_t measure_windows(const struct parameters *p, unsigned *buffers)
 {
     struct window w = {0};
@@ -163,7 +165,7 @@ static bool is_filled(const struct parameter *x)
     return count == x->numel;
 }
 
-/* States and padding of a window, in its parameters and behind them. */
+/* Zeroes states and padding of a window, in its parameters and behind them. */
 static void zero_rest(const struct parameters *p, const struct window *w, char *memory)
 {
     for (size_t i = w->first; i < w->end; i++) {
@@ -176,7 +178,7 @@ static void zero_rest(const struct parameters *p, const struct window *w, char *
     }
 }
 
-/* For a buffer that is used for the first time, or again. */
+/* Creates a buffer, or waits until it is free. */
 static enum status take_buffer(struct loading *x, struct device_buffer *b, struct error *err)
 {
     if (b->memory) return x->device->buffers->wait(b, err);

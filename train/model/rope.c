@@ -27,7 +27,7 @@ uint64_t rope_max_positions(const struct model_config *c)
     return max_u64(c->max_position_embeddings, scaled < 0x1p53 ? (uint64_t)scaled : 0);
 }
 
-/* The base as it is, or larger where the sequence is longer than those of the training. */
+/* The base, raised for sequences longer than in training. */
 static double base_of(const struct model_config *c, uint64_t length)
 {
     double dim = (double)rope_dim(c), trained = max_positions(c), f = c->rope_factor;
@@ -53,7 +53,8 @@ static double yarn_dim(const struct model_config *c, double turns)
            (2 * log(c->rotary_base));
 }
 
-/* Fast dimensions, of beta_fast turns and more, stay; those of less than beta_slow are divided. */
+/* Dimensions with beta_fast turns or more stay; those below beta_slow are
+ * divided. */
 static double yarn(const struct model_config *c, double inverse, uint64_t i)
 {
     double last = (double)rope_dim(c) - 1;
@@ -81,10 +82,9 @@ enum status rope_frequencies(const struct model_config *c, uint64_t length, doub
         else if (strcmp(type, "yarn") == 0)
             inverse[i] = yarn(c, inverse[i], i);
         else if (!known)
-            return fail(
-                err, ERR_UNSUPPORTED,
-                "rope_type %s: the engine computes default, dynamic, linear, llama3 and yarn",
-                type);
+            return fail(err, ERR_UNSUPPORTED,
+                        "rope_type %s is not supported (default, dynamic, linear, llama3, yarn)",
+                        type);
     }
     return OK;
 }

@@ -5,10 +5,10 @@
 
 #include "common/checked.h"
 
-/* A run of positions of one sequence that a rank has, from `row` on. */
+/* A rank's run of positions of one sequence, from `row` on. */
 struct run {
     uint64_t sequence, position, count, row;
-    bool filler; /* a sequence that another rank has, too */
+    bool filler; /* a copy of another rank's sequence */
 };
 
 static bool documents_are_sequences(const struct batch *b)
@@ -37,7 +37,7 @@ struct token_shape tokens_shape(const struct batch *b, const struct group_sizes 
     t.rows = ceil_div_u64(runs * t.chunk, multiple) * multiple;
     if (b->any_starts) parts = t.rows;
     for (uint64_t i = 0; b->starts && !b->any_starts && i < b->num_sequences * b->length; i++)
-        parts += b->starts[i]; /* each cuts at most one run in two */
+        parts += b->starts[i]; /* each splits at most one run */
     t.num_spans = parts * t.num_chunks + 1;
     if (s->cp == 1 && b->num_sequences % dp == 0 && t.rows == t.sequences * t.chunk &&
         documents_are_sequences(b) && sequences_are_full(b))
@@ -56,7 +56,7 @@ static uint64_t num_runs(const struct token_shape *shape)
     return shape->sequences * (shape->num_chunks > 1 ? 2 : 1);
 }
 
-/* Run number i of the rank at a place. */
+/* Run number i of the rank. */
 static struct run run_of(const struct batch *b, const struct token_shape *shape,
                          const struct group_place *at, uint64_t i)
 {
@@ -84,7 +84,7 @@ struct token_origin *tokens_origins(struct arena *a, const struct batch *b,
     return o;
 }
 
-/* The first position of the document that a position is in. */
+/* First position of the document at a position. */
 static uint64_t document_start(const struct batch *b, uint64_t sequence, uint64_t position)
 {
     uint64_t at = min_u64(position, b->length - 1);
@@ -94,7 +94,7 @@ static uint64_t document_start(const struct batch *b, uint64_t sequence, uint64_
     return at;
 }
 
-/* One past the last position of the run that is in the same document as `position`. */
+/* End of the positions of the run in the document of `position`. */
 static uint64_t document_end(const struct batch *b, const struct run *r, uint64_t position)
 {
     uint64_t end = r->position + r->count, at = position + 1;
@@ -113,7 +113,8 @@ static void add_span(int32_t *spans, uint64_t *count, uint64_t q_row, uint64_t q
     ++*count;
 }
 
-/* Spans of queries [from, to) of run q, all in one document, with the keys of run k. */
+/* Adds the span of queries [from, to) of run q, in one document, with keys of
+ * run k. */
 static void add_keys(const struct batch *b, int32_t *spans, uint64_t *count, const struct run *q,
                      uint64_t from, uint64_t to, const struct run *k)
 {
@@ -124,8 +125,7 @@ static void add_keys(const struct batch *b, int32_t *spans, uint64_t *count, con
              k->row + begin - k->position, end - begin, begin - start);
 }
 
-/* Spans of all queries of a rank with the keys of some others, whose rows follow those of the one
- * before. */
+/* Makes spans of all queries of a rank with the keys of successive ranks. */
 static void make_spans(int32_t *spans, const struct batch *b, const struct token_shape *shape,
                        const struct group_place *at, unsigned first_cp, unsigned num_cp)
 {
@@ -187,8 +187,8 @@ static int by_value(const void *a, const void *b, void *values)
     return x < y ? -1 : x > y;
 }
 
-/* Rows 0 to count, sorted by a number of each. */
-static int32_t *order_of(struct arena *a, int32_t *values, uint64_t count)
+/* Rows [0, count) sorted by their values. */
+static int32_t *sorted_order(struct arena *a, int32_t *values, uint64_t count)
 {
     int32_t *order = arena_array(a, count, sizeof *order);
     for (uint64_t i = 0; i < count; i++)
@@ -200,9 +200,9 @@ static int32_t *order_of(struct arena *a, int32_t *values, uint64_t count)
 static void sort_rows(struct tokens *t, struct arena *a, unsigned tp, unsigned tp_rank)
 {
     const uint64_t rows = t->shape.rows, slice = rows / tp;
-    t->id_order = order_of(a, t->ids, rows);
-    t->position_order = order_of(a, t->positions, rows);
-    t->slice_position_order = order_of(a, t->positions + tp_rank * slice, slice);
+    t->id_order = sorted_order(a, t->ids, rows);
+    t->position_order = sorted_order(a, t->positions, rows);
+    t->slice_position_order = sorted_order(a, t->positions + tp_rank * slice, slice);
 }
 
 void tokens_make(struct tokens *t, struct arena *a, const struct batch *b,

@@ -62,7 +62,8 @@ static uint64_t token_at(const struct scene *s, const struct tokens *t, uint64_t
     return o->sequence == UINT64_MAX ? UINT64_MAX : o->sequence * s->batch.length + o->position;
 }
 
-/* Counts the pairs that a table of spans has, with keys of ranks first.. of the ring. */
+/* Counts the pairs that a table of spans has, with keys of ranks first.. of the
+ * ring. */
 static void count_pairs(struct scene *s, unsigned dp, const struct tokens *q, const int32_t *spans,
                         unsigned first_cp, uint8_t (*pairs)[MAX_TOKENS])
 {
@@ -145,8 +146,8 @@ static void each_token_is_somebodys_once(void **state)
     }
 }
 
-/* Sequences that are repeated to fill a rank up have no spans: they would need more than there is
- * room for. */
+/* Sequences that are repeated to fill a rank up have no spans: they would need
+ * more than there is room for. */
 static void spans_fit_their_table(void **state)
 {
     (void)state;
@@ -164,7 +165,7 @@ static void spans_fit_their_table(void **state)
     }
 }
 
-/* What uniform_sequences says, of one table of spans. */
+/* The claim of uniform_sequences about one table of spans. */
 static bool spans_are_one_a_sequence(const struct tokens *t)
 {
     const int32_t *spans = t->spans[0];
@@ -219,7 +220,8 @@ static void chunks_are_dealt_so_that_all_have_as_much_to_do(void **state)
     arena_release(&s.arena);
 }
 
-/* order: [count] rows of `numbers`, by number, of equal ones the lower row first. */
+/* order: [count] rows of `numbers`, by number, of equal ones the lower row
+ * first. */
 static void check_order(const int32_t *order, const int32_t *numbers, uint64_t count)
 {
     for (uint64_t i = 1; i < count; i++) {

@@ -3,7 +3,7 @@
 #include "convert/target.h"
 #include "train/model/model.h"
 
-/* Marks the tensors of the catalog that parameters are filled from. */
+/* Marks the tensors that fill parameters. */
 static void mark_taken(const struct parameters *p, const struct checkpoint *c, bool *taken)
 {
     for (size_t i = 0; i < p->count; i++)
@@ -23,7 +23,7 @@ static enum status check_taken(const struct checkpoint *c, const bool *taken, co
     return fail(err, ERR_UNSUPPORTED, "%s: %s", c->path, count_names_text(a, what, left, count));
 }
 
-/* One rank of one has the whole model, and of a batch of one token the program is the same. */
+/* A single rank has the whole model; its program for one token is the same. */
 static enum status mark_all(const struct checkpoint *c, const struct model_config *config,
                             bool *taken, struct error *err)
 {
@@ -32,7 +32,7 @@ static enum status mark_all(const struct checkpoint *c, const struct model_confi
     const struct pass_options logits = {.logits = true, .trace_layer = -1};
     struct model m;
     struct pass p = {0};
-    enum status st = model_imagine(&m, c, &one_rank, 0, err);
+    enum status st = model_simulate(&m, c, &one_rank, 0, err);
     if (!st) st = pass_make(&p, &m, &one_token, &logits, err);
     if (!st) mark_taken(&m.parameters, c, taken);
     if (p.model) pass_release(&p);
@@ -40,9 +40,9 @@ static enum status mark_all(const struct checkpoint *c, const struct model_confi
     return st;
 }
 
-/* config NULL: the checkpoint's own. what: what is wrong with tensors that are left. */
-static enum status check(const struct checkpoint *c, const struct model_config *config,
-                         const char *what, struct error *err)
+/* config NULL: the checkpoint's. what: the fault of unused tensors. */
+static enum status check_all_used(const struct checkpoint *c, const struct model_config *config,
+                                  const char *what, struct error *err)
 {
     struct arena scratch;
     TRY(gaps_check(&c->gaps, c->path, err));
@@ -56,11 +56,11 @@ static enum status check(const struct checkpoint *c, const struct model_config *
 
 enum status unused_check(const struct checkpoint *c, struct error *err)
 {
-    return check(c, NULL, "that no op of the engine takes", err);
+    return check_all_used(c, NULL, "that no op of the engine reads", err);
 }
 
 enum status unused_check_line(const struct checkpoint *c, const struct model_config *config,
                               struct error *err)
 {
-    return check(c, config, "that the model of the command line does not have", err);
+    return check_all_used(c, config, "missing in the model of the command line", err);
 }

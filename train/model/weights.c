@@ -11,7 +11,7 @@
 
 _Static_assert((int)DIGEST_AXES >= (int)MAX_AXES, "a part has more axes than the op takes");
 
-/* One rank's part of a tensor, as it is sent to rank 0. */
+/* A rank's part of a tensor, sent to rank 0. */
 struct weight_part {
     uint64_t tensor; /* number in the catalog */
     struct pair view;
@@ -45,7 +45,7 @@ static union op_params digest_params(const struct pair *view)
     return out;
 }
 
-/* Memory of the device: the sums of all parts, then the workspace of one op. */
+/* Device memory: the sums of all parts, then the workspace of one op. */
 struct digesting {
     const struct model *model;
     const struct op_kernel *kernel;
@@ -86,7 +86,7 @@ static enum status run_digests(const struct digesting *d, struct error *err)
     return OK;
 }
 
-/* Of all parts, on the host: sums[count]. */
+/* Computes the digests of all parts on the host: sums[count]. */
 static enum status digest_parts(const struct model *m, struct digest *sums, size_t count,
                                 struct error *err)
 {
@@ -152,30 +152,30 @@ static enum status receive_parts(struct comm_group *world, struct weight_parts *
     return OK;
 }
 
-static int order_of(uint64_t a, uint64_t b)
+static int compare_numbers(uint64_t a, uint64_t b)
 {
     return a < b ? -1 : a > b;
 }
 
-/* By which elements of the tensor they are. */
+/* Orders by elements of the tensor. */
 static int compare_views(const struct pair *a, const struct pair *b)
 {
-    int order = order_of(a->a_offset, b->a_offset);
-    if (!order) order = order_of(a->num_axes, b->num_axes);
+    int order = compare_numbers(a->a_offset, b->a_offset);
+    if (!order) order = compare_numbers(a->num_axes, b->num_axes);
     for (unsigned k = 0; k < a->num_axes && !order; k++) {
-        order = order_of(a->axes[k].extent, b->axes[k].extent);
-        if (!order) order = order_of(a->axes[k].a_stride, b->axes[k].a_stride);
+        order = compare_numbers(a->axes[k].extent, b->axes[k].extent);
+        if (!order) order = compare_numbers(a->axes[k].a_stride, b->axes[k].a_stride);
     }
     return order;
 }
 
-/* Copies stand side by side, that of the lowest rank first. */
+/* Copies are neighbours, the lowest rank first. */
 static int by_tensor_view_rank(const void *a, const void *b)
 {
     const struct weight_part *x = a, *y = b;
-    int order = order_of(x->tensor, y->tensor);
+    int order = compare_numbers(x->tensor, y->tensor);
     if (!order) order = compare_views(&x->view, &y->view);
-    return order ? order : order_of(x->rank, y->rank);
+    return order ? order : compare_numbers(x->rank, y->rank);
 }
 
 static bool is_copy(const struct weight_part *part, const struct weight_part *of)
@@ -187,8 +187,8 @@ static enum status check_copy(const struct tensor *t, const struct weight_part *
                               const struct weight_part *of, struct error *err)
 {
     if (memcmp(&copy->sums, &of->sums, sizeof copy->sums) == 0) return OK;
-    return fail(err, ERR_RANK, "rank %u holds another copy of %s than rank %u", copy->rank, t->name,
-                of->rank);
+    return fail(err, ERR_RANK, "rank %u holds a different copy of %s than rank %u", copy->rank,
+                t->name, of->rank);
 }
 
 /* Each element is in one part. */
@@ -203,7 +203,7 @@ static enum status check_whole(const struct tensor *t, struct pair *views, size_
                 covered, t->numel);
 }
 
-/* The parts [0, count) of one tensor. */
+/* Joins the parts [0, count) of one tensor. */
 static enum status join_parts(const struct tensor *t, const struct weight_part *parts, size_t count,
                               struct digest *out, struct error *err)
 {

@@ -1,4 +1,5 @@
-/* Tensors digested in the memory of ranks, beside digests of the files they come from. */
+/* Tensors digested in the memory of ranks, beside digests of the files they
+ * come from. */
 #include "train/model/weights.h"
 
 #include "common/count.h"
@@ -6,7 +7,7 @@
 #include "tests/testing.h"
 
 static struct error err;
-static const struct source_options own_source = {0};
+static const struct source_options native_source = {0};
 
 struct seen {
     struct tensor_digest items[256]; /* names and shapes are the catalog's */
@@ -22,7 +23,7 @@ static enum status take(void *context, const struct tensor_digest *d, struct err
     return OK;
 }
 
-/* What is done to a rank's part between loading and digesting. */
+/* Changes a rank's part between loading and digesting. */
 typedef void spoil_fn(struct model *m, unsigned rank);
 
 static struct parameter *parameter_of(struct model *m, const char *name)
@@ -65,7 +66,7 @@ static void open_model(struct opened *o, const char *model)
 {
     char path[128];
     snprintf(path, sizeof path, "tests/golden/hf/%s", model);
-    assert_ok(opened_open(o, path, &own_source, NULL, false, true, &err));
+    assert_ok(opened_open(o, path, &native_source, NULL, false, true, &err));
 }
 
 static bool same_digest(const struct tensor_digest *a, const struct tensor_digest *b)
@@ -145,7 +146,8 @@ static void memory_holds_what_the_file_has_at_any_layout(void **state)
 
 /* ---- buffers of a device ---- */
 
-/* A device that reads a buffer when it is waited for, and not before. What was read is spoiled. */
+/* A device that reads a buffer when it is waited for, and not before. What was
+ * read is spoiled. */
 struct late {
     void *to; /* NULL: nothing is queued */
     uint64_t bytes, buffer_bytes;
@@ -197,7 +199,8 @@ static enum status late_upload(void *to, const struct device_buffer *b, uint64_t
 
 static const struct device_buffers late_buffers = {late_create, late_free, late_upload, late_wait};
 
-/* The device of ranks that are forked; on a GPU, which does not come along, of one rank alone. */
+/* The device of ranks that are forked; on a GPU, which does not come along, of
+ * one rank alone. */
 static enum status open_buffered(const struct device **out, struct error *e)
 {
     static struct device late;
@@ -268,7 +271,7 @@ static enum status compare_ranks(struct checkpoint *c, const struct model_option
     return comm_close(&comm, st, &err);
 }
 
-/* Of 1000 bytes, which few parameters fit; and with room for several. */
+/* Buffers of 1000 bytes, which hold few parameters, and of 20000. */
 static void memory_is_the_same_through_buffers_of_a_device(void **state)
 {
     static const uint64_t sizes[] = {1000, 20000};
@@ -363,7 +366,7 @@ static void a_copy_that_differs_is_told_with_both_ranks(void **state)
         spoiled_name = wrong[i].parameter;
         spoiled_rank = wrong[i].rank;
         o.elem = ELEM_BF16;
-        snprintf(said, sizeof said, "rank %u holds another copy of ", spoiled_rank);
+        snprintf(said, sizeof said, "rank %u holds a different copy of ", spoiled_rank);
         assert_fails(digest_ranks(&opened.checkpoint, &o, change_an_element, &seen), ERR_RANK,
                      said);
         if (!strstr(err.text, wrong[i].message)) fail_msg("%s", err.text);
@@ -405,7 +408,8 @@ static void elements_on_no_rank_or_in_two_parts_are_told(void **state)
     opened_close(&opened);
 }
 
-/* Threads do not come along when a process forks, and a rank would wait for them. */
+/* Threads do not come along when a process forks, and a rank would wait for
+ * them. */
 static void keep_to_one_thread(void)
 {
     cpu_use_threads(1);

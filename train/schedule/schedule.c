@@ -10,7 +10,8 @@
 
 /* ---- kinds: the actions of each rank ---- */
 
-static void add(struct schedule_rank *r, bool is_backward, unsigned chunk, uint64_t micro_batch)
+static void add_action(struct schedule_rank *r, bool is_backward, unsigned chunk,
+                       uint64_t micro_batch)
 {
     r->actions[r->count++] = (struct schedule_action){
         .is_backward = is_backward, .chunk = chunk, .micro_batch = micro_batch};
@@ -21,15 +22,15 @@ static void list_one_by_one(const struct schedule_shape *p, unsigned rank, struc
     (void)rank;
     for (uint64_t m = 0; m < p->micro_batches; m++) {
         for (unsigned c = 0; c < p->chunks; c++)
-            add(r, false, c, m);
+            add_action(r, false, c, m);
         for (unsigned c = p->chunks; c-- > 0 && !p->forward_only;)
-            add(r, true, c, m);
+            add_action(r, true, c, m);
     }
 }
 
-/* Virtual micro-batch k of a rank: a chunk for a micro-batch. Groups of micro-batches go through
- * all chunks in turn; 1F1B has one chunk (megatron/core/pipeline_parallel/schedules.py,
- * get_schedule_table). */
+/* Finds virtual micro-batch k of a rank: a chunk for a micro-batch. Groups of
+ * micro-batches go through all chunks in turn; 1F1B has one chunk
+ * (megatron/core/pipeline_parallel/schedules.py, get_schedule_table). */
 static void find_virtual(const struct schedule_shape *p, uint64_t k, bool is_backward,
                          unsigned *chunk, uint64_t *micro_batch)
 {
@@ -46,10 +47,10 @@ static void add_virtual(const struct schedule_shape *p, struct schedule_rank *r,
     unsigned chunk;
     uint64_t micro_batch;
     find_virtual(p, k, is_backward, &chunk, &micro_batch);
-    add(r, is_backward, chunk, micro_batch);
+    add_action(r, is_backward, chunk, micro_batch);
 }
 
-/* Forward parts before the first backward part (get_pp_rank_microbatches there). */
+/* Forward parts before the first backward part (get_pp_rank_microbatches). */
 static uint64_t warm_up(const struct schedule_shape *p, unsigned rank)
 {
     const uint64_t behind = p->ranks - 1 - rank, all = p->micro_batches * p->chunks;
@@ -74,10 +75,10 @@ static void list_in_turn(const struct schedule_shape *p, unsigned rank, struct s
 static enum status check_one_chunk(const struct schedule_shape *p, struct error *err)
 {
     if (p->chunks == 1) return OK;
-    return fail(err, ERR_USAGE, "schedule 1f1b: %u chunks on a rank, and it can have 1", p->chunks);
+    return fail(err, ERR_USAGE, "schedule 1f1b: %u chunks on a rank, expected 1", p->chunks);
 }
 
-/* As Megatron-Core has it: a last group that is smaller than the pipeline would stand still. */
+/* As in Megatron-Core: a last group smaller than the pipeline would stall. */
 static enum status check_groups(const struct schedule_shape *p, struct error *err)
 {
     const uint64_t rest = p->micro_batches % p->group;
@@ -93,7 +94,7 @@ static enum status check_groups(const struct schedule_shape *p, struct error *er
                 p->micro_batches, p->group, rest, p->ranks);
 }
 
-static enum status accept(const struct schedule_shape *p, struct error *err)
+static enum status accept_any(const struct schedule_shape *p, struct error *err)
 {
     (void)p, (void)err;
     return OK;
@@ -104,7 +105,7 @@ static const struct kind {
     enum status (*check)(const struct schedule_shape *p, struct error *err);
     void (*list)(const struct schedule_shape *p, unsigned rank, struct schedule_rank *r);
 } kinds[NUM_SCHEDULES] = {
-    [SCHEDULE_ONE_BY_ONE] = {"one-by-one", accept, list_one_by_one},
+    [SCHEDULE_ONE_BY_ONE] = {"one-by-one", accept_any, list_one_by_one},
     [SCHEDULE_1F1B] = {"1f1b", check_one_chunk, list_in_turn},
     [SCHEDULE_INTERLEAVED] = {"interleaved", check_groups, list_in_turn},
 };
@@ -117,9 +118,9 @@ const char *schedule_name(enum schedule_kind kind)
 /* ---- the simulation ---- */
 
 struct simulated {
-    int64_t free;    /* its last action has ended, and what that made is sent */
+    int64_t free;    /* its last action has ended and its result is sent */
     size_t next;     /* action */
-    bool is_sending; /* what its last action made is to be sent */
+    bool is_sending; /* the result of its last action is still to be sent */
     int64_t
         *arrived; /* [2][chunks][micro_batches] when inputs, and gradients of outputs, have come */
 };
@@ -129,8 +130,8 @@ struct simulation {
     struct simulated *ranks;
 };
 
-static int64_t *arrival(const struct simulation *x, unsigned rank, bool is_gradient, unsigned chunk,
-                        uint64_t micro_batch)
+static int64_t *arrival_time(const struct simulation *x, unsigned rank, bool is_gradient,
+                             unsigned chunk, uint64_t micro_batch)
 {
     const struct schedule_shape *p = &x->s->shape;
     return &x->ranks[rank]
@@ -147,7 +148,7 @@ static bool is_last_stage(const struct schedule_shape *p, unsigned rank, unsigne
     return rank + 1 == p->ranks && chunk + 1 == p->chunks;
 }
 
-/* Where what an action makes goes; false: nowhere. */
+/* Destination of an action's result; false: none. */
 static bool goes_to(const struct schedule_shape *p, unsigned rank, const struct schedule_action *a,
                     unsigned *to, unsigned *chunk)
 {
@@ -164,7 +165,8 @@ static bool goes_to(const struct schedule_shape *p, unsigned rank, const struct 
     return true;
 }
 
-/* When the next action of a rank can begin; negative: what it needs has not come. */
+/* Time at which a rank's next action can begin; negative: its input is missing.
+ */
 static int64_t can_begin(const struct simulation *x, unsigned rank)
 {
     const struct simulated *r = &x->ranks[rank];
@@ -174,11 +176,12 @@ static int64_t can_begin(const struct simulation *x, unsigned rank)
     const bool needs_none = a->is_backward ? is_last_stage(&x->s->shape, rank, a->chunk)
                                            : is_first_stage(rank, a->chunk);
     const int64_t came =
-        needs_none ? 0 : *arrival(x, rank, a->is_backward, a->chunk, a->micro_batch);
+        needs_none ? 0 : *arrival_time(x, rank, a->is_backward, a->chunk, a->micro_batch);
     return came < 0 ? -1 : came > r->free ? came : r->free;
 }
 
-/* When what a rank has made can go: both are between two actions then. */
+/* Time at which a rank's result can be sent: both ranks are between two
+ * actions. */
 static int64_t can_send(const struct simulation *x, unsigned rank)
 {
     const struct simulated *r = &x->ranks[rank];
@@ -197,7 +200,7 @@ static void add_message(struct schedule_rank *r, const struct schedule_message *
     r->messages[r->num_messages++] = *m;
 }
 
-static void send(struct simulation *x, unsigned rank, int64_t now)
+static void simulate_send(struct simulation *x, unsigned rank, int64_t now)
 {
     struct simulated *r = &x->ranks[rank];
     const struct schedule_action *a = &x->s->ranks[rank].actions[r->next - 1];
@@ -207,12 +210,12 @@ static void send(struct simulation *x, unsigned rank, int64_t now)
                 &(struct schedule_message){true, a->is_backward, to, a->chunk, a->micro_batch});
     add_message(&x->s->ranks[to],
                 &(struct schedule_message){false, a->is_backward, rank, chunk, a->micro_batch});
-    *arrival(x, to, a->is_backward, chunk, a->micro_batch) = now;
+    *arrival_time(x, to, a->is_backward, chunk, a->micro_batch) = now;
     r->is_sending = false;
     r->free = now;
 }
 
-static void act(struct simulation *x, unsigned rank, int64_t now)
+static void simulate_action(struct simulation *x, unsigned rank, int64_t now)
 {
     struct simulated *r = &x->ranks[rank];
     struct schedule_rank *list = &x->s->ranks[rank];
@@ -225,8 +228,8 @@ static void act(struct simulation *x, unsigned rank, int64_t now)
     if (a->end > x->s->end) x->s->end = a->end;
 }
 
-/* The earliest event, messages first; false: none is possible. */
-static bool step(struct simulation *x)
+/* Simulates the earliest event, messages first; false: none is possible. */
+static bool simulate_event(struct simulation *x)
 {
     int64_t best = -1;
     unsigned rank = 0;
@@ -239,13 +242,13 @@ static bool step(struct simulation *x)
     }
     if (best < 0) return false;
     if (sends)
-        send(x, rank, best);
+        simulate_send(x, rank, best);
     else
-        act(x, rank, best);
+        simulate_action(x, rank, best);
     return true;
 }
 
-static enum status simulate(struct schedule *s, struct error *err)
+static enum status simulate_ranks(struct schedule *s, struct error *err)
 {
     const struct schedule_shape *p = &s->shape;
     const size_t inputs = 2 * (size_t)p->chunks * p->micro_batches;
@@ -256,7 +259,7 @@ static enum status simulate(struct schedule *s, struct error *err)
         for (size_t i = 0; i < inputs; i++)
             x.ranks[r].arrived[i] = -1;
     }
-    while (step(&x))
+    while (simulate_event(&x))
         continue;
     for (unsigned r = 0; r < p->ranks; r++) {
         s->ranks[r].actions[s->ranks[r].count].messages_before = s->ranks[r].num_messages;
@@ -283,7 +286,7 @@ enum status schedule_make(struct schedule *s, const struct schedule_shape *shape
         s->ranks[r].actions = must_calloc(most, sizeof *s->ranks[r].actions);
         kind->list(&s->shape, r, &s->ranks[r]);
     }
-    return simulate(s, err);
+    return simulate_ranks(s, err);
 }
 
 void schedule_release(struct schedule *s)
@@ -298,7 +301,7 @@ void schedule_release(struct schedule *s)
 
 /* ---- what it takes ---- */
 
-/* The inputs of a chunk that come in front of action k. */
+/* Inputs of a chunk received right before action k. */
 static uint64_t inputs_before(const struct schedule_rank *r, size_t k, unsigned chunk)
 {
     uint64_t count = 0;
@@ -309,7 +312,7 @@ static uint64_t inputs_before(const struct schedule_rank *r, size_t k, unsigned 
     return count;
 }
 
-/* Whether the output of action k is sent. A chunk without layers sends its input. */
+/* Whether action k's output is sent. A chunk without layers sends its input. */
 static bool is_sent(const struct schedule_rank *r, size_t k)
 {
     const struct schedule_action *a = &r->actions[k];
@@ -338,7 +341,8 @@ struct schedule_depth schedule_depth(const struct schedule *s, unsigned rank, un
     return most;
 }
 
-/* Behind a few groups of micro-batches a schedule repeats itself, up to its last group. */
+/* After a few groups of micro-batches a schedule repeats itself, up to its last
+ * group. */
 struct schedule_shape schedule_shortened(const struct schedule_shape *shape)
 {
     struct schedule_shape few = *shape;
@@ -391,7 +395,7 @@ static void print_rank(const struct schedule *s, unsigned rank, unsigned cell, u
                        struct strbuf *out)
 {
     const struct schedule_rank *r = &s->ranks[rank];
-    const unsigned most = columns - RANK_COLUMNS - 3; /* of what stands behind "stage" */
+    const unsigned most = columns - RANK_COLUMNS - 3; /* columns behind "stage" */
     unsigned at = 0;
     strbuf_printf(out, "  stage %-2u ", rank);
     for (size_t k = 0; k < r->count; k++) {

@@ -1,5 +1,6 @@
-/* Schedules: their order beside Megatron-Core's, their bubbles beside the formulas, and that ranks
- * which wait for both ends of each message never wait in a ring. */
+/* Schedules: their order beside Megatron-Core's, their bubbles beside the
+ * formulas, and that ranks which wait for both ends of each message never wait
+ * in a ring. */
 #include "train/schedule/schedule.h"
 
 #include <inttypes.h>
@@ -58,8 +59,9 @@ static void orders_are_those_of_megatron(void **state)
     }
 }
 
-/* (P - 1) / (V M + P - 1), and of micro-batches one by one (P - 1) / P. Ranks that wait for both
- * ends of a message take a little longer than that where many chunks are interleaved. */
+/* (P - 1) / (V M + P - 1), and of micro-batches one by one (P - 1) / P. Ranks
+ * that wait for both ends of a message take a little longer than that where
+ * many chunks are interleaved. */
 static void bubbles_are_those_of_the_formulas(void **state)
 {
     (void)state;
@@ -88,7 +90,8 @@ struct walker {
     size_t next;
 };
 
-/* Whether the other end of a message is in the exchange in which its rank is now. */
+/* Whether the other end of a message is in the exchange in which its rank is
+ * now. */
 static bool is_met(const struct schedule *s, const struct walker *at, unsigned rank,
                    const struct schedule_message *m)
 {
@@ -108,8 +111,8 @@ static uint64_t bit_of(const struct schedule *s, const struct schedule_message *
     return (m->is_gradient ? s->shape.chunks : 0) + m->chunk;
 }
 
-/* Each message takes place when both ranks are in the exchange that has it; an exchange ends when
- * all of its messages have. */
+/* Each message takes place when both ranks are in the exchange that has it; an
+ * exchange ends when all of its messages have. */
 static void walk(const struct schedule *s)
 {
     const unsigned p = s->shape.ranks;
@@ -267,8 +270,7 @@ static void what_a_kind_cannot_have_is_refused(void **state)
         struct schedule_shape shape;
         const char *message;
     } cases[] = {
-        {{SCHEDULE_1F1B, 2, 2, 4, 0, false},
-         "schedule 1f1b: 2 chunks on a rank, and it can have 1"},
+        {{SCHEDULE_1F1B, 2, 2, 4, 0, false}, "schedule 1f1b: 2 chunks on a rank, expected 1"},
         {{SCHEDULE_INTERLEAVED, 4, 2, 6, 0, false},
          "schedule interleaved: 6 micro-batches in groups of 4 leave 2, fewer than the 4 pipeline "
          "stages"},

@@ -10,12 +10,12 @@ static enum status refuse_indivisible(uint64_t batch_size, uint64_t micro_batch_
                                       uint64_t dp_size, struct error *err)
 {
     return fail(err, ERR_USAGE,
-                "global batch size %" PRIu64 " is no multiple of micro batch size %" PRIu64
+                "global batch size %" PRIu64 " is not a multiple of micro batch size %" PRIu64
                 " times data parallel size %" PRIu64,
                 batch_size, micro_batch_size, dp_size);
 }
 
-/* micro_batch_size * dp_size, or 0 if that is no number above 0. */
+/* micro_batch_size * dp_size; 0 if it overflows. */
 static uint64_t samples_at_once(uint64_t micro_batch_size, uint64_t dp_size)
 {
     uint64_t product;
@@ -82,7 +82,7 @@ enum status batch_size_check(const struct batch_size *b, uint64_t consumed_sampl
         if (step > first && step->global_batch_size < step[-1].global_batch_size)
             return fail(err, ERR_USAGE,
                         "the batch size falls from %" PRIu64 " to %" PRIu64 " at sample %" PRIu64
-                        "; Megatron-LM lets it grow only",
+                        "; it may only grow, as in Megatron-LM",
                         step[-1].global_batch_size, step->global_batch_size, step->from_sample);
     }
     return OK;
@@ -94,7 +94,7 @@ uint64_t batch_size_micro_batches(const struct batch_size *b, uint64_t consumed_
     return batch_size_at(b, consumed_samples) / (micro_batch_size * dp_size);
 }
 
-/* The iterations of *step from consumed on, until `end` or the next step is reached. */
+/* Iterations of *step from `consumed` on, up to `end` or the next step. */
 static uint64_t iterations_of_step(const struct batch_size *b, const struct batch_size_step *step,
                                    uint64_t consumed, uint64_t end)
 {

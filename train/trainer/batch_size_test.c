@@ -71,7 +71,7 @@ static void a_constant_size_is_whole_micro_batches(void **state)
     assert_int_equal(batch_size_samples(&b, UINT64_MAX), UINT64_MAX);
     assert_fails(batch_size_iterations(&b, 63, &n, &err), ERR_USAGE, "less than a batch of 64");
     assert_fails(batch_size_constant(&b, 63, 2, 4, &arena, &err), ERR_USAGE,
-                 "global batch size 63 is no multiple of micro batch size 2 times data parallel "
+                 "global batch size 63 is not a multiple of micro batch size 2 times data parallel "
                  "size 4");
     assert_fails(batch_size_constant(&b, 7, 0, 4, &arena, &err), ERR_USAGE, "size 0");
 }
@@ -109,7 +109,7 @@ static void only_sizes_to_come_must_fit_the_layout(void **state)
     assert_int_equal(batch_size_micro_batches(&b, 128, 2, 4), 2);
     b = SCHEDULE({0, 8}, {64, 4});
     assert_fails(batch_size_check(&b, 0, UINT64_MAX, 2, 2, &err), ERR_USAGE,
-                 "falls from 8 to 4 at sample 64; Megatron-LM lets it grow only");
+                 "falls from 8 to 4 at sample 64; it may only grow, as in Megatron-LM");
     assert_ok(batch_size_check(&b, 64, UINT64_MAX, 2, 2, &err));
 }
 

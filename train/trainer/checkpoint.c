@@ -1,4 +1,4 @@
-/* checkpoint.c - finds checkpoints; places and names of what a run holds. */
+/* checkpoint.c - finds checkpoints; places and names of a run's states. */
 #include "train/trainer/checkpoint.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include "convert/states.h"
 #include "train/trainer/checkpoint_internal.h"
 
-/* ---- what a run holds ---- */
+/* ---- states of a run ---- */
 
 enum dtype held_dtype(const struct train_state *s, const struct held_tensor *t, enum held_kind kind)
 {
@@ -24,8 +24,8 @@ void *held_at(const struct train_state *s, enum held_kind kind, enum dtype dtype
     return (char *)s->data[kind] + at * dtype_bytes(dtype);
 }
 
-static struct held_tensor tensor_of(const struct train_state *s, const struct parameter *x,
-                                    uint64_t i)
+static struct held_tensor held_tensor_of(const struct train_state *s, const struct parameter *x,
+                                         uint64_t i)
 {
     struct held_tensor t = {
         .of = x, .name = x->tensors[i], .own_numel = x->numel / x->num_tensors, .numel = 1};
@@ -42,7 +42,7 @@ enum status held_each(const struct train_state *s, held_visit *visit, void *cont
 {
     for (size_t i = 0; i < s->parameters->count; i++)
         for (uint64_t k = 0; k < s->parameters->items[i].num_tensors; k++) {
-            const struct held_tensor t = tensor_of(s, &s->parameters->items[i], k);
+            const struct held_tensor t = held_tensor_of(s, &s->parameters->items[i], k);
             TRY(visit(context, &t, err));
         }
     return OK;
@@ -79,7 +79,7 @@ static enum status visit_part(void *context, const struct pair *p, struct error 
     return c->visit(c->context, &part, err);
 }
 
-/* own: (element of the run, of the padded tensor) */
+/* own: pairs elements of the run with the padded tensor's */
 static enum status clip_own(void *context, const struct pair *own, struct error *err)
 {
     struct clipping *c = context;
@@ -88,7 +88,7 @@ static enum status clip_own(void *context, const struct pair *own, struct error 
     return pair_clip(&p, c->first, c->count, c->t->name, visit_part, c, err);
 }
 
-/* A run is a window of the rank's own elements: so its border is clipped first. */
+/* A run is a window of the rank's own elements, so its border is clipped first. */
 static enum status clip_run(void *context, const struct held_run *r, struct error *err)
 {
     struct clipping *c = context;
@@ -138,7 +138,7 @@ const char *held_name(const struct held_tensor *t, const char *state, bool paddi
 
 static const char iterations[] = "iter_";
 
-/* The number of a folder's name; -1: it is no iteration's. */
+/* The iteration of a folder's name; -1: none. */
 static int64_t iteration_of(const char *name)
 {
     char *end;
@@ -148,7 +148,8 @@ static int64_t iteration_of(const char *name)
     return *digits >= '0' && *digits <= '9' && !*end ? (int64_t)n : -1;
 }
 
-/* The newest folder iter_N of a Hugging Face model, or that of the step. */
+/* Finds the newest folder iter_N of a Hugging Face model, or the one of the
+ * step. */
 static enum status find_hf_iteration(struct checkpoint_found *out, const char *root, bool has_step,
                                      uint64_t step, struct arena *a, struct error *err)
 {
@@ -174,7 +175,7 @@ static enum status find_megatron(struct checkpoint_found *out, const char *path,
     return OK;
 }
 
-/* A name of the hub's cache, ORG/NAME. */
+/* Finds ORG/NAME in the hub's cache. */
 static void find_in_hub(struct checkpoint_found *out, const char *path, struct arena *a)
 {
     struct checkpoint c;
@@ -209,8 +210,8 @@ enum status checkpoint_find_to_load(struct checkpoint_found *out, const char *pa
 {
     TRY(checkpoint_find(out, path, has_step, step, a, err));
     if (out->found) return OK;
-    if (!path_is_folder(path)) return fail(err, ERR_IO, "--load %s: there is no such folder", path);
-    if (has_step) return fail(err, ERR_IO, "--load %s: holds no iteration %" PRIu64, path, step);
-    return fail(err, ERR_IO, "--load %s: holds no model: no config.json, no tracker, no iteration",
+    if (!path_is_folder(path)) return fail(err, ERR_IO, "--load %s: no such folder", path);
+    if (has_step) return fail(err, ERR_IO, "--load %s has no iteration %" PRIu64, path, step);
+    return fail(err, ERR_IO, "--load %s has no model: no config.json, no tracker, no iteration",
                 path);
 }

@@ -1,5 +1,5 @@
-/* checkpoint_load.c - a run's state from any checkpoint: load targets for the weights, then for the
- * states that are there; what is not there is made of the loaded weights. */
+/* checkpoint_load.c - a run's state from any checkpoint: loads weights, makes
+ * states from them, then loads the states that are there. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ struct loading {
     const struct train_state *s;
     const struct checkpoint *c;
     const struct checkpoint_load_options *o;
-    bool has_states; /* that are loaded */
+    bool has_states; /* to load */
     bool sgd;
     struct load_target *targets; /* on the heap */
     size_t num_targets, capacity;
@@ -46,8 +46,8 @@ static enum status add_target(void *context, const struct held_part *part, struc
     return OK;
 }
 
-/* Elements of the padded tensor from `first` on, as many as `from` has of the `count` that the run
- * wants, into a region. */
+/* Adds targets for elements of the padded tensor from `first` on: `count` of
+ * them, or as many as `from` has. */
 static enum status add_targets(struct loading *l, const struct held_tensor *t,
                                const struct tensor *from, enum held_kind kind, uint64_t first,
                                uint64_t count, struct error *err)
@@ -56,8 +56,8 @@ static enum status add_targets(struct loading *l, const struct held_tensor *t,
     return held_each_part(l->s, t, kind, first, min_u64(count, from->numel), add_target, &x, err);
 }
 
-static const struct tensor *find(struct loading *l, const struct held_tensor *t, const char *state,
-                                 bool padding)
+static const struct tensor *find_source_tensor(struct loading *l, const struct held_tensor *t,
+                                               const char *state, bool padding)
 {
     return catalog_find(&l->c->catalog, held_name(t, state, padding, l->arena));
 }
@@ -69,37 +69,39 @@ static enum status check_shape(struct loading *l, const struct held_tensor *t,
     if (x->num_dims == spec->num_dims &&
         memcmp(x->shape, spec->shape, x->num_dims * sizeof *x->shape) == 0)
         return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s: %s has shape %s, the model wants %s", l->c->path,
+    return fail(err, ERR_UNSUPPORTED, "%s: %s has shape %s, the model needs %s", l->c->path,
                 x->name, shape_text(l->arena, x->num_dims, x->shape),
                 shape_text(l->arena, spec->num_dims, spec->shape));
 }
 
-/* Where the rows of padding are stored, those too. */
-static enum status add_tensor(struct loading *l, const struct held_tensor *t,
-                              const struct tensor *from, const char *state, enum held_kind kind,
-                              struct error *err)
+/* Adds the stored rows of padding too. */
+static enum status add_tensor_targets(struct loading *l, const struct held_tensor *t,
+                                      const struct tensor *from, const char *state,
+                                      enum held_kind kind, struct error *err)
 {
     TRY(check_shape(l, t, from, err));
     TRY(add_targets(l, t, from, kind, 0, t->numel, err));
-    const struct tensor *padding = t->padding_numel ? find(l, t, state, true) : NULL;
-    if (!padding && t->padding_numel && kind == HELD_WEIGHT) padding = find(l, t, NULL, true);
+    const struct tensor *padding = t->padding_numel ? find_source_tensor(l, t, state, true) : NULL;
+    if (!padding && t->padding_numel && kind == HELD_WEIGHT)
+        padding = find_source_tensor(l, t, NULL, true);
     if (!padding) return OK;
     return add_targets(l, t, padding, kind, t->numel, t->padding_numel, err);
 }
 
-/* The tensor that a weight is loaded from: its master, if the stored weight would be cast. */
-static enum status add_weight(void *context, const struct held_tensor *t, struct error *err)
+/* Loads a weight from its master if the stored weight would be cast. */
+static enum status add_weight_targets(void *context, const struct held_tensor *t, struct error *err)
 {
     struct loading *l = context;
-    const struct tensor *weight = find(l, t, NULL, false);
+    const struct tensor *weight = find_source_tensor(l, t, NULL, false);
     if (!weight && bind_may_lack(l->c, t->of)) return OK;
     if (!weight)
         return fail(err, ERR_UNSUPPORTED, "%s: the checkpoint has no tensor %s", l->c->path,
                     t->name);
     const bool cast = weight->dtype != held_dtype(l->s, t, HELD_WEIGHT);
-    const struct tensor *master = l->has_states && cast ? find(l, t, master_state, false) : NULL;
-    return master ? add_tensor(l, t, master, master_state, HELD_WEIGHT, err)
-                  : add_tensor(l, t, weight, NULL, HELD_WEIGHT, err);
+    const struct tensor *master =
+        l->has_states && cast ? find_source_tensor(l, t, master_state, false) : NULL;
+    return master ? add_tensor_targets(l, t, master, master_state, HELD_WEIGHT, err)
+                  : add_tensor_targets(l, t, weight, NULL, HELD_WEIGHT, err);
 }
 
 static void count_made(struct loading *l, const struct held_tensor *t, enum held_kind kind)
@@ -107,23 +109,23 @@ static void count_made(struct loading *l, const struct held_tensor *t, enum held
     if (!l->out->made[kind]++) l->out->first[kind] = t->name;
 }
 
-static enum status add_states(void *context, const struct held_tensor *t, struct error *err)
+static enum status add_state_targets(void *context, const struct held_tensor *t, struct error *err)
 {
     struct loading *l = context;
     for (int k = HELD_MASTER; k < NUM_HELD; k++) {
         const enum held_kind kind = (enum held_kind)k;
         const char *state = held_state(kind, l->sgd);
         if (!l->s->data[k] || !held_is_trained(t)) continue;
-        const struct tensor *from = l->has_states ? find(l, t, state, false) : NULL;
+        const struct tensor *from = l->has_states ? find_source_tensor(l, t, state, false) : NULL;
         if (from)
-            TRY(add_tensor(l, t, from, state, kind, err));
+            TRY(add_tensor_targets(l, t, from, state, kind, err));
         else
             count_made(l, t, kind);
     }
     return OK;
 }
 
-static enum status run(struct loading *l, struct error *err)
+static enum status run_load(struct loading *l, struct error *err)
 {
     struct load_result result;
     enum status st =
@@ -132,7 +134,7 @@ static enum status run(struct loading *l, struct error *err)
     return st;
 }
 
-/* ---- what is made ---- */
+/* ---- states that are made ---- */
 
 struct making {
     const struct train_state *s;
@@ -156,7 +158,7 @@ static enum status make_run(void *context, const struct held_run *r, struct erro
     return OK;
 }
 
-/* Before states are loaded: those that are not there stay so. */
+/* Makes all states before any are loaded; those that the checkpoint lacks stay. */
 static enum status make_states(void *context, const struct held_tensor *t, struct error *err)
 {
     const struct loading *l = context;
@@ -171,8 +173,8 @@ static const char *why_made(const struct loading *l)
     return l->has_states ? "the checkpoint lacks them" : "the checkpoint has no optimizer";
 }
 
-/* "the checkpoint has no optimizer: masters are the weights, moments are 0"; with parameters where
- * some have states. */
+/* "the checkpoint has no optimizer: masters are the weights, moments are 0";
+ * names parameters if only some lack states. */
 static const char *note_made(const struct loading *l)
 {
     static const char *const what[NUM_HELD] = {
@@ -202,20 +204,20 @@ static enum status check_optimizer(const struct loading *l, struct error *err)
     if (!has->present || !has->unread || l->o->no_optimizer) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s: its optimizer (%s) cannot be read: %s; --no-load-optim leaves it out",
-                l->c->path, has->kind ? has->kind : "of unknown kind", has->unread);
+                l->c->path, has->kind ? has->kind : "unknown kind", has->unread);
 }
 
-static enum status load(struct loading *l, struct error *err)
+static enum status load_regions(struct loading *l, struct error *err)
 {
     TRY(check_optimizer(l, err));
-    TRY(held_each(l->s, add_weight, l, err));
-    TRY(run(l, err));
+    TRY(held_each(l->s, add_weight_targets, l, err));
+    TRY(run_load(l, err));
     TRY(held_each(l->s, make_states, l, err));
-    TRY(held_each(l->s, add_states, l, err));
-    return l->num_targets ? run(l, err) : OK;
+    TRY(held_each(l->s, add_state_targets, l, err));
+    return l->num_targets ? run_load(l, err) : OK;
 }
 
-/* The step of the loop is in one of two places. */
+/* The iteration is in one of two places. */
 static void take_training(struct loading *l)
 {
     struct checkpoint_loaded *out = l->out;
@@ -233,7 +235,7 @@ enum status checkpoint_load(const struct train_state *s, const struct checkpoint
     *out = (struct checkpoint_loaded){.has_optimizer = false};
     l.has_states = c->training.optimizer.present && !o->no_optimizer;
     l.sgd = held_is_sgd(run_of);
-    enum status st = load(&l, err);
+    enum status st = load_regions(&l, err);
     free(l.targets);
     if (st) return st;
     out->has_optimizer = l.has_states;

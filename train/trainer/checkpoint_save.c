@@ -1,4 +1,5 @@
-/* checkpoint_save.c - the state of a run as a checkpoint in memory, and the plan that writes it. */
+/* checkpoint_save.c - makes a run's state a checkpoint in memory, plans and
+ * writes it. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -27,16 +28,16 @@
 
 struct holding {
     const struct train_state *s; /* of the rank whose pieces are added */
-    struct checkpoint *c;        /* that is made */
+    struct checkpoint *c;        /* under construction */
     bool sgd;
-    /* That rank, and whether it is this one. Of several ranks only one holds what is the same on
-     * some of them: groups is its place; NULL: there is one rank. */
+    /* That rank, whether it is this one, and its place in the groups (NULL: one
+     * rank). Of ranks with the same elements one holds them. */
     unsigned rank;
     bool is_own;
     const struct groups *groups;
 };
 
-/* A tensor, or its padding, of which parts are added. */
+/* The tensor, or its padding, to which parts are added. */
 struct adding {
     const struct holding *h;
     enum held_kind from;
@@ -44,7 +45,7 @@ struct adding {
     struct tensor *tensor;
 };
 
-static enum status add_piece(void *context, const struct held_part *part, struct error *err)
+static enum status add_held_piece(void *context, const struct held_part *part, struct error *err)
 {
     const struct adding *x = context;
     const struct holding *h = x->h;
@@ -58,10 +59,11 @@ static enum status add_piece(void *context, const struct held_part *part, struct
     return OK;
 }
 
-/* Adds what the rank has of a tensor, or of its padding, under a name. from: the region. */
-static enum status add_tensor(const struct holding *h, const struct held_tensor *t,
-                              const char *name, enum held_kind from, bool padding,
-                              struct error *err)
+/* Adds the rank's part of a tensor, or of its padding, under a name. from: the
+ * region. */
+static enum status add_held_tensor(const struct holding *h, const struct held_tensor *t,
+                                   const char *name, enum held_kind from, bool padding,
+                                   struct error *err)
 {
     const struct param_spec *spec = t->of->spec;
     struct adding x = {.h = h, .from = from, .dtype = held_dtype(h->s, t, from)};
@@ -70,28 +72,28 @@ static enum status add_tensor(const struct holding *h, const struct held_tensor 
     if (padding) shape[0] = h->s->padded_rows - spec->shape[0];
     TRY(catalog_add(&h->c->catalog, name, x.dtype, spec->num_dims, shape, &x.tensor, err));
     return held_each_part(h->s, t, from, padding ? t->numel : 0,
-                          padding ? t->padding_numel : t->numel, add_piece, &x, err);
+                          padding ? t->padding_numel : t->numel, add_held_piece, &x, err);
 }
 
-static enum status add_state(const struct holding *h, const struct held_tensor *t,
-                             const char *state, enum held_kind from, struct error *err)
+static enum status hold_state(const struct holding *h, const struct held_tensor *t,
+                              const char *state, enum held_kind from, struct error *err)
 {
     struct arena *a = &h->c->arena;
-    TRY(add_tensor(h, t, held_name(t, state, false, a), from, false, err));
+    TRY(add_held_tensor(h, t, held_name(t, state, false, a), from, false, err));
     if (!t->padding_numel) return OK;
-    return add_tensor(h, t, held_name(t, state, true, a), from, true, err);
+    return add_held_tensor(h, t, held_name(t, state, true, a), from, true, err);
 }
 
-/* A run without any state, as plain SGD in one precision, writes its weights as masters: so its
- * schedule and groups are there, which formats keep with states only. */
+/* A run without any state, such as plain SGD in one precision, writes its
+ * weights as masters: formats keep the schedule and groups with states only. */
 static bool writes_itself_as_master(const struct train_state *s)
 {
     return !s->data[HELD_MASTER] && !s->data[HELD_EXP_AVG];
 }
 
-/* Whether the rank holds what it has of a tensor. Of sharded states each data parallel rank has
- * its own elements. */
-static bool holds(const struct holding *h, const struct held_tensor *t, enum held_kind kind)
+/* Whether this rank, among those with the same elements, holds them. Each data
+ * parallel rank holds its own part of sharded states. */
+static bool is_holder(const struct holding *h, const struct held_tensor *t, enum held_kind kind)
 {
     const bool is_shard = h->s->shard && kind != HELD_WEIGHT;
     return !h->groups ||
@@ -101,19 +103,19 @@ static bool holds(const struct holding *h, const struct held_tensor *t, enum hel
 static enum status hold_tensor(void *context, const struct held_tensor *t, struct error *err)
 {
     const struct holding *h = context;
-    const bool has_weight = holds(h, t, HELD_WEIGHT);
-    if (has_weight) TRY(add_state(h, t, NULL, HELD_WEIGHT, err));
+    const bool has_weight = is_holder(h, t, HELD_WEIGHT);
+    if (has_weight) TRY(hold_state(h, t, NULL, HELD_WEIGHT, err));
     if (!h->c->training.optimizer.present || !held_is_trained(t)) return OK;
     for (int k = HELD_MASTER; k < NUM_HELD; k++)
-        if (h->s->data[k] && holds(h, t, (enum held_kind)k))
-            TRY(add_state(h, t, held_state((enum held_kind)k, h->sgd), (enum held_kind)k, err));
+        if (h->s->data[k] && is_holder(h, t, (enum held_kind)k))
+            TRY(hold_state(h, t, held_state((enum held_kind)k, h->sgd), (enum held_kind)k, err));
     if (!has_weight || !writes_itself_as_master(h->s)) return OK;
-    return add_state(h, t, master_state, HELD_WEIGHT, err);
+    return hold_state(h, t, master_state, HELD_WEIGHT, err);
 }
 
 /* ---- the run as a checkpoint ---- */
 
-/* Of the origin's common state only args are the run's too. */
+/* The run keeps only args of the origin's common state. */
 static struct value *common_of(const struct checkpoint *origin, struct arena *a)
 {
     struct value *args = value_get(origin->training.common, "args"), *common = value_dict(a);
@@ -122,17 +124,17 @@ static struct value *common_of(const struct checkpoint *origin, struct arena *a)
     return common;
 }
 
-/* Groups that were read from Megatron keep the keys that Ferry does not know. */
-static void keep_own_groups(struct checkpoint *c, const struct training_state *from)
+/* Groups read from Megatron keep the keys unknown to Ferry. */
+static void keep_native_groups(struct checkpoint *c, const struct training_state *from)
 {
     const struct training *run = &c->training.run, *had = &from->run;
-    if (!from->own_groups || run->num_groups != had->num_groups) return;
+    if (!from->native_groups || run->num_groups != had->num_groups) return;
     for (size_t i = 0; i < run->num_groups; i++)
         if (!text_equal(run->groups[i].members, had->groups[i].members) ||
             run->groups[i].is_expert_parallel != had->groups[i].is_expert_parallel)
             return;
-    c->training.own_groups = from->own_groups;
-    c->training.own_schedule = from->own_schedule;
+    c->training.native_groups = from->native_groups;
+    c->training.native_schedule = from->native_schedule;
 }
 
 static enum status hold_tensors(struct holding *h, struct error *err)
@@ -151,7 +153,8 @@ static enum status hold_tensors(struct holding *h, struct error *err)
     return OK;
 }
 
-/* Whether the model of the run computes what the origin's config.json does not say. */
+/* Whether the run's model computes something else than the origin's config.json
+ * describes. */
 static bool is_other_model(const struct checkpoint *origin, const struct model_config *config,
                            struct arena *a)
 {
@@ -170,8 +173,8 @@ const char *checkpoint_family(const struct checkpoint *origin, const struct mode
     return map ? model_map_family(map) : NULL;
 }
 
-/* A config.json that says another model is not written: who reads the checkpoint would believe it.
- */
+/* Leaves out a config.json of another model: readers of the checkpoint would
+ * believe it. */
 static void leave_other_model(struct checkpoint *c, const struct train_state *s,
                               const struct model_maps *maps)
 {
@@ -181,8 +184,8 @@ static void leave_other_model(struct checkpoint *c, const struct train_state *s,
     c->config_origin = CONFIG_OF_ARGS;
 }
 
-static enum status hold(struct checkpoint *c, const struct train_state *s,
-                        const struct model_maps *maps, bool optimizer, struct error *err)
+static enum status hold_run(struct checkpoint *c, const struct train_state *s,
+                            const struct model_maps *maps, bool optimizer, struct error *err)
 {
     static const struct format in_memory = {.name = "memory", .title = "memory"};
     const struct checkpoint *from = s->origin;
@@ -199,7 +202,7 @@ static enum status hold(struct checkpoint *c, const struct train_state *s,
     c->training = (struct training_state){
         .iteration = (int64_t)s->training->iteration,
         .common = common_of(from, &c->arena),
-        .optimizer = {.present = optimizer, .kind = "of the run"},
+        .optimizer = {.present = optimizer, .kind = "the run's"},
         .run = training_copy(s->training, &c->arena),
         .rng = {.wanted = !s->no_rng,
                 .kept = s->rng,
@@ -208,7 +211,7 @@ static enum status hold(struct checkpoint *c, const struct train_state *s,
                 .device_is_host = s->on_host},
         .on_host = s->on_host,
     };
-    keep_own_groups(c, &from->training);
+    keep_native_groups(c, &from->training);
     TRY(params_again(from->params, &c->config, &c->arena, &c->params, err));
     TRY(hold_tensors(&h, err));
     return catalog_check(&c->catalog, err);
@@ -216,8 +219,8 @@ static enum status hold(struct checkpoint *c, const struct train_state *s,
 
 /* ---- the plan ---- */
 
-/* Rows are written as the run holds them: one with padding would count it in softmax, one without
- * would not. --make-vocab-size-divisible-by is kept where it says the same. */
+/* Writes the vocabulary rows that the run holds: stored padding counts in the
+ * softmax. Keeps --make-vocab-size-divisible-by if it gives the same rows. */
 static uint64_t divisible_by(const struct train_state *s)
 {
     const uint64_t rows = s->config->vocab_size, tp = s->layout.tp ? s->layout.tp : 1,
@@ -228,8 +231,8 @@ static uint64_t divisible_by(const struct train_state *s)
     return held == rows || held % tp ? 1 : held / tp;
 }
 
-/* As Megatron-LM writes the optimizer of the same run, so that its line reads it. Its flat buffers
- * have no F64. */
+/* Megatron-LM's format for the optimizer of the same run, so that the same line
+ * reads it. Its flat buffers have no F64. */
 static enum optim_format optim_format_of(const struct train_state *s,
                                          const struct checkpoint_target *to)
 {
@@ -291,17 +294,17 @@ static enum status may_replace(void *target, const char *folder, struct publish_
     return contents_may_replace(target, folder, out, err);
 }
 
-/* The name of the work in locks. */
+/* Names the work in locks. */
 static const char lock_work[] = "train";
 
-/* Anything that an interrupted save has left is of no use: the run writes it anew. */
-static bool is_ours(void *context, const char *unit_folder)
+/* Files left by an interrupted save are useless: the run writes them anew. */
+static bool is_leftover(void *context, const char *unit_folder)
 {
     (void)context, (void)unit_folder;
     return true;
 }
 
-/* A root may hold other files too, such as logs. */
+/* A root may have other files, such as logs. */
 static enum status check_destination(struct publishing *p, struct arena *a, struct target *t,
                                      const struct checkpoint_target *to, uint64_t iteration,
                                      struct error *err)
@@ -310,7 +313,7 @@ static enum status check_destination(struct publishing *p, struct arena *a, stru
     const char *name = folder_of(iteration, a);
     const bool has_root = to->format->has & FORMAT_ITERATIONS;
     struct publish_options how = {.may_replace = may_replace,
-                                  .is_made = is_ours,
+                                  .is_made = is_leftover,
                                   .context = t,
                                   .work = lock_work,
                                   .overwrite = to->overwrite,
@@ -334,9 +337,9 @@ static enum status check_space(const struct target *t, const struct publishing *
 
 /* ---- writing ---- */
 
-/* The files of the root but for the record, which a run does not write. */
-static enum status root_files(struct target *t, struct root_file **files, size_t *num_files,
-                              struct error *err)
+/* Lists the root's files without the record, which a run does not write. */
+static enum status list_root_files(struct target *t, struct root_file **files, size_t *num_files,
+                                   struct error *err)
 {
     size_t count = 0;
     *num_files = 0;
@@ -347,13 +350,13 @@ static enum status root_files(struct target *t, struct root_file **files, size_t
     return OK;
 }
 
-/* All but the weights. */
+/* Writes all files but the weights, and publishes. */
 static enum status finish_files(struct target *t, struct publishing *p, struct error *err)
 {
     struct root_file *files = NULL;
     size_t num_files;
     TRY(t->format->target->write_small_files(t, p->folder, err));
-    TRY(root_files(t, &files, &num_files, err));
+    TRY(list_root_files(t, &files, &num_files, err));
     return publish_commit(p, files, num_files, err);
 }
 
@@ -386,7 +389,7 @@ static enum status write_and_publish(struct target *t, const struct checkpoint_t
 
 /* ---- writing, by several ranks ---- */
 
-/* Where rank 0 has begun to publish. */
+/* Paths where rank 0 has begun to publish. */
 struct staged {
     char folder[PATH_MAX], staging[PATH_MAX];
 };
@@ -405,7 +408,8 @@ static enum status share_paths(struct comm_group *world, const struct publishing
     return st;
 }
 
-/* A journal of each rank tells rank 0 which elements of shared files are written. */
+/* Each rank's journal tells rank 0 which elements of shared files it has
+ * written. */
 struct together {
     struct target *t;
     const struct checkpoint_target *to;
@@ -421,8 +425,8 @@ static enum status check_shared(const struct together *x, struct error *err)
 {
     if (path_is_folder(x->at.staging)) return OK;
     return fail(err, ERR_IO,
-                "%s: rank 0 has made it, and it is not here: ranks save on a file system "
-                "that all hosts share",
+                "%s: rank 0 created this folder, but this rank does not see it; save to a file "
+                "system that all hosts share",
                 x->at.staging);
 }
 
@@ -450,7 +454,7 @@ static enum status finish_together(struct together *x, struct error *err)
     return finish_files(x->t, &x->p, err);
 }
 
-/* Each step's failure is that of all ranks. */
+/* A failure of one rank in any step fails all ranks. */
 static enum status write_together(struct together *x, struct error *err)
 {
     TRY(share_paths(x->world, &x->p, &x->at, err));
@@ -473,13 +477,13 @@ static enum status write_by_ranks(struct target *t, const struct train_state *s,
 
 /* ---- older iterations ---- */
 
-static int by_number(const void *a, const void *b)
+static int compare_iterations(const void *a, const void *b)
 {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return x < y ? 1 : -(x > y); /* the newest first */
 }
 
-/* The numbers of the iterations up to `newest` in DIR, the newest first; in arena a. */
+/* Lists the iterations up to `newest` in DIR, the newest first; in arena a. */
 static enum status list_iterations(const char *dir, uint64_t newest, struct arena *a,
                                    uint64_t **out, size_t *count, struct error *err)
 {
@@ -495,11 +499,11 @@ static enum status list_iterations(const char *dir, uint64_t newest, struct aren
             continue;
         if (strcmp(list.names[i], folder_of(n, a)) == 0) (*out)[(*count)++] = n;
     }
-    if (*count) qsort(*out, *count, sizeof **out, by_number);
+    if (*count) qsort(*out, *count, sizeof **out, compare_iterations);
     return OK;
 }
 
-/* Whether files can be made in the folder, or in the first of its parents that exists. */
+/* Checks that the folder, or its first existing parent, is writable. */
 static enum status check_writable(const struct checkpoint_target *to, struct arena *a,
                                   struct error *err)
 {
@@ -543,8 +547,8 @@ enum status checkpoint_check_target(const struct checkpoint_target *to,
     return st;
 }
 
-/* A folder gets another name first, so that none is there in part; one that a killed run has not
- * finished removing goes too. */
+/* Renames the folder first, so that no partial one shows; also removes one that
+ * a killed run has not finished removing. */
 static enum status remove_iteration(const char *dir, uint64_t n, struct arena *a, struct error *err)
 {
     const char *folder = path_join(a, dir, folder_of(n, a));
@@ -566,7 +570,8 @@ static enum status remove_removed(const char *dir, struct arena *a, struct error
     return OK;
 }
 
-/* Staging folders of runs that were killed while they saved another iteration than this one. */
+/* Removes staging folders of runs that were killed while saving another
+ * iteration. */
 static enum status remove_left(const char *dir, struct arena *a, struct error *err)
 {
     struct name_list list;
@@ -598,7 +603,7 @@ static enum status remove_older(const struct checkpoint_target *to, uint64_t new
         st = remove_iteration(to->dir, numbers[i], &a, err);
     arena_release(&a);
     if (!st) return OK;
-    return fail_in(err, "%s: iteration %" PRIu64 " is saved, but what is older cannot be removed",
+    return fail_in(err, "%s: iteration %" PRIu64 " is saved, but older ones cannot be removed",
                    to->dir, newest);
 }
 
@@ -609,7 +614,7 @@ enum status checkpoint_save(const struct train_state *s, const struct checkpoint
     struct target t = {.format = NULL};
     const struct target_options o = options_of(s, to);
     bool planned = false;
-    enum status st = hold(&held, s, to->maps, !to->no_optimizer, err);
+    enum status st = hold_run(&held, s, to->maps, !to->no_optimizer, err);
     if (!st) {
         planned = true;
         st = target_plan(&t, &o, &held, to->maps, err);

@@ -1,4 +1,5 @@
-/* checkpoint_test.c - checkpoints of other programs, loaded as a run does and saved as it would. */
+/* checkpoint_test.c - checkpoints of other programs, loaded as a run does and
+ * saved as it would. */
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -144,7 +145,7 @@ static const char *numpy_in(const char *text)
     return arena_text(&scratch, begin, (size_t)(end - begin));
 }
 
-/* What a run that goes on from x saves, as a text. */
+/* The text of the states that a run resumed from x saves. */
 static const char *rng_saved(struct test_state *x, const struct format *format)
 {
     static struct test_state y;
@@ -213,7 +214,8 @@ static void states_that_are_not_there_are_not_kept(void **state)
     }
 }
 
-/* The same by another reader: ferry verify compares weights, states and training. */
+/* The same by another reader: ferry verify compares weights, states and
+ * training. */
 static void verify_finds_it_the_same(void **state)
 {
     static struct test_state x;
@@ -260,7 +262,7 @@ static void go_on(struct training *t)
     }
 }
 
-/* What the origin says of the training is not what the run says later. */
+/* The origin's training state differs from the run's later one. */
 static void a_later_state_is_saved_as_the_run_has_it(void **state)
 {
     const struct format *const formats[] = {&format_torch_dist, &format_torch, &format_hf};
@@ -323,8 +325,8 @@ static void set_up(struct training *t)
     }
 }
 
-/* A run from scratch: its origin has a config and no tensors. What it writes has no more rows than
- * it has, whatever the default divisor. */
+/* A run from scratch: its origin has a config and no tensors. What it writes
+ * has no more rows than it has, whatever the default divisor. */
 static void a_run_from_scratch_is_saved(void **state)
 {
     static struct test_state x, y;
@@ -473,7 +475,8 @@ static void some_missing_states_are_named(void **state)
 
 /* ---- SGD ---- */
 
-/* Its momentum is momentum_buffer; without any, groups and schedule are kept all the same. */
+/* Its momentum is momentum_buffer; without any, groups and schedule are kept
+ * all the same. */
 static void sgd_keeps_momentum_and_schedule(void **state)
 {
     static struct test_state x, y;
@@ -518,7 +521,7 @@ static void what_cannot_be_loaded_is_refused(void **state)
     const uint64_t other[] = {32, 128};
     t->shape = other;
     assert_fails(checkpoint_load(&x.s, &x.c, &o, &out, &scratch, &err), ERR_UNSUPPORTED,
-                 "output_layer.weight has shape [32, 128], the model wants [128, 32]");
+                 "output_layer.weight has shape [32, 128], the model needs [128, 32]");
     *t = kept;
     x.c.training.optimizer.unread = "some reason";
     assert_fails(checkpoint_load(&x.s, &x.c, &o, &out, &scratch, &err), ERR_UNSUPPORTED,
@@ -569,11 +572,11 @@ static void the_checkpoint_that_is_there_is_found(void **state)
     assert_false(find(none, UINT64_MAX).found);
     assert_fails(checkpoint_find(&f, dist, true, 77, &scratch, &err), ERR_IO, "iter_0000077");
     assert_fails(checkpoint_find_to_load(&f, none, false, 0, &scratch, &err), ERR_IO,
-                 "holds no model");
+                 "has no model");
     assert_fails(checkpoint_find_to_load(&f, hf, true, 77, &scratch, &err), ERR_IO,
-                 "holds no iteration 77");
+                 "has no iteration 77");
     assert_fails(checkpoint_find_to_load(&f, in_scratch("gone"), false, 0, &scratch, &err), ERR_IO,
-                 "there is no such folder");
+                 "no such folder");
 }
 
 static void half_a_checkpoint_is_refused(void **state)
@@ -583,7 +586,7 @@ static void half_a_checkpoint_is_refused(void **state)
     assert_ok(folder_create(in_scratch("root"), &err));
     write_scratch("root/latest_checkpointed_iteration.txt", "20");
     assert_fails(checkpoint_find(&f, in_scratch("root"), false, 0, &scratch, &err), ERR_IO,
-                 "no folder iter_0000020, which the tracker file names");
+                 "missing folder iter_0000020, named by the tracker file");
     write_scratch("root/latest_checkpointed_iteration.txt", "twenty");
     assert_fails(checkpoint_find(&f, in_scratch("root"), false, 0, &scratch, &err), ERR_CORRUPT,
                  "neither a number");

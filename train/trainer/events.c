@@ -12,7 +12,7 @@
 
 /* ---- records ---- */
 
-/* CRC-32C (Castagnoli), reflected, bit by bit: a scalar has some 60 bytes. */
+/* CRC-32C (Castagnoli), reflected, bit by bit: a scalar has about 60 bytes. */
 static uint32_t crc32c(const void *data, size_t bytes)
 {
     uint32_t crc = UINT32_MAX;
@@ -24,7 +24,7 @@ static uint32_t crc32c(const void *data, size_t bytes)
     return ~crc;
 }
 
-/* Data that holds CRCs of its own would have a CRC of low quality: so it is masked. */
+/* Masked, since a CRC over data with embedded CRCs is weak. */
 static uint32_t masked_crc32c(const void *data, size_t bytes)
 {
     const uint32_t crc = crc32c(data, bytes);
@@ -159,7 +159,7 @@ enum status events_open(struct events *e, const char *folder, const struct event
         e->fd = open(e->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
         if (e->fd < 0 && errno != EEXIST) return fail_errno(err, ERR_IO, "%s", e->path);
     }
-    if (e->fd < 0) return fail(err, ERR_IO, "%s exists", e->path);
+    if (e->fd < 0) return fail(err, ERR_IO, "%s exists already", e->path);
     add_version(e, when);
     return events_flush(e, err);
 }
@@ -181,7 +181,7 @@ enum status events_flush(struct events *e, struct error *err)
     }
     const int why = errno;
     if (written && ftruncate(e->fd, (off_t)e->size_bytes))
-        return fail_errno(err, ERR_IO, "%s: a part of a record is left", e->path);
+        return fail_errno(err, ERR_IO, "%s: part of a record remains", e->path);
     errno = why;
     return fail_errno(err, ERR_IO, "%s", e->path);
 }
@@ -214,8 +214,8 @@ static void add_both(struct events *e, const char *name, double value, const str
     strbuf_release(&vs_samples);
 }
 
-static void add_state(struct events *e, const struct step_record *s, uint64_t world_size,
-                      const struct moment *m)
+static void add_step_scalars(struct events *e, const struct step_record *s, uint64_t world_size,
+                             const struct moment *m)
 {
     add_both(e, "learning-rate", s->logged_lr, m);
     if (s->skipped_samples)
@@ -234,7 +234,7 @@ void events_add_step(struct events *e, const struct step_record *s, const struct
                      bool line_is_due, struct timespec when)
 {
     const struct moment m = {s->iteration, s->consumed_samples, when};
-    if (s->iteration % e->options.interval == 0) add_state(e, s, line->world_size, &m);
+    if (s->iteration % e->options.interval == 0) add_step_scalars(e, s, line->world_size, &m);
     for (unsigned i = 0; i < s->num_router_losses; i++)
         events_add_scalar(e, s->router_losses[i].name, s->router_losses[i].value, m.iteration,
                           when);

@@ -52,7 +52,7 @@ static void records_are_those_of_tensorboards_own_writer(void **state)
     const size_t x = first_record(&ours), y = first_record(&theirs);
     assert_int_equal(ours.length - x, theirs.length - y);
     assert_memory_equal(ours.data + x, theirs.data + y, ours.length - x);
-    /* Of the first record: time and version, in front of the writer's name. */
+    /* Time and version of the first record, in front of the writer's name. */
     assert_memory_equal(ours.data + 12, theirs.data + 12, 9 + 15);
     strbuf_release(&ours);
     strbuf_release(&theirs);

@@ -1,10 +1,10 @@
 #include "train/trainer/flops.h"
 
-/* Two operations each in the forward pass, for the gradient of the input and for that of the
- * weight. */
+/* Two operations each for the forward pass, the input's gradient and the
+ * weight's gradient. */
 #define PER_WEIGHT 6.0
 
-/* Weights of all products of all layers that a token goes through. */
+/* Weights of all products that a token passes in all layers. */
 static double weights_of_layers(const struct model_config *c, double q, double kv)
 {
     const double h = (double)c->hidden_size, matrices = c->gated_linear_unit ? 3 : 2;

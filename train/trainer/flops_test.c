@@ -51,7 +51,8 @@ static void known_models_have_known_flops(void **state)
     check(llama(32, 4096, 14336, 32), 128256, 8192, 45.03, 6.44, 0.01);
 }
 
-/* GPT-2 large, 32 x 1024: 12 * 36 * 1280^2 + 50304 * 1280 = 772177920 weights in products. */
+/* GPT-2 large, 32 x 1024: 12 * 36 * 1280^2 + 50304 * 1280 = 772177920 weights
+ * in products. */
 static void a_step_is_counted_exactly(void **state)
 {
     (void)state;
@@ -62,7 +63,7 @@ static void a_step_is_counted_exactly(void **state)
                 6.0 * 772177920 * 32768 + 6.0 * 32768 * 1024 * 1280 * 36);
 }
 
-/* What num_floating_point_operations of Megatron-LM d98e8a64ddf3 returned. */
+/* Expected numbers: num_floating_point_operations of Megatron-LM d98e8a64ddf3. */
 static void megatrons_own_function_gives_the_same(void **state)
 {
     (void)state;
@@ -88,8 +89,9 @@ static void megatrons_own_function_gives_the_same(void **state)
 }
 
 /* Mixtral-like: layers 1 and 3 have experts. By hand, with h 32, q 32, kv 16:
- * attention 32 * (32 + 32) + 32 * 32 = 3072; dense MLP 3 * 32 * 48 = 4608; experts
- * 2 * 3 * 32 * 24 = 4608 by chance, 3 * ... = 6912 with three; head 32 * 128 = 4096. */
+ * attention 32 * (32 + 32) + 32 * 32 = 3072; dense MLP 3 * 32 * 48 = 4608;
+ * experts 2 * 3 * 32 * 24 = 4608 by chance, 3 * ... = 6912 with three;
+ * head 32 * 128 = 4096. */
 static void a_layer_of_experts_counts_those_that_a_token_sees(void **state)
 {
     (void)state;

@@ -13,7 +13,7 @@
 
 enum kind { KIND_ONE, KIND_ZERO, KIND_EMBEDDING, KIND_SCALED, KIND_NORMAL };
 
-/* By how a name ends; the first row that fits counts. */
+/* Rules by the end of a name; the first match counts. */
 static const struct {
     const char *end;
     enum kind kind;
@@ -58,12 +58,12 @@ static enum status distribution_of(struct distribution *out, const char *name,
             *out = of_kinds[rules[i].kind];
             return OK;
         }
-    return fail(err, ERR_UNSUPPORTED, "%s: there is no rule for its first weights", name);
+    return fail(err, ERR_UNSUPPORTED, "%s: no rule for its initial weights", name);
 }
 
 /* ---- filling ---- */
 
-/* A part of a tensor that this rank has. */
+/* This rank's part of a tensor. */
 struct filling {
     struct distribution distribution;
     uint64_t seed;  /* of the tensor */

@@ -1,9 +1,9 @@
-/* initial_weights.h - the weights of a run from scratch: Megatron-Core's initialisation in
- * distribution, and the same numbers at every layout.
+/* initial_weights.h - the weights of a run from scratch: Megatron-Core's
+ * initialisation in distribution, and the same numbers at every layout.
  *
- * A weight is a function of the seed, the name of its logical tensor, and its element there
- * (without regard to ranks and padding), so every rank makes its own part alone. Numbers are
- * computed in double and rounded once.
+ * A weight is a function of the seed, the name of its logical tensor, and its
+ * element there (without regard to ranks and padding), so every rank makes its
+ * own part alone. Numbers are computed in double and rounded once.
  *
  *   norms                           1
  *   biases                          0
@@ -27,8 +27,9 @@ struct initial_weights {
     bool padding_only; /* a checkpoint gives all but the padding: 0 stands for it until then */
 };
 
-/* Fills all parameters that have tensors (those with padding, where only that is wanted) in
- * `region` [p->bytes], on the host. ERR_UNSUPPORTED names a parameter without a rule. */
+/* Fills all parameters with tensors (with padding_only those with padding) in
+ * `region` [p->bytes], on the host. ERR_UNSUPPORTED names a parameter without a
+ * rule. */
 MUST_CHECK enum status initial_weights_make(const struct parameters *p,
                                             const struct model_config *c,
                                             const struct initial_weights *w, void *region,

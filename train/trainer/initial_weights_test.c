@@ -12,7 +12,8 @@
 
 static struct error err;
 
-/* A model of a config, of one rank of a job that does not exist, and its weights. */
+/* A model of a config, of one rank of a job that does not exist, and its
+ * weights. */
 struct scratch {
     struct opened opened;
     struct model_config config;
@@ -38,7 +39,7 @@ static void make(struct scratch *s, const char *model, enum elem_type elem,
     s->config = s->opened.checkpoint.config;
     s->config.vocab_size = 101; /* no rank has as many true rows as another */
     const struct model_options o = {.layout = *layout, .elem = elem, .config = &s->config};
-    assert_ok(model_imagine(&s->model, NULL, &o, rank, &err));
+    assert_ok(model_simulate(&s->model, NULL, &o, rank, &err));
     assert_ok(pass_make(&s->pass, &s->model, &b, &logits, &err));
     s->region = calloc(1, s->model.parameters.bytes);
     memset(s->region, 0x7f, s->model.parameters.bytes);
@@ -71,7 +72,8 @@ struct moments {
     double count, sum, square, fourth;
 };
 
-/* Of all true elements of the parameters whose name ends in `end`. */
+/* Moments of all elements, without padding, of parameters whose name ends in
+ * `end`. */
 static struct moments moments_of(const struct scratch *s, const char *end)
 {
     struct moments m = {0};
@@ -89,8 +91,8 @@ static struct moments moments_of(const struct scratch *s, const char *end)
     return m;
 }
 
-/* Mean 0, the deviation, and the fourth moment of a normal distribution, within five of their own
- * deviations; never as good as a number that does not vary. */
+/* Mean 0, the deviation, and the fourth moment of a normal distribution, within
+ * five of their own deviations; never as good as a number that does not vary. */
 static void check_normal(const struct scratch *s, const char *end, double std)
 {
     const struct moments m = moments_of(s, end);
@@ -144,7 +146,8 @@ static void weights_have_their_distribution(void **state)
 
 /* ---- layouts ---- */
 
-/* The parameter of one rank that has a tensor, and which of its tensors that is. */
+/* The parameter of one rank that has a tensor, and which of its tensors that
+ * is. */
 static const struct parameter *holder_of(const struct scratch *s, const char *tensor, uint64_t *k)
 {
     for (size_t i = 0; i < s->model.parameters.count; i++) {
@@ -156,8 +159,8 @@ static const struct parameter *holder_of(const struct scratch *s, const char *te
     return NULL;
 }
 
-/* Compares tensor k of a parameter with that of one rank, whose elements lie as in the tensor;
- * returns how many rows' elements are padding. */
+/* Compares tensor k of a parameter with that of one rank, whose elements lie as
+ * in the tensor; returns how many rows' elements are padding. */
 static uint64_t compare_tensor(const struct scratch *part, const struct parameter *x, uint64_t k,
                                const struct scratch *whole)
 {
@@ -238,8 +241,8 @@ static void padding_may_be_random(void **state)
     drop(&s);
 }
 
-/* The same seed gives the same numbers, in every type; another one gives others; and so do names.
- */
+/* The same seed gives the same numbers, in every type; another one gives
+ * others; and so do names. */
 static void weights_are_a_function_of_seed_and_name(void **state)
 {
     struct scratch a, b, c;
@@ -280,7 +283,7 @@ static void a_parameter_without_a_rule_is_refused(void **state)
     parameters_init(&p, ELEM_F32);
     assert_ok(parameters_add(&p, spec.name, &spec, &one, &number, &err));
     assert_fails(initial_weights_make(&p, &config, &usual, region, &err), ERR_UNSUPPORTED,
-                 "decoder.dials: there is no rule for its first weights");
+                 "decoder.dials: no rule for its initial weights");
     parameters_release(&p);
 }
 

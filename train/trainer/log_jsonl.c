@@ -13,9 +13,10 @@
 #include "common/json.h"
 #include "train/trainer/flops.h"
 
-/* ---- what is there ---- */
+/* ---- existing lines ---- */
 
-/* Reads the iteration of a line. ERR_CORRUPT if it is none of this log. */
+/* Reads the iteration of a line. ERR_CORRUPT if the line is not one of this
+ * log. */
 static enum status iteration_of(const char *line, size_t length, uint64_t *iteration,
                                 struct error *err)
 {
@@ -23,10 +24,10 @@ static enum status iteration_of(const char *line, size_t length, uint64_t *itera
     TRY(json_parse(line, length, JSON_STRICT, &tree, err));
     const bool is_ours = json_as_u64(json_get(tree, "iteration"), iteration);
     cJSON_Delete(tree);
-    return is_ours ? OK : fail(err, ERR_CORRUPT, "no whole number \"iteration\"");
+    return is_ours ? OK : fail(err, ERR_CORRUPT, "no integer \"iteration\"");
 }
 
-/* Whether the text may be the beginning of a line of this log: other files are not cut. */
+/* Whether the text may begin a line of this log; other files are not truncated. */
 static bool is_unfinished_line(const char *text, size_t length)
 {
     static const char begin[] = "{\"iteration\":";
@@ -38,10 +39,10 @@ static enum status check_line(const char *line, size_t length, uint64_t *iterati
 {
     if (line[length - 1] == '\n') return iteration_of(line, length - 1, iteration, err);
     *iteration = UINT64_MAX; /* is removed */
-    return is_unfinished_line(line, length) ? OK : fail(err, ERR_CORRUPT, "no line of JSON");
+    return is_unfinished_line(line, length) ? OK : fail(err, ERR_CORRUPT, "not a line of JSON");
 }
 
-/* The bytes of the lines of iterations up to `resumed`. */
+/* Bytes of the lines up to iteration `resumed`. */
 static enum status bytes_to_keep(FILE *file, const char *path, uint64_t resumed, uint64_t *bytes,
                                  struct error *err)
 {
@@ -53,7 +54,7 @@ static enum status bytes_to_keep(FILE *file, const char *path, uint64_t resumed,
     for (ssize_t n; !st && (n = getline(&line, &capacity, file)) > 0; number++) {
         st = check_line(line, (size_t)n, &iteration, err);
         if (st)
-            st = fail_in(err, "%s is no log of training steps: line %" PRIu64, path, number);
+            st = fail_in(err, "%s is not a log of training steps: line %" PRIu64, path, number);
         else if (iteration > resumed)
             break;
         *bytes += (uint64_t)n;
@@ -63,8 +64,8 @@ static enum status bytes_to_keep(FILE *file, const char *path, uint64_t resumed,
     return st;
 }
 
-/* Removes what comes after iteration `resumed`; a pipe or a device has nothing to remove. */
-static enum status cut(struct log_jsonl *l, uint64_t resumed, struct error *err)
+/* Removes lines after iteration `resumed`; a pipe or a device has none. */
+static enum status truncate_log(struct log_jsonl *l, uint64_t resumed, struct error *err)
 {
     if (!path_is_file(l->path)) return OK;
     FILE *file = fopen(l->path, "r");
@@ -82,7 +83,7 @@ enum status log_jsonl_open(struct log_jsonl *l, const char *path, uint64_t resum
     *l = (struct log_jsonl){.fd = -1, .path = path, .world_size = world_size, .peak = peak};
     l->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (l->fd < 0) return fail_errno(err, ERR_IO, "%s", path);
-    return cut(l, resumed, err);
+    return truncate_log(l, resumed, err);
 }
 
 void log_jsonl_close(struct log_jsonl *l)
@@ -94,7 +95,7 @@ void log_jsonl_close(struct log_jsonl *l)
 
 /* ---- a line ---- */
 
-static void add_losses(cJSON *object, const struct step_record *s)
+static void add_loss_members(cJSON *object, const struct step_record *s)
 {
     json_add_number(object, "loss", s->loss.value);
     for (unsigned i = 0; i < s->num_router_losses; i++)
@@ -129,7 +130,7 @@ static void print_line(struct log_jsonl *l, const struct step_record *s)
     json_add_number(object, "lr", s->lr);
     json_add_number(object, "weight_decay", s->weight_decay);
     json_add_number(object, "logged_lr", s->logged_lr);
-    add_losses(object, s);
+    add_loss_members(object, s);
     add_norms(object, s);
     json_add_number(object, "loss_scale", s->loss_scale);
     cJSON_AddBoolToObject(object, "skipped", s->skipped);
@@ -140,7 +141,7 @@ static void print_line(struct log_jsonl *l, const struct step_record *s)
     cJSON_Delete(object);
 }
 
-/* A short write is a full disk: what was written of the line is removed. */
+/* A short write means a full disk: the partial line is removed. */
 enum status log_jsonl_add(struct log_jsonl *l, const struct step_record *s, struct error *err)
 {
     ssize_t n;
@@ -155,7 +156,7 @@ enum status log_jsonl_add(struct log_jsonl *l, const struct step_record *s, stru
     }
     const int why = n < 0 ? errno : ENOSPC;
     if (n > 0 && ftruncate(l->fd, (off_t)l->size_bytes))
-        return fail_errno(err, ERR_IO, "%s: a part of a line is left", l->path);
+        return fail_errno(err, ERR_IO, "%s: part of a line remains", l->path);
     errno = why;
     return fail_errno(err, ERR_IO, "%s", l->path);
 }

@@ -137,7 +137,7 @@ static void another_file_is_refused_and_kept(void **state)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         assert_ok(file_replace_all(path, others[i], strlen(others[i]), false, &err));
         assert_fails(log_jsonl_open(&l, path, 5, 1, unknown, &err), ERR_CORRUPT,
-                     "notes is no log of training steps: line ");
+                     "notes is not a log of training steps: line ");
         log_jsonl_close(&l);
         assert_string_equal(contents(path), others[i]);
     }
@@ -156,7 +156,8 @@ static void what_cannot_be_written_is_an_error_each_time(void **state)
     log_jsonl_close(&l);
 }
 
-/* A disk that is full within a line leaves whole lines, and later ones can be added. */
+/* A disk that is full within a line leaves whole lines, and later ones can be
+ * added. */
 static void a_part_of_a_line_is_taken_back(void **state)
 {
     (void)state;

@@ -12,7 +12,7 @@ static double as_python_prints(double x)
 
 /* ---- the sums of an interval ---- */
 
-/* The sum of a name; a new one at the end if it has none. */
+/* The sum of this name, added at the end if new. */
 static float *sum_of(struct log_line *l, const char *name)
 {
     for (unsigned i = 0; i < l->num_sums; i++)
@@ -42,7 +42,7 @@ static void add_to_interval(struct log_line *l, const struct step_record *s)
         add_loss(l, &s->router_losses[i]);
 }
 
-/* Names stay: a sum of nothing is 0, not left out. */
+/* Names stay: an empty sum is 0, not left out. */
 static void start_interval(struct log_line *l)
 {
     l->advanced = l->skipped = l->nan = 0;
@@ -86,7 +86,8 @@ static void add_means(const struct log_line *l, struct strbuf *out)
     }
 }
 
-static void add_state(const struct log_line *l, const struct step_record *s, struct strbuf *out)
+static void add_step_numbers(const struct log_line *l, const struct step_record *s,
+                             struct strbuf *out)
 {
     strbuf_printf(out, " loss scale: %.1f |", s->loss_scale);
     if (s->has_grad_norm) strbuf_printf(out, " grad norm: %.3f |", as_python_prints(s->grad_norm));
@@ -111,7 +112,7 @@ bool log_line_add(struct log_line *l, const struct step_record *s, struct timesp
     add_time(out, when);
     add_progress(l, s, out);
     add_means(l, out);
-    add_state(l, s, out);
+    add_step_numbers(l, s, out);
     if (!is_first) start_interval(l);
     return true;
 }

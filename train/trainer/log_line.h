@@ -1,14 +1,15 @@
 /* log_line.h - the lines that Megatron-LM prints while it trains, to the letter
- * (megatron/training/training.py, training_log and evaluate_and_print_results, d98e8a64ddf3).
+ * (megatron/training/training.py, training_log and evaluate_and_print_results,
+ * d98e8a64ddf3).
  *
  *  [2026-11-21 09:50:49.578694] iteration        1/      20 | consumed samples:            8 | ...
  *
- * A line stands for an interval: its losses are means over the good updates of the interval, its
- * time and throughput means over all its iterations; the rest is of the last iteration. The first
- * iteration of a run (also of a resumed one) has a line whatever the interval, and that line
- * starts no new interval. A loss is left out until it was added once, and where its mean is
- * negative or NaN; losses of routers count skipped iterations too. Sums and the printed learning
- * rate are float32, as Megatron's. */
+ * A line covers an interval: losses are means over its good updates, time and
+ * throughput means over all its iterations; the rest is the last iteration's.
+ * The first iteration of a run (also of a resumed one) always has a line, which
+ * starts no new interval. A loss is left out until it was added once, and if
+ * its mean is negative or NaN; router losses also count skipped iterations.
+ * Sums and the printed learning rate are float32, as Megatron's. */
 #ifndef FERRY_TRAIN_TRAINER_LOG_LINE_H
 #define FERRY_TRAIN_TRAINER_LOG_LINE_H
 
@@ -39,13 +40,13 @@ struct log_line {
     double throughput; /* TFLOP/s of a rank, of the model */
 };
 
-/* Takes an iteration. True if a line is due: it is added to out, with its end, at the local time
- * of `when`. */
+/* Adds an iteration. If a line is due, appends it to out with the local time of
+ * `when` and a newline, and returns true. */
 bool log_line_add(struct log_line *l, const struct step_record *s, struct timespec when,
                   struct strbuf *out);
 
-/* Adds the three lines of an evaluation to out. where: "" while training, " on validation set" or
- * " on test set" at the end of a run. */
+/* Appends the three lines of an evaluation to out. where: "" while training; at
+ * the end of a run " on validation set" or " on test set". */
 void log_line_add_evaluation(uint64_t iteration, const char *where, const struct named_loss *losses,
                              size_t num_losses, struct strbuf *out);
 /* exp(min(20, loss)), Megatron's PPL. */

@@ -31,7 +31,8 @@ static const char *const runs[] = {
 
 /* ---- the golden lines ---- */
 
-/* Moves *at behind the next line, which it returns, NUL in place of its end; NULL: no more. */
+/* Moves *at behind the next line, which it returns, NUL in place of its end;
+ * NULL: no more. */
 static char *next_line(char **at)
 {
     char *line = *at, *end = strchr(line, '\n');
@@ -51,7 +52,8 @@ static bool value_in(const char *line, const char *name, double *value)
     return true;
 }
 
-/* Replaces the time stamp and the time of an iteration, which differ from run to run. */
+/* Replaces the time stamp and the time of an iteration, which differ from run
+ * to run. */
 static void mask_times(char *line)
 {
     static const char name[] = "elapsed time per iteration (ms): ";
@@ -64,8 +66,9 @@ static void mask_times(char *line)
     memmove(at, strchr(at, ' '), strlen(strchr(at, ' ')) + 1);
 }
 
-/* What steps.jsonl lacks is read off the line: zeros of the gradient, and the router's loss, of
- * which the second line has the mean of the first two. */
+/* Reads numbers that steps.jsonl lacks off the line: zeros of the gradient, and
+ * the router's loss, whose mean over the first two iterations is in the second
+ * line. */
 static void take_from_line(struct step_record *s, const char *line, double *first_router_loss)
 {
     double loss;
@@ -96,7 +99,8 @@ static struct step_record record_of(const struct golden_run *run, size_t i)
     };
 }
 
-/* The line of Megatron-LM is computed from a router's loss that was rounded once more. */
+/* The line of Megatron-LM is computed from a router's loss that was rounded
+ * once more. */
 static void compare_lines(const char *run, char *ours, char *theirs)
 {
     static const char name[] = " load_balancing_loss: ";
@@ -123,7 +127,7 @@ static void compare_evaluation(const char *run, const char *first, char **at)
     log_line_add_evaluation((uint64_t)iteration, where, &(struct named_loss){"lm loss", loss}, 1,
                             &ours);
     strbuf_printf(&theirs, "%s\n%s\n%s\n", first, line, last);
-    /* Of the loss seven digits are known, so of its exponential less. */
+    /* The loss has seven known digits, its exponential fewer. */
     assert_true(value_in(ours.data, "PPL: ", &x) && value_in(theirs.data, "PPL: ", &y));
     assert_true(fabs(x - y) < 1e-6 * y);
     memcpy(strstr(ours.data, "PPL: "), strstr(theirs.data, "PPL: "), strlen("PPL: 1.082328E+02"));
@@ -182,7 +186,8 @@ static struct step_record plain(uint64_t iteration, double loss)
                                 .loss_scale = 1};
 }
 
-/* The text that the iteration adds; "" if no line is due. Valid until the next call. */
+/* The text that the iteration adds; "" if no line is due. Valid until the next
+ * call. */
 static const char *line_of(struct log_line *l, struct step_record s)
 {
     static char text[1024];

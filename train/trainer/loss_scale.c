@@ -37,7 +37,7 @@ enum status loss_scale_start_dynamic(struct loss_scale *s, double initial, doubl
     return OK;
 }
 
-static void back_off(struct loss_scale *s)
+static void shrink_scale(struct loss_scale *s)
 {
     const float half = s->scale * 0.5f;
     s->growth_tracker = 0;
@@ -47,7 +47,7 @@ static void back_off(struct loss_scale *s)
     s->scale = half > s->minimum ? half : s->minimum;
 }
 
-static void grow(struct loss_scale *s)
+static void grow_scale(struct loss_scale *s)
 {
     if (++s->growth_tracker < s->window) return;
     s->growth_tracker = 0;
@@ -60,9 +60,9 @@ void loss_scale_update(struct loss_scale *s, bool found_inf)
     s->overflowed_at_minimum = found_inf && !s->dynamic;
     if (!s->dynamic) return;
     if (found_inf)
-        back_off(s);
+        shrink_scale(s);
     else
-        grow(s);
+        grow_scale(s);
 }
 
 bool loss_scale_is_exhausted(const struct loss_scale *s)

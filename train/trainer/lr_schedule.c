@@ -11,7 +11,7 @@
 
 /* ---- styles ---- */
 
-/* The rest of max_lr - min_lr when a share r of the decay is over. */
+/* The remaining share of max_lr - min_lr after a share r of the decay. */
 static double linear_rest(double r)
 {
     return 1.0 - r;
@@ -22,7 +22,8 @@ static double cosine_rest(double r)
     return 0.5 * (cos(PI * r) + 1.0);
 }
 
-/* A compiler that sees the base makes exp2(-r) of it, which may round differently. */
+/* volatile: a compiler that knows the base emits exp2(-r), which may round
+ * differently. */
 static double exponential_rest(double r)
 {
     static const volatile double half = 0.5;
@@ -73,7 +74,7 @@ const char *const lr_decay_styles[] = {DECAY_STYLES(STYLE_NAME) NULL};
 const char *const lr_wsd_decay_styles[] = {WSD_STYLES(STYLE_NAME) NULL};
 const char *const wd_incr_styles[] = {"constant", "linear", "cosine", NULL};
 
-/* The text of the list that equals name; NULL: none. */
+/* The list's text that equals name; NULL: none. */
 static const char *style_find(const char *const *list, const char *name)
 {
     for (; *list; list++)
@@ -97,14 +98,14 @@ static double inverse_sqrt_lr(const struct lr_schedule *s, double steps, double 
     return lr > min_lr ? lr : min_lr;
 }
 
-/* The share of the decay that is over. */
+/* The share of the decay already done. */
 static double decay_ratio(const struct lr_schedule *s, double steps)
 {
     return (steps - s->warmup_steps) / ((double)s->decay_steps - s->warmup_steps);
 }
 
-/* Two statements: a multiply-add in one step would round differently. */
-static double between(double from, double share, double range)
+/* Two statements: a fused multiply-add would round differently. */
+static double interpolate(double from, double share, double range)
 {
     const volatile double part = share * range;
     return from + part;
@@ -112,12 +113,12 @@ static double between(double from, double share, double range)
 
 static double linear_lr(const struct lr_schedule *s, double steps, double max_lr, double min_lr)
 {
-    return between(min_lr, linear_rest(decay_ratio(s, steps)), max_lr - min_lr);
+    return interpolate(min_lr, linear_rest(decay_ratio(s, steps)), max_lr - min_lr);
 }
 
 static double cosine_lr(const struct lr_schedule *s, double steps, double max_lr, double min_lr)
 {
-    return between(min_lr, cosine_rest(decay_ratio(s, steps)), max_lr - min_lr);
+    return interpolate(min_lr, cosine_rest(decay_ratio(s, steps)), max_lr - min_lr);
 }
 
 static double wsd_lr(const struct lr_schedule *s, double steps, double max_lr, double min_lr)
@@ -127,7 +128,7 @@ static double wsd_lr(const struct lr_schedule *s, double steps, double max_lr, d
     for (size_t i = 0; steps > anneal_start && i < COUNT(wsd_rows); i++)
         if (text_equal(wsd_rows[i].name, s->wsd_style))
             rest = wsd_rows[i].rest((steps - anneal_start) / (double)s->wsd_decay_steps);
-    return between(min_lr, rest, max_lr - min_lr);
+    return interpolate(min_lr, rest, max_lr - min_lr);
 }
 
 double lr_schedule_lr_between(const struct lr_schedule *s, uint64_t num_steps, double max_lr,
@@ -156,7 +157,7 @@ double lr_schedule_weight_decay(const struct lr_schedule *s, uint64_t num_steps)
     const double ratio = (double)num_steps / (double)s->wd_incr_steps;
     const double share =
         text_equal(s->wd_incr_style, "cosine") ? 0.5 * (cos(PI * (1 - ratio)) + 1.0) : ratio;
-    return between(s->start_wd, share, s->end_wd - s->start_wd);
+    return interpolate(s->start_wd, share, s->end_wd - s->start_wd);
 }
 
 void lr_schedule_step(struct lr_schedule *s, uint64_t increment)
@@ -166,15 +167,16 @@ void lr_schedule_step(struct lr_schedule *s, uint64_t increment)
     s->weight_decay = lr_schedule_weight_decay(s, s->num_steps);
 }
 
-/* ---- what a user gives ---- */
+/* ---- the user's options ---- */
 
 /* count iterations of global_batch_size samples. */
 static enum status samples_of(uint64_t *samples, const char *option, uint64_t count,
                               uint64_t global_batch_size, struct error *err)
 {
     if (!mul_u64(count, global_batch_size, samples))
-        return fail(err, ERR_USAGE, "%s %" PRIu64 " times a batch size of %" PRIu64 " is too much",
-                    option, count, global_batch_size);
+        return fail(err, ERR_USAGE,
+                    "%s %" PRIu64 " times a batch size of %" PRIu64 " exceeds 64 bits", option,
+                    count, global_batch_size);
     return OK;
 }
 
@@ -188,7 +190,7 @@ static enum status check_lengths(const struct lr_lengths *l, struct error *err)
                                     : l->decay_samples | l->warmup_samples | l->wsd_decay_samples;
     if (other_unit)
         return fail(err, ERR_USAGE,
-                    "with --train-%s the lengths of the learning rate's schedule are given as "
+                    "with --train-%s give the lengths of the learning rate schedule as "
                     "--lr-...-%s",
                     by_samples ? "samples" : "iters", by_samples ? "samples" : "iters");
     if (!isnan(l->warmup_fraction) && (l->warmup_iters || l->warmup_samples))
@@ -224,7 +226,8 @@ static enum status check_style(const char **style, const char *option, const cha
 {
     const char *known = style_find(list, *style);
     if (!known)
-        return fail(err, ERR_USAGE, "%s %s: no such style", option, *style ? *style : "(none)");
+        return fail(err, ERR_USAGE, "%s %s is not a known style", option,
+                    *style ? *style : "(none)");
     *style = known;
     return OK;
 }
@@ -232,8 +235,8 @@ static enum status check_style(const char **style, const char *option, const cha
 static enum status check_rates(const struct lr_schedule *s, struct error *err)
 {
     if (!(isfinite(s->max_lr) && s->min_lr >= 0))
-        return fail(err, ERR_USAGE, "--lr %g, --min-lr %g: must be numbers from 0 on", s->max_lr,
-                    s->min_lr);
+        return fail(err, ERR_USAGE, "--lr %g, --min-lr %g: must be numbers of at least 0",
+                    s->max_lr, s->min_lr);
     if (!(s->max_lr >= s->min_lr))
         return fail(err, ERR_USAGE, "--min-lr %g is above --lr %g", s->min_lr, s->max_lr);
     if (!(s->init_lr <= s->max_lr))
@@ -259,13 +262,14 @@ static enum status check_weight_decay(const struct lr_schedule *s, struct error 
 {
     if (!(s->start_wd >= 0 && s->end_wd >= s->start_wd && isfinite(s->end_wd)))
         return fail(err, ERR_USAGE,
-                    "--start-weight-decay %g, --end-weight-decay %g: must be numbers from 0 on, "
-                    "the end not below the start",
+                    "--start-weight-decay %g, --end-weight-decay %g: must be numbers of at least "
+                    "0, the end not below the start",
                     s->start_wd, s->end_wd);
     const bool constant = text_equal(s->wd_incr_style, "constant");
     if (constant && s->start_wd != s->end_wd)
         return fail(err, ERR_USAGE,
-                    "--weight-decay-incr-style constant: weight decay goes from %g to %g",
+                    "--weight-decay-incr-style constant conflicts with a weight decay from %g to "
+                    "%g",
                     s->start_wd, s->end_wd);
     if (!constant && !s->wd_incr_steps)
         return fail(err, ERR_USAGE, "weight decay increases over 0 samples");
@@ -273,7 +277,7 @@ static enum status check_weight_decay(const struct lr_schedule *s, struct error 
 }
 
 /* Replaces the styles by static texts. */
-static enum status check(struct lr_schedule *s, struct error *err)
+static enum status check_schedule(struct lr_schedule *s, struct error *err)
 {
     TRY(check_style(&s->decay_style, "--lr-decay-style", lr_decay_styles, err));
     TRY(check_style(&s->wd_incr_style, "--weight-decay-incr-style", wd_incr_styles, err));
@@ -286,7 +290,7 @@ static enum status check(struct lr_schedule *s, struct error *err)
 
 enum status lr_schedule_start(struct lr_schedule *s, struct error *err)
 {
-    TRY(check(s, err));
+    TRY(check_schedule(s, err));
     s->num_steps = 0;
     lr_schedule_step(s, 0);
     return OK;
@@ -297,7 +301,7 @@ enum status lr_schedule_start(struct lr_schedule *s, struct error *err)
 /* A member of the schedule and the field of struct training that holds it. */
 struct shared_field {
     struct field ours, theirs;
-    const char *title; /* as Megatron-LM says it */
+    const char *title; /* Megatron-LM's words */
 };
 
 // clang-format off
@@ -317,7 +321,8 @@ static const struct shared_field weight_decay_fields[] = {
 };
 // clang-format on
 
-/* 17 digits tell any two numbers apart; 15 are enough for most, and are those that a user wrote. */
+/* 17 digits distinguish any two numbers; 15 suffice for most, and are those
+ * that a user wrote. */
 static enum status refuse_difference(const struct shared_field *f, const struct lr_schedule *s,
                                      const struct training *t, struct error *err)
 {
@@ -331,14 +336,14 @@ static enum status refuse_difference(const struct shared_field *f, const struct 
     }
     const enum status st =
         fail(err, ERR_USAGE,
-             "%s: %s is given, the checkpoint has %s; --override-opt_param-scheduler takes the "
+             "%s: %s is given, but the checkpoint has %s; --override-opt_param-scheduler takes the "
              "given one, --use-checkpoint-opt_param-scheduler the checkpoint's",
              f->title, ours, theirs);
     arena_release(&a);
     return st;
 }
 
-/* Takes the fields that t has, or compares them. */
+/* Takes or compares the fields that t has. */
 static enum status take_fields(struct lr_schedule *s, const struct shared_field *fields,
                                size_t count, const struct training *t,
                                enum lr_schedule_conflict conflict, struct error *err)
@@ -370,7 +375,7 @@ enum status lr_schedule_load(struct lr_schedule *s, const struct training *t,
     TRY(take_fields(&next, lr_fields, COUNT(lr_fields), t, conflict, err));
     lr_schedule_step(&next, steps_of(t, conflict));
     TRY(take_fields(&next, weight_decay_fields, COUNT(weight_decay_fields), t, conflict, err));
-    if (check(&next, err)) return fail_in(err, "the schedule of the checkpoint");
+    if (check_schedule(&next, err)) return fail_in(err, "the schedule of the checkpoint");
     *s = next;
     return OK;
 }

@@ -162,12 +162,12 @@ static void contradictions_are_refused_by_the_name_of_the_option(void **state)
     REFUSED(s.warmup_steps = 144, "warm-up of 144 samples is not shorter than its decay of 144");
     REFUSED(s.warmup_steps = NAN, "warm-up of nan samples");
     REFUSED(s.decay_steps = 0, "decays over 0 samples");
-    REFUSED(s.decay_style = "wsd", "--lr-decay-style wsd: no such style");
-    REFUSED(s.decay_style = NULL, "--lr-decay-style (none): no such style");
+    REFUSED(s.decay_style = "wsd", "--lr-decay-style wsd is not a known style");
+    REFUSED(s.decay_style = NULL, "--lr-decay-style (none) is not a known style");
     REFUSED(s.decay_style = "WSD", "--lr-wsd-decay-style (none)");
     REFUSED((s.decay_style = "WSD", s.wsd_style = "cosine"), "needs --lr-wsd-decay-iters");
-    REFUSED(s.wd_incr_style = "sqrt", "--weight-decay-incr-style sqrt: no such style");
-    REFUSED(s.wd_incr_style = "constant", "weight decay goes from 0.01 to 0.1");
+    REFUSED(s.wd_incr_style = "sqrt", "--weight-decay-incr-style sqrt is not a known style");
+    REFUSED(s.wd_incr_style = "constant", "conflicts with a weight decay from 0.01 to 0.1");
     REFUSED(s.end_wd = 0.001, "--end-weight-decay 0.001");
     REFUSED(s.wd_incr_steps = 0, "weight decay increases over 0 samples");
 #undef REFUSED
@@ -205,7 +205,7 @@ static void lengths_that_contradict_are_refused(void **state)
     l = (struct lr_lengths){.train_iters = 1, .warmup_iters = 1, .warmup_fraction = 0.5};
     assert_fails(lr_schedule_set_lengths(&s, &l, 8, &err), ERR_USAGE, "--lr-warmup-fraction");
     l = (struct lr_lengths){.train_iters = UINT64_MAX, .warmup_fraction = NAN};
-    assert_fails(lr_schedule_set_lengths(&s, &l, 8, &err), ERR_USAGE, "is too much");
+    assert_fails(lr_schedule_set_lengths(&s, &l, 8, &err), ERR_USAGE, "exceeds 64 bits");
 }
 
 static void a_saved_schedule_goes_on_where_it_stood(void **state)
@@ -236,7 +236,7 @@ static void a_checkpoint_that_differs_is_refused_unless_one_option_decides(void 
     t.num_steps = 40, t.consumed_train_samples = 56, t.max_lr = 0.02, t.lr_decay_style = "linear";
     t.end_wd = 0.2;
     assert_fails(lr_schedule_load(&s, &t, LR_CONFLICT_FAILS, &err), ERR_USAGE,
-                 "learning rate: 0.01 is given, the checkpoint has 0.02; "
+                 "learning rate: 0.01 is given, but the checkpoint has 0.02; "
                  "--override-opt_param-scheduler");
     assert_true(s.max_lr == 0.01 && s.num_steps == 0);
     assert_ok(lr_schedule_load(&s, &t, LR_CONFLICT_USES_GIVEN, &err));
@@ -245,7 +245,8 @@ static void a_checkpoint_that_differs_is_refused_unless_one_option_decides(void 
     assert_ok(lr_schedule_load(&s, &t, LR_CONFLICT_USES_CHECKPOINT, &err));
     assert_true(s.max_lr == 0.02 && s.num_steps == 40 && s.lr == lr_schedule_lr(&s, 40));
     assert_string_equal(s.decay_style, "linear");
-    /* The first weight decay is that of the command line, the next that of the checkpoint. */
+    /* The first weight decay is that of the command line, the next that of the
+     * checkpoint. */
     const struct lr_schedule given = cosine();
     assert_true(s.end_wd == 0.2 && s.weight_decay == lr_schedule_weight_decay(&given, 40));
     lr_schedule_step(&s, 8);
@@ -263,7 +264,7 @@ static void what_a_checkpoint_lacks_is_kept(void **state)
     assert_true(s.max_lr == 0.01 && s.num_steps == 16);
     t.lr_decay_style = "sigmoid";
     assert_fails(lr_schedule_load(&s, &t, LR_CONFLICT_USES_CHECKPOINT, &err), ERR_USAGE,
-                 "the schedule of the checkpoint: --lr-decay-style sigmoid: no such style");
+                 "the schedule of the checkpoint: --lr-decay-style sigmoid is not a known style");
     assert_true(s.num_steps == 16);
 }
 

@@ -16,7 +16,7 @@ uint64_t shard_unit(const struct groups *g)
     return dp / gcd_u64(dp, edp) * edp;
 }
 
-/* Members of the group that shares a range, and this rank's place among them. */
+/* The size of the group that shares a range, and this rank's index in it. */
 struct sharing {
     uint64_t size, index;
 };
@@ -28,7 +28,8 @@ static struct sharing sharing_of(const struct param_range *r, const struct group
     return (struct sharing){g->of[kind].size, g->of[kind].index};
 }
 
-/* Elements of all buckets of a range but the last. Each bucket is some calls of every update. */
+/* Elements of each bucket of a range but the last. The number of buckets is
+ * bounded: each adds calls to the update. */
 static uint64_t bucket_numel(const struct param_range *r, const struct sharing *x,
                              const struct groups *g, const struct shard_options *o)
 {

@@ -1,15 +1,15 @@
-/* shard.h - which elements of its regions a data parallel rank updates: ZeRO-1, as Megatron-LM's
- * distributed optimizer does it.
+/* shard.h - which elements of its regions a data parallel rank updates: ZeRO-1,
+ * as Megatron-LM's distributed optimizer.
  *
- * 1. Parameters that an update treats alike lie one behind the other: a *range*.
- * 2. A range is cut into *buckets* of one length; its last one may be shorter. A bucket is what one
- *    collective moves, so that no buffer of a collective grows with the model.
- * 3. A bucket has as many equal *parts* as its data parallel group has members (GROUP_EDP of
- *    experts, else GROUP_DP). Part i is that of member i, wherever parameters begin.
- * 4. In a region that is *sharded* a rank has its own parts alone, in the order of the buckets.
+ * 1. Adjacent parameters with the same update form a *range*.
+ * 2. A range is cut into *buckets* of one length; the last may be shorter. One collective moves a
+ *    bucket, so its buffers do not grow with the model.
+ * 3. A bucket has as many equal *parts* as its data parallel group has members (GROUP_EDP for
+ *    experts, else GROUP_DP). Part i belongs to member i, regardless of parameter boundaries.
+ * 4. In a *sharded* region a rank has only its own parts, in the order of the buckets.
  *
- * Regions of masters and moments may be sharded; those of parameters and gradients never are.
- * Sharded or not, the norm is made of the same parts: so both give the same bits. */
+ * Masters and moments may be sharded; parameters and gradients never are.
+ * Sharded or not, the norm sums the same parts, so both give the same bits. */
 #ifndef FERRY_TRAIN_TRAINER_SHARD_H
 #define FERRY_TRAIN_TRAINER_SHARD_H
 
@@ -20,16 +20,16 @@ struct param_range {
     uint64_t first, end; /* elements of a region, with gaps */
     uint64_t num_params; /* without gaps */
     bool decays;
-    /* Bits 1 << enum group_kind of groups of several ranks: over which gradients are summed, and
-     * whose members have the same elements. */
+    /* Bits 1 << enum group_kind of groups of several ranks: sums, over which
+     * gradients are summed; copies, whose members have the same elements. */
     unsigned sums, copies;
 };
 
 struct shard_bucket {
     const struct param_range *range;
     uint64_t first, end;   /* elements of a region */
-    uint64_t own, own_end; /* of these the rank's part */
-    uint64_t at; /* where that begins in regions of masters and moments; `own` if not sharded */
+    uint64_t own, own_end; /* the rank's part */
+    uint64_t at;           /* its start in regions of masters and moments; `own` if not sharded */
 };
 
 struct shard_options {
@@ -48,13 +48,14 @@ struct shard {
     uint64_t numel;  /* elements of a region of masters or moments */
 };
 
-/* The group of several ranks whose members share the update of a range; NUM_GROUP_KINDS: none. */
+/* The group whose several ranks share the update of a range; NUM_GROUP_KINDS:
+ * none. */
 unsigned shard_group(const struct param_range *r);
 
-/* Ranges have to begin and end at multiples of so many alignments. */
+/* Ranges must begin and end at multiples of so many alignments. */
 uint64_t shard_unit(const struct groups *g);
 
-/* For the rank at this place. In arena a. */
+/* The shard of the rank at this place. In arena a. */
 void shard_make(struct shard *out, const struct param_range *ranges, unsigned num_ranges,
                 const struct groups *g, const struct shard_options *o, struct arena *a);
 

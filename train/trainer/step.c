@@ -39,8 +39,8 @@ static struct build build_of(const struct step *s, const struct training_shape *
     return b;
 }
 
-/* Rows of logits at once: chunks of one size, as far as they go. All begin at a multiple of
- * MEMORY_ALIGNMENT, also in arrays of one number a row. */
+/* Rows of logits at once: chunks of one size but the last. All begin at a
+ * multiple of MEMORY_ALIGNMENT, also in arrays with one number per row. */
 static uint64_t head_rows(const struct step *s, const struct build *b)
 {
     enum { UNIT = MEMORY_ALIGNMENT / 4 };
@@ -50,7 +50,8 @@ static uint64_t head_rows(const struct step *s, const struct build *b)
     return ceil_div_u64(ceil_div_u64(rows, ceil_div_u64(rows, most)), UNIT) * UNIT;
 }
 
-/* number: of MICRO_PROGRAMS. Without a pipeline all stages are one chunk. */
+/* number: index into step_chunk.micro. Without a pipeline all stages are one
+ * chunk. */
 static enum status build_forward(struct built *out, const struct step *s, unsigned chunk,
                                  unsigned number, struct error *err)
 {
@@ -66,7 +67,7 @@ static enum status build_forward(struct built *out, const struct step *s, unsign
     return builder_make(out, &b, chunk * pp + m->groups.place.pp, 1, err);
 }
 
-/* Whether another micro-batch, or another chunk, may run between the two parts of one. */
+/* Whether another micro-batch or chunk may run between the two parts of one. */
 static bool has_two_parts(const struct step *s, const struct step_chunk *c)
 {
     return c->num_slots > 1 || s->num_chunks > 1;
@@ -90,7 +91,7 @@ static enum status add_backward(struct step *s, struct step_chunk *c, struct bui
     return recompute(&b->program, &s->options.recompute, c->forward_calls, err);
 }
 
-/* Over which groups gradients are summed. */
+/* Copies the groups over which gradients are summed to the parameters. */
 static void note_sums(struct parameters *p, const struct program *probe)
 {
     for (size_t i = 0; i < probe->num_values; i++)
@@ -98,7 +99,8 @@ static void note_sums(struct parameters *p, const struct program *probe)
             p->items[probe->values[i].source].sums = probe->values[i].sums;
 }
 
-/* First programs are made to learn which parameters there are; then they get their places. */
+/* Builds a first program to learn which parameters exist, before they get their
+ * places. */
 static enum status probe_parameters(struct step *s, unsigned chunk, struct error *err)
 {
     struct built probe = {0};
@@ -149,7 +151,8 @@ uint64_t step_slot_bytes(const struct step_chunk *c, unsigned class)
     return bytes;
 }
 
-/* Of a class that slots have for themselves: those of one chunk behind those of another. */
+/* Bytes of a class that each slot has for itself. Sets where each chunk's slots
+ * begin. */
 static uint64_t measure_slots(struct step *s, unsigned class)
 {
     uint64_t bytes = 0;
@@ -169,7 +172,7 @@ static uint64_t measure_shared(const struct step *s, unsigned class)
     return bytes;
 }
 
-/* Inputs of micro-batches, then those of the update; outputs likewise. */
+/* The update's inputs lie behind those of micro-batches; outputs likewise. */
 static void measure_regions(struct step *s)
 {
     const struct step_options *o = &s->options;
@@ -188,8 +191,9 @@ static void measure_regions(struct step *s)
     bytes[VALUE_SCRATCH] = max_u64(bytes[VALUE_SCRATCH], s->update.bytes[VALUE_SCRATCH]);
 }
 
-/* What a micro-batch of tensor parallel ranks cannot have. */
-static enum status check_ranks(const struct step *s, struct error *err)
+/* Refuses micro-batches that TP pads, if routers count tokens: padding would
+ * count too. */
+static enum status check_router_tokens(const struct step *s, struct error *err)
 {
     const struct group_sizes *sizes = &s->model->groups.sizes;
     const struct batch *b = &s->options.shape;
@@ -199,8 +203,9 @@ static enum status check_ranks(const struct step *s, struct error *err)
     if ((t->balance_coefficient > 0 || t->z_coefficient > 0 || moves_bias) &&
         b->num_sequences * b->length % sizes->tp)
         return fail(err, ERR_UNSUPPORTED,
-                    "TP%u: routers would count what fills up a micro-batch of %" PRIu64 " tokens",
-                    sizes->tp, b->num_sequences * b->length);
+                    "a micro-batch of %" PRIu64
+                    " tokens is not a multiple of TP %u: routers would count the padding",
+                    b->num_sequences * b->length, sizes->tp);
     return OK;
 }
 
@@ -212,7 +217,7 @@ enum status step_make(struct step *s, struct model *m, const struct step_options
     s->num_chunks = m->layout.pp > 1 ? (unsigned)m->layout.vpp : 1;
     s->chunks = arena_array(&s->arena, s->num_chunks, sizeof *s->chunks);
     program_init(&s->update, m->options.elem, &m->groups);
-    TRY(check_ranks(s, err));
+    TRY(check_router_tokens(s, err));
     TRY(make_micro_batches(s, err));
     TRY(step_make_update(s, err));
     measure_regions(s);
@@ -262,7 +267,7 @@ void step_print_memory(const struct step *s, struct strbuf *out)
         if (s->region_bytes[k])
             strbuf_printf(out, "  %-15s %12.2f MB\n", region_names[k],
                           (double)s->region_bytes[k] / 1e6);
-    strbuf_printf(out, "  %-15s %12.2f MB\n", "together", (double)step_bytes(s) / 1e6);
+    strbuf_printf(out, "  %-15s %12.2f MB\n", "total", (double)step_bytes(s) / 1e6);
 }
 
 struct run step_run_of(const struct step *s, const struct program *p)
@@ -288,7 +293,7 @@ enum status step_upload(const struct run *r, value_id id, const void *data, stru
     return r->device->upload(run_data(r, id), data, r->program->values[id].bytes, err);
 }
 
-/* An input of the update. */
+/* Uploads an input of the update. */
 static enum status upload_reals(struct step *s, value_id id, const double *from, unsigned count,
                                 struct error *err)
 {
@@ -329,7 +334,7 @@ enum status step_allocate(struct step *s, struct error *err)
     return upload_reals(s, s->first_sums, sums, NUM_SUMS, err);
 }
 
-/* Weights from element `from` on become the masters from element `to` on. */
+/* Sets the masters from element `to` on to the weights from element `from` on. */
 static enum status make_masters(struct step *s, uint64_t from, uint64_t to, uint64_t count,
                                 struct error *err)
 {
@@ -369,7 +374,7 @@ enum status step_update(struct step *s, const struct step_control *c, struct err
     return run_queue(&s->update_run, 0, s->update.num_calls, err);
 }
 
-/* The first numbers of a value, as doubles. */
+/* Downloads the first numbers of a value, as doubles. */
 static enum status download_reals(const struct run *r, value_id id, double *to, unsigned count,
                                   struct error *err)
 {
@@ -391,7 +396,8 @@ static enum status sum_over(const struct step *s, enum group_kind kind, double *
     return g->size > 1 ? g->comm->backend->all_reduce(g, x, 1, COMM_F64, COMM_SUM, err) : OK;
 }
 
-/* A sum that each chunk has for itself, over the chunks of this rank. */
+/* Adds up a sum of each chunk over this rank's chunks. sum: its offset in
+ * training_values. */
 static enum status download_sums(const struct step *s, size_t sum, double *out, struct error *err)
 {
     *out = 0;
@@ -405,7 +411,7 @@ static enum status download_sums(const struct step *s, size_t sum, double *out, 
     return OK;
 }
 
-/* Over ranks with other tokens, and other stages. */
+/* Sums over ranks with other tokens, and over stages. */
 static enum status sum_over_ranks(const struct step *s, double *x, struct error *err)
 {
     TRY(sum_over(s, GROUP_DP, x, err));
@@ -420,7 +426,8 @@ enum status step_wait_loss(struct step *s, double *loss, struct error *err)
     return sum_over_ranks(s, loss, err);
 }
 
-/* sum: its place in training_values. Each rank has that of its tokens and its layers. */
+/* sum: its offset in training_values. Each rank has the sum of its tokens and
+ * layers. */
 static enum status wait_router_loss(const struct step *s, size_t sum, double *loss,
                                     struct error *err)
 {
@@ -434,7 +441,7 @@ enum status step_wait(struct step *s, struct step_result *out, struct error *err
     double scalars[NUM_SCALARS], params[1] = {0};
     *out = (struct step_result){0};
     TRY(step_wait_loss(s, &out->loss, err));
-    if (s->model->config.num_experts) { /* on all ranks, whether their stages have experts or not */
+    if (s->model->config.num_experts) { /* collective, also for stages without experts */
         const size_t balance = offsetof(struct training_values, balance_sum),
                      z = offsetof(struct training_values, z_sum);
         TRY(wait_router_loss(s, balance, &out->balance, err));
@@ -444,7 +451,7 @@ enum status step_wait(struct step *s, struct step_result *out, struct error *err
     TRY(download_reals(&s->update_run, s->params_sums, params, 1, err));
     out->grad_norm = scalars[SCALAR_NORM];
     out->params_norm = sqrt(params[0]);
-    /* Rounded, where there are very many. */
+    /* Large counts are rounded. */
     out->num_zeros = (uint64_t)fmax(scalars[SCALAR_ZEROS], 0);
     out->skipped = scalars[SCALAR_SKIPPED] != 0;
     return OK;

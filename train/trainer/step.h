@@ -1,28 +1,31 @@
-/* step.h - one training step: micro-batches whose gradients are summed, then an update.
+/* step.h - one training step: micro-batches whose gradients are summed, then an
+ * update.
  *
- *   step_make        programs, and where all parameters lie; nothing is allocated yet
- *   step_allocate    memory; then parameters are loaded into it (step_region, checkpoint.h)
- *   step_begin       masters that are not loaded become the weights
+ *   step_make        makes programs and places parameters; allocates nothing yet
+ *   step_allocate    allocates; then parameters are loaded (checkpoint.h)
+ *   step_begin       sets masters that were not loaded to the weights
  *   for each step:
  *     step_run           queues all micro-batches, in the order of the schedule
  *     step_update        queues clipping and the optimizer
- *     step_wait          waits for all, and returns their numbers
+ *     step_wait          waits for all, and returns struct step_result
  *
- * A rank has one *chunk* of the model, or several with an interleaved schedule (schedule.h). A
- * micro-batch lies in a *slot* of each chunk from its forward to its backward part, so there are as
- * many slots as the schedule has micro-batches under way. Programs share one memory: of the first
- * micro-batch, which writes the gradients, of the later ones, which add to them, of evaluations and
- * of the update. Gradients, masters and moments are regions in which parameter i begins at the same
- * element as in the region of parameters, unless they are sharded; those that an update treats
- * alike follow one another. So
- * on one rank the norm of all gradients is one call, and the optimizer is two: with weight decay
- * and without.
+ * A rank has one *chunk* of the model, or several with an interleaved schedule
+ * (schedule.h). A micro-batch occupies a *slot* of each chunk from its forward
+ * to its backward part, so there are as many slots as the schedule has
+ * micro-batches under way. All programs share one memory: first micro-batch
+ * (writes the gradients), later ones (add to them), evaluations, update.
+ * Gradients, masters and moments are regions in which parameter i begins at the
+ * same element as in the region of parameters, unless they are sharded.
+ * Parameters with the same update are adjacent, so on one rank the norm of all
+ * gradients is one call, and the optimizer two: with weight decay and without.
  *
- * Several ranks (TP, SP, PP, DP, EP, ETP) make one step: gradients are summed over the groups that
- * backward says (backward.h), each element counts once in the norm, and losses are those of all
- * tokens. Masters and moments may be sharded over data parallel ranks (shard.h).
+ * Several ranks (TP, SP, PP, DP, EP, ETP) make one step: gradients are summed
+ * over the groups of backward.h, each element counts once in the norm, and
+ * losses cover all tokens. Masters and moments may be sharded over data
+ * parallel ranks (shard.h).
  *
- * What changes from step to step is an input of the update. All ranks make the same calls. */
+ * Values that change between steps are inputs of the update. All ranks make the
+ * same calls. */
 #ifndef FERRY_TRAIN_TRAINER_STEP_H
 #define FERRY_TRAIN_TRAINER_STEP_H
 
@@ -43,8 +46,8 @@ struct step_options {
     uint64_t micro_batches;      /* of a step, at most; 0: 1 */
     uint64_t eval_micro_batches; /* of an evaluation; 0: 1 */
     unsigned group;              /* of micro-batches, in an interleaved schedule; 0: its own */
-    unsigned num_slots; /* 0: as many as the schedule takes. Of one slot of one chunk, what is
-                         * saved gives way to backward's own values */
+    unsigned num_slots; /* 0: as many as the schedule needs. With one slot of one chunk, backward's
+                         * own values overwrite saved ones */
     struct recompute_options recompute;
     enum optimizer_kind optimizer;
     double beta1, beta2, epsilon; /* of Adam */
@@ -56,18 +59,18 @@ struct step_options {
     uint64_t vocab_rows;   /* rows of the vocabulary that count, with padding; 0: the config's */
 };
 
-/* What an update multiplies with. */
+/* Factors of an update. */
 struct step_control {
     double lr, weight_decay;
-    uint64_t update; /* the number of this update, from 1: Adam's t */
+    uint64_t update; /* number of this update, from 1: Adam's t */
     double factor;   /* of the gradients: 1 / (loss scale * tokens) or the like */
     double clip;     /* largest norm; 0: any */
 };
 
 struct step_result {
     double loss; /* the sum over all micro-batches of weights times losses */
-    /* Of the losses of routers without their coefficients, the sums over all micro-batches, layers
-     * and data parallel ranks; 0: there is none. */
+    /* Router losses without their coefficients, summed over all micro-batches,
+     * layers and data parallel ranks; 0: none. */
     double balance, z_loss;
     double grad_norm;   /* of all gradients times factor, before clipping */
     double params_norm; /* after the update; 0 where it is not wanted */
@@ -75,16 +78,17 @@ struct step_result {
     bool skipped;       /* a gradient was not finite: nothing was changed */
 };
 
-/* The most memory that logits take at once, unless that were more than STEP_HEAD_CHUNKS chunks. */
+/* Memory limit of logits at once, if it takes at most STEP_HEAD_CHUNKS chunks. */
 enum { STEP_LOGIT_BYTES = 1 << 30, STEP_HEAD_CHUNKS = 512 };
 
-/* Programs of micro-batches: of the first one of a step, and of later ones; the same, forward and
- * without dropout, for evaluations. */
+/* Programs of micro-batches: the first of a step, and later ones. The same pair
+ * follows for evaluations: forward only, without dropout. */
 enum { MICRO_FIRST, MICRO_LATER, MICRO_EVALUATES, MICRO_PROGRAMS = 4 };
 
-/* Of the inputs of a micro-batch. */
+/* A slot of inputs: whether constant inputs are filled, and for which kind of
+ * program. */
 struct step_slot {
-    bool has_tables, of_evaluation; /* constant inputs are filled; for programs of that kind */
+    bool has_tables, of_evaluation;
 };
 
 /* A part of the model that a rank computes. */
@@ -123,8 +127,9 @@ struct step {
     uint64_t region_bytes[NUM_VALUE_CLASSES];
 };
 
-/* m: opened, without passes. ERR_UNSUPPORTED where it has an op without a gradient, as context
- * parallelism has; ERR_USAGE where the schedule cannot have its numbers. */
+/* m: opened, without passes. ERR_UNSUPPORTED if it has an op without a
+ * gradient, as context parallelism has; ERR_USAGE if the schedule rejects the
+ * numbers. */
 MUST_CHECK enum status step_make(struct step *s, struct model *m, const struct step_options *o,
                                  struct error *err);
 void step_release(struct step *s);
@@ -132,14 +137,14 @@ void step_release(struct step *s);
 MUST_CHECK enum status step_allocate(struct step *s, struct error *err);
 /* Bytes that it allocates. */
 uint64_t step_bytes(const struct step *s);
-/* What the memory of values of this class is called: "first moments". */
+/* Name of the memory of this class: "first moments". */
 const char *step_region_name(enum value_class class);
 /* The parts of its memory, as text. */
 void step_print_memory(const struct step *s, struct strbuf *out);
 
-/* Whether there are masters, since parameters are rounded. */
+/* Whether parameters are rounded, so that there are masters. */
 bool step_has_masters(const struct step *s);
-/* loaded: masters are there; else they become the weights. */
+/* loaded: keep the masters; else set them to the weights. */
 MUST_CHECK enum status step_begin(struct step *s, bool loaded, struct error *err);
 
 struct micro_batch {
@@ -149,37 +154,40 @@ struct micro_batch {
     bool first;          /* of this step */
     bool evaluates;      /* forward only, without dropout: no gradient changes */
 };
-/* Sets *b to micro-batch `number`; `first` and `evaluates` are not read. Its arrays stay until the
- * next call. Numbers come in their order, from 0 on; with several chunks one of the last
- * step_window() numbers may come again. */
+/* Sets *b to micro-batch `number`, without `first` and `evaluates`. Its arrays
+ * must stay until the next call. Numbers ascend from 0; with several chunks,
+ * one of the last step_window() numbers may come again. */
 typedef enum status step_next(void *context, uint64_t number, struct micro_batch *b,
                               struct error *err);
 uint64_t step_window(const struct step *s, uint64_t micro_batches, bool evaluates);
-/* All micro-batches of a step, or of an evaluation: forward only, without dropout, no gradient
- * changes. */
+/* Queues all micro-batches of a step, or of an evaluation: forward only,
+ * without dropout, gradients unchanged. */
 MUST_CHECK enum status step_run(struct step *s, uint64_t micro_batches, bool evaluates,
                                 step_next *next, void *context, struct error *err);
-/* Its parts, of one chunk: number % num_slots is the slot, where no other micro-batch waits for its
- * backward part. */
+/* Parts of step_run, for one chunk. number % num_slots is the slot; no other
+ * micro-batch may wait there for its backward part. */
 MUST_CHECK enum status step_forward(struct step *s, unsigned chunk, uint64_t number,
                                     const struct micro_batch *b, struct error *err);
 MUST_CHECK enum status step_backward(struct step *s, unsigned chunk, uint64_t number, bool first,
                                      struct error *err);
 MUST_CHECK enum status step_update(struct step *s, const struct step_control *c, struct error *err);
 MUST_CHECK enum status step_wait(struct step *s, struct step_result *out, struct error *err);
-/* The loss alone, after micro-batches that evaluate. */
+/* The loss alone, after an evaluation. */
 MUST_CHECK enum status step_wait_loss(struct step *s, double *loss, struct error *err);
 
-/* The schedule of a whole step, on all pipeline ranks. Call schedule_release() afterwards. */
+/* The schedule of a step, on all pipeline ranks. Call schedule_release()
+ * afterwards. */
 MUST_CHECK enum status step_schedule(const struct step *s, struct schedule *out, struct error *err);
-/* Bytes that this rank sends to others of a group in a step of this schedule, if groups of n ranks
- * talk by rings: 2 (n - 1) / n of what an all-reduce sums, (n - 1) / n of what an all-gather makes,
- * a reduce-scatter takes, or an all-to-all sends to experts that have equal parts. Of GROUP_PP also
- * what stages send to one another. Sums of single numbers after a step (step_wait) do not count. */
+/* Bytes that this rank sends to others of a group in a step of this schedule.
+ * Groups of n ranks communicate by rings: 2 (n - 1) / n of an all-reduce's
+ * operand; (n - 1) / n of an all-gather's result, and of the operand of a
+ * reduce-scatter or of an all-to-all to experts with equal parts. GROUP_PP adds
+ * the messages between stages. Sums of single numbers after a step (step_wait)
+ * do not count. */
 uint64_t step_traffic(const struct step *s, const struct schedule *plan, enum group_kind kind);
 
-/* Runs the last micro-batch again, checking the result of each call: ERR_NUMERIC names the first
- * that has NaN or infinity. Gradients are void afterwards. */
+/* Runs the last micro-batch again and checks each call's result: ERR_NUMERIC
+ * names the first with NaN or infinity. Gradients are invalid afterwards. */
 MUST_CHECK enum status step_find_nan(struct step *s, struct error *err);
 
 #endif

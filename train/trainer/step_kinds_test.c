@@ -1,5 +1,6 @@
-/* Evaluations between training steps, micro-batches that wait for their backward part, logits of
- * some tokens at a time, updates that are skipped, and what no step can be made of. */
+/* Evaluations between training steps, micro-batches that wait for their
+ * backward part, logits of some tokens at a time, updates that are skipped, and
+ * what no step can be made of. */
 #include "train/trainer/step.h"
 
 #include <math.h>
@@ -100,7 +101,8 @@ static void evaluations_change_no_training(void **state)
 
 enum { MICRO_BATCHES = 5 };
 
-/* The schedule of a stage with `under_way` micro-batches between forward and backward part. */
+/* The schedule of a stage with `under_way` micro-batches between forward and
+ * backward part. */
 static void run_schedule(struct test_session *s, unsigned under_way)
 {
     for (unsigned i = 0; i < MICRO_BATCHES + under_way; i++) {
@@ -112,7 +114,8 @@ static void run_schedule(struct test_session *s, unsigned under_way)
     }
 }
 
-/* Micro-batches in turn, each with its backward part at once, and in slots: the same bits. */
+/* Micro-batches in turn, each with its backward part at once, and in slots: the
+ * same bits. */
 static void compare_schedules(const char *model, const struct step_options *o, unsigned slots)
 {
     struct test_session a, b;
@@ -204,24 +207,26 @@ static void logits_of_some_tokens_at_a_time_give_the_same(void **state)
     }
 }
 
-/* A step of a model of one layer, planned: chunks of its head, and bytes of activations. */
+/* A step of a model of one layer, planned: chunks of its head, and bytes of
+ * activations. */
 static void plan_head(uint64_t vocab_size, uint64_t num_sequences, unsigned *chunks,
                       uint64_t *bytes)
 {
-    const struct source_options own_source = {0};
+    const struct source_options native_source = {0};
     const struct step_options o = test_step_options(num_sequences, 100);
     struct model_options options = {.elem = ELEM_F32};
     struct model_config config;
     struct opened opened;
     struct model m;
     struct step s;
-    assert_ok(opened_open(&opened, "tests/golden/hf/gpt2", &own_source, NULL, false, true, &err));
+    assert_ok(
+        opened_open(&opened, "tests/golden/hf/gpt2", &native_source, NULL, false, true, &err));
     config = opened.checkpoint.config;
     config.max_position_embeddings = 128;
     config.vocab_size = vocab_size;
     config.num_layers = 1;
     options.config = &config;
-    assert_ok(model_imagine(&m, NULL, &options, 0, &err));
+    assert_ok(model_simulate(&m, NULL, &options, 0, &err));
     assert_ok(step_make(&s, &m, &o, &err));
     *chunks = s.chunks[0].micro[0].train.head_chunks;
     *bytes = s.region_bytes[VALUE_SCRATCH];
@@ -255,7 +260,8 @@ static void heads_of_many_tokens_have_few_chunks(void **state)
 
 /* ---- what is no number ---- */
 
-/* Where a weight is not a number, the update changes nothing, and the op is found. */
+/* Where a weight is not a number, the update changes nothing, and the op is
+ * found. */
 static void an_update_of_nan_is_skipped(void **state)
 {
     const struct step_options o = options_of(0);
@@ -303,8 +309,8 @@ static void *held(const struct test_session *s, const char *name)
     return (char *)s->step.regions[VALUE_STATE] + s->model.parameters.items[i].offset;
 }
 
-/* Once a step, by the tokens of all its micro-batches, whether the optimizer skips it or not; of
- * evaluations no token counts. */
+/* Once a step, by the tokens of all its micro-batches, whether the optimizer
+ * skips it or not; of evaluations no token counts. */
 static void a_step_moves_the_bias_of_experts(void **state)
 {
     struct step_options o = options_of(0);
@@ -345,10 +351,10 @@ static void layouts_without_steps_are_refused(void **state)
         struct layout_options layout;
         const char *message;
     } cases[] = {
-        {"llama3.1", {.tp = 4}, "tensor parallel size 4 is more than num_query_groups, 2"},
+        {"llama3.1", {.tp = 4}, "tensor parallel size 4 exceeds num_query_groups 2"},
         {"llama3.1", {.cp = 2}, "layers.2.cache: cache_write has no gradient"},
     };
-    const struct source_options own_source = {0};
+    const struct source_options native_source = {0};
     struct step_options o = options_of(0);
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -358,8 +364,8 @@ static void layouts_without_steps_are_refused(void **state)
         struct model m;
         struct step s;
         snprintf(path, sizeof path, "tests/golden/hf/%s", cases[i].model);
-        assert_ok(opened_open(&opened, path, &own_source, NULL, false, true, &err));
-        assert_ok(model_imagine(&m, &opened.checkpoint, &options, 0, &err));
+        assert_ok(opened_open(&opened, path, &native_source, NULL, false, true, &err));
+        assert_ok(model_simulate(&m, &opened.checkpoint, &options, 0, &err));
         assert_fails(step_make(&s, &m, &o, &err), ERR_UNSUPPORTED, cases[i].message);
         step_release(&s);
         model_close(&m);

@@ -1,5 +1,6 @@
-/* Steps of several ranks beside those of one, in f64: losses, norms, and every weight afterwards.
- * And those of ranks that shard their states beside those of ranks that do not, bit for bit. */
+/* Steps of several ranks beside those of one, in f64: losses, norms, and every
+ * weight afterwards. And those of ranks that shard their states beside those of
+ * ranks that do not, bit for bit. */
 #include <stdlib.h>
 
 #include "common/count.h"
@@ -15,7 +16,8 @@ struct stream {
     uint64_t first; /* micro-batch of the step */
 };
 
-/* Of how many ranks the mean of losses of balance is made: those of all ranks are one. */
+/* The number of ranks whose balancing losses are averaged; a global loss is a
+ * single one. */
 static double balancing_ranks(const struct test_session *s)
 {
     return s->step.options.training.balance_is_global ? 1 : s->model.groups.sizes.dp;
@@ -101,7 +103,8 @@ static bool same_zeros(uint64_t got, uint64_t want)
     return got + 8 >= want && got <= want + 8;
 }
 
-/* The losses of routers are means of each data parallel rank's tokens, or sequences. */
+/* The losses of routers are means of each data parallel rank's tokens, or
+ * sequences. */
 static bool same_router_losses(const struct test_session *s, const struct step_result *got,
                                const struct step_result *want)
 {
@@ -128,7 +131,7 @@ static enum status compare_results(const struct test_session *s, const struct st
 
 /* ---- sharded states ---- */
 
-/* What a rank that has all states computed. */
+/* Results of a rank with unsharded states. */
 struct unsharded {
     struct step_result results[STEPS];
     void *weights; /* the whole region, on the heap */
@@ -149,8 +152,8 @@ static void keep_unsharded(struct unsharded *u, const struct test_session *s)
     memcpy(u->weights, s->step.regions[VALUE_PARAMETER], u->bytes);
 }
 
-/* Where experts have as many data parallel ranks as other parameters, a state is as large on each.
- */
+/* Where experts have as many data parallel ranks as other parameters, a state
+ * is as large on each. */
 static enum status compare_state_bytes(const struct unsharded *u, const struct test_session *s)
 {
     const struct groups *g = &s->model.groups;
@@ -226,8 +229,8 @@ struct layout_case {
     bool sequence_parallel;
 };
 
-/* 6 sequences of 11 tokens: on two ranks a part of the tokens begins within a sequence, and four
- * data parallel ranks are filled up. */
+/* 6 sequences of 11 tokens: on two ranks a part of the tokens begins within a
+ * sequence, and four data parallel ranks are filled up. */
 static const struct layout_case dense[] = {
     {.name = "tp2", .layout = {.tp = 2}},
     {.name = "tp2 sp", .layout = {.tp = 2}, .sequence_parallel = true},
@@ -270,8 +273,8 @@ static const struct layout_case of_experts[] = {
      .sequence_parallel = true},
 };
 
-/* Each rank has whole sequences, and nothing is filled up: what the losses of routers are means of
- * is the same at all of them. */
+/* Each rank has whole sequences, and nothing is filled up: what the losses of
+ * routers are means of is the same at all of them. */
 static const struct layout_case of_routers[] = {
     {.name = "ep2", .layout = {.ep = 2, .dp = 2}},
     {.name = "dp3", .layout = {.dp = 3}},
@@ -284,7 +287,8 @@ static const struct layout_case of_routers[] = {
 
 static const struct training_shape no_router_losses = {.balance_coefficient = 0};
 
-/* routers: of the losses of routers and their bias alone. change: of the config, or NULL. */
+/* routers: of the losses of routers and their bias alone. change: of the
+ * config, or NULL. */
 static void compare_layouts(const char *model, const struct layout_case *cases, size_t count,
                             const struct training_shape *routers, test_change *change)
 {
@@ -301,7 +305,7 @@ static void compare_layouts(const char *model, const struct layout_case *cases, 
     o.training.hidden_dropout = o.training.attention_dropout = 0.1;
     make_reference(&r, model, &o, change);
     for (size_t i = 0; i < count; i++) {
-        if (!test_takes(i)) continue;
+        if (!test_takes(i, count)) continue;
         const struct model_options options = {.elem = ELEM_F64,
                                               .layout = cases[i].layout,
                                               .sequence_parallel = cases[i].sequence_parallel};

@@ -1,4 +1,4 @@
-/* step_record.h - what is known of one iteration once it is over; all logs read it. */
+/* step_record.h - results of one finished iteration, for all logs. */
 #ifndef FERRY_TRAIN_TRAINER_STEP_RECORD_H
 #define FERRY_TRAIN_TRAINER_STEP_RECORD_H
 

@@ -1,4 +1,5 @@
-/* step_run.c - the micro-batches of a step: their slots, and the order of their parts. */
+/* step_run.c - micro-batches of a step: their slots, and the order of their
+ * parts. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,7 @@ enum status step_schedule(const struct step *s, struct schedule *out, struct err
     return schedule_make(out, &shape, err);
 }
 
-/* Slots for the micro-batches that a schedule has under way. */
+/* Plans slots for the micro-batches that a schedule has under way. */
 static enum status plan_slots(struct step *s, uint64_t micro_batches, bool evaluates,
                               struct error *err)
 {
@@ -66,13 +67,13 @@ enum status step_plan_slots(struct step *s, struct error *err)
     return OK;
 }
 
-/* Of MICRO_PROGRAMS. */
+/* Index into step_chunk.micro. */
 static unsigned program_of(bool first, bool evaluates)
 {
     return (evaluates ? MICRO_EVALUATES : 0u) + (first ? MICRO_FIRST : MICRO_LATER);
 }
 
-/* A micro-batch in its slots. */
+/* The run of a micro-batch in its slots. */
 static struct run run_of(const struct step *s, unsigned chunk, uint64_t number, unsigned program)
 {
     const struct step_chunk *c = &s->chunks[chunk];
@@ -100,7 +101,7 @@ static enum status set_inputs(const struct step *s, const struct run *r, const s
     return OK;
 }
 
-/* Inputs of a micro-batch, into its slot. Those of evaluations lie in other places. */
+/* Fills a micro-batch's slot of inputs. Evaluations have other offsets. */
 static enum status fill_slot(struct step *s, const struct run *r, struct step_slot *slot,
                              const struct micro_batch *b, struct error *err)
 {
@@ -140,7 +141,8 @@ enum status step_backward(struct step *s, unsigned chunk, uint64_t number, bool 
     return run_queue(&r, s->chunks[chunk].forward_calls, r.program->num_calls, err);
 }
 
-/* Whether any rank of this stage has numbers that are not finite from another stage. */
+/* Whether any rank of this stage received numbers that are not finite from
+ * another stage. */
 static enum status stage_has_nan(const struct step *s, value_id id, bool *has, struct error *err)
 {
     static const enum group_kind stage[] = {GROUP_TP, GROUP_CP, GROUP_DP};
@@ -154,8 +156,8 @@ static enum status stage_has_nan(const struct step *s, value_id id, bool *has, s
     return OK;
 }
 
-/* Calls [first, end) again. A stage that got what is not finite leaves it to the one that made it,
- * whose failure ends its wait; *is_of_another: nobody has found it. */
+/* Runs calls [first, end) again. A stage that received the bad number waits for
+ * the stage that made it to fail. *is_of_another: no stage found it. */
 static enum status find_nan(const struct step *s, value_id from, size_t first, size_t end,
                             bool *is_of_another, struct error *err)
 {
@@ -178,7 +180,7 @@ enum status step_find_nan(struct step *s, struct error *err)
 
 /* ---- the schedule ---- */
 
-/* What a message carries, where it lies on this rank. */
+/* The message's data on this rank. */
 static struct comm_message message_of(const struct step *s, const struct schedule_message *m)
 {
     const unsigned program = program_of(m->micro_batch == 0, s->schedule.shape.forward_only);
@@ -189,9 +191,9 @@ static struct comm_message message_of(const struct step *s, const struct schedul
     return (struct comm_message){m->sends, m->peer, run_data(&r, id), r.program->values[id].bytes};
 }
 
-/* Messages between action k and the one before it. */
-static enum status exchange(struct step *s, const struct schedule_rank *r, size_t k,
-                            struct error *err)
+/* Exchanges the messages between action k and the one before it. */
+static enum status exchange_slot(struct step *s, const struct schedule_rank *r, size_t k,
+                                 struct error *err)
 {
     const size_t first = schedule_first_message(r, k), end = r->actions[k].messages_before;
     for (size_t i = first; i < end; i++)
@@ -208,7 +210,7 @@ static uint64_t message_bytes(const struct step *s)
     return id == NO_VALUE ? 0 : b->program.values[id].bytes;
 }
 
-/* Memory for as many messages as go on at once. */
+/* Allocates memory for the most messages at once. */
 static enum status reserve_messages(struct step *s, struct error *err)
 {
     const struct schedule_rank *r = &s->schedule.ranks[s->model->groups.place.pp];
@@ -235,7 +237,7 @@ static enum status check_depth(const struct step *s, struct error *err)
     return OK;
 }
 
-/* It is that of the step before, as a rule. */
+/* Makes the schedule, unless it equals that of the step before, as usual. */
 static enum status take_schedule(struct step *s, uint64_t micro_batches, bool evaluates,
                                  struct error *err)
 {
@@ -262,8 +264,8 @@ uint64_t step_window(const struct step *s, uint64_t micro_batches, bool evaluate
     return window;
 }
 
-static enum status act(struct step *s, const struct schedule_action *a, step_next *next,
-                       void *context, struct error *err)
+static enum status run_action(struct step *s, const struct schedule_action *a, step_next *next,
+                              void *context, struct error *err)
 {
     struct micro_batch b;
     if (a->is_backward) return step_backward(s, a->chunk, a->micro_batch, a->micro_batch == 0, err);
@@ -279,8 +281,8 @@ enum status step_run(struct step *s, uint64_t micro_batches, bool evaluates, ste
     TRY(take_schedule(s, micro_batches, evaluates, err));
     const struct schedule_rank *r = &s->schedule.ranks[s->model->groups.place.pp];
     for (size_t k = 0; k < r->count; k++) {
-        TRY(exchange(s, r, k, err));
-        TRY(act(s, &r->actions[k], next, context, err));
+        TRY(exchange_slot(s, r, k, err));
+        TRY(run_action(s, &r->actions[k], next, context, err));
     }
-    return exchange(s, r, r->count, err);
+    return exchange_slot(s, r, r->count, err);
 }

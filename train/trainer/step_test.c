@@ -1,5 +1,5 @@
-/* Training steps beside those that transformers and torch.optim.AdamW made (train.jsonl beside the
- * golden models: peers/train_step.py). */
+/* Training steps beside those that transformers and torch.optim.AdamW made
+ * (train.jsonl beside the golden models: peers/train_step.py). */
 #include "train/trainer/testing_step.h"
 
 #include <cjson/cJSON.h>
@@ -73,7 +73,8 @@ static void near(const char *model, unsigned step, const char *what, double got,
         fail_msg("%s, step %u: %s is %.15g, not %.15g", model, step + 1, what, got, want);
 }
 
-/* transformers gives one row of the table of embeddings no gradient (padding_idx). */
+/* transformers gives one row of the table of embeddings no gradient
+ * (padding_idx). */
 static void forget_row(const struct test_session *s, int32_t id)
 {
     size_t i;
@@ -118,9 +119,10 @@ static void gpt2_trains_as_peers_do(void **state)
     train_beside_golden("gpt2", ELEM_F32, -1, STEPS, 1e-5);
 }
 
-/* Rotary angles are rounded to f32 here, and are f64 there. Where the table is the head, too, the
- * row that transformers leaves out has a gradient by it: only the steps before its token are
- * compared. In step 8 of qwen3-moe two experts of a token are so near that the rounding chooses. */
+/* Rotary angles are rounded to f32 here, and are f64 there. Where the table is
+ * the head, too, the row that transformers leaves out has a gradient by it:
+ * only the steps before its token are compared. In step 8 of qwen3-moe two
+ * experts of a token are so near that the rounding chooses. */
 static void other_families_train_as_peers_do(void **state)
 {
     enum { PAD = 2 };

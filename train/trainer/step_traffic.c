@@ -1,27 +1,30 @@
-/* step_traffic.c - what a rank sends to others in one step, counted from its programs and the
- * schedule. How collectives move it is a model: by rings, each member its part. */
+/* step_traffic.c - bytes that a rank sends in one step, counted from its
+ * programs and the schedule. Collectives are modelled as rings in which each
+ * member sends its part. */
 #include "train/trainer/step_internal.h"
 
 #include "common/checked.h"
 
-static uint64_t bytes_of(const struct program *p, value_id id)
+static uint64_t program_value_bytes(const struct program *p, value_id id)
 {
     const struct operand o = program_operand(p, id);
     return operand_numel(&o) * operand_bytes_of(o.type, p->elem);
 }
 
-/* The part of `whole` bytes that a member does not have itself, or does not keep. */
+/* The part of `whole` bytes that a member lacks, or does not keep. */
 static uint64_t others_part(uint64_t whole, unsigned members)
 {
     return whole * (members - 1) / members;
 }
 
-/* Operands have room for what could come at worst. Where tokens go to all experts alike, a rank
- * sends as many rows as it gets: so many as the smaller one has. Counts go before rows. */
+/* Operands have space for the worst case. If tokens spread evenly over experts,
+ * a rank sends as many rows as it receives: those of the smaller operand.
+ * Counts go before rows. */
 static uint64_t exchanged_bytes(const struct program *p, const struct call *c, unsigned members)
 {
-    return others_part(min_u64(bytes_of(p, c->in[0]), bytes_of(p, c->out[0])), members) +
-           others_part(bytes_of(p, c->in[1]), members);
+    return others_part(min_u64(program_value_bytes(p, c->in[0]), program_value_bytes(p, c->out[0])),
+                       members) +
+           others_part(program_value_bytes(p, c->in[1]), members);
 }
 
 static uint64_t sent_by_call(const struct program *p, const struct call *c)
@@ -29,15 +32,15 @@ static uint64_t sent_by_call(const struct program *p, const struct call *c)
     const unsigned members = p->groups->of[c->collective.group].size;
     switch (c->op) {
     case OP_ALL_REDUCE:
-        return 2 * others_part(bytes_of(p, c->in[0]), members);
+        return 2 * others_part(program_value_bytes(p, c->in[0]), members);
     case OP_ALL_GATHER:
-        return others_part(bytes_of(p, c->out[0]), members);
+        return others_part(program_value_bytes(p, c->out[0]), members);
     case OP_REDUCE_SCATTER:
-        return others_part(bytes_of(p, c->in[0]), members);
+        return others_part(program_value_bytes(p, c->in[0]), members);
     case OP_ALL_TO_ALL:
         return exchanged_bytes(p, c, members);
     case OP_SHIFT:
-        return members > 1 ? bytes_of(p, c->in[0]) : 0;
+        return members > 1 ? program_value_bytes(p, c->in[0]) : 0;
     default:
         return 0;
     }
@@ -60,7 +63,8 @@ static uint64_t sent_by_messages(const struct step *s, const struct schedule *pl
         const struct schedule_message *m = &r->messages[i];
         const struct built *b = &s->chunks[m->chunk].micro[MICRO_FIRST];
         if (m->sends)
-            bytes += bytes_of(&b->program, m->is_gradient ? b->ends.in_gradient : b->ends.out);
+            bytes += program_value_bytes(&b->program,
+                                         m->is_gradient ? b->ends.in_gradient : b->ends.out);
     }
     return bytes;
 }

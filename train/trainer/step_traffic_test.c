@@ -1,10 +1,10 @@
-/* What a rank sends in a step, beside bytes that were counted by hand; and that the ranks of one
- * pipeline stage are alike, so that a plan of one of them is that of all. */
+/* Compares the bytes that a rank sends in a step with numbers counted by hand,
+ * and the plans of all ranks of a pipeline stage with each other. */
 #include "common/count.h"
 #include "train/trainer/step_internal.h"
 #include "train/trainer/testing_step.h"
 
-/* Of llama2 in tests/golden/hf, in f32, with 2 sequences of 16 tokens. */
+/* Sizes of llama2 in tests/golden/hf, in f32, with 2 sequences of 16 tokens. */
 enum {
     HIDDEN = 64,
     TOKENS = 32,
@@ -16,7 +16,7 @@ enum {
     MICRO_BATCHES = 4
 };
 
-struct imagined {
+struct simulated {
     struct model model;
     struct step step;
     struct schedule plan;
@@ -32,15 +32,15 @@ static struct step_options options_of(void)
     return o;
 }
 
-static void imagine(struct imagined *x, const struct model_options *m, const struct step_options *o,
-                    unsigned rank)
+static void simulate(struct simulated *x, const struct model_options *m,
+                     const struct step_options *o, unsigned rank)
 {
-    assert_ok(model_imagine(&x->model, NULL, m, rank, &err));
+    assert_ok(model_simulate(&x->model, NULL, m, rank, &err));
     assert_ok(step_make(&x->step, &x->model, o, &err));
     assert_ok(step_schedule(&x->step, &x->plan, &err));
 }
 
-static void forget(struct imagined *x)
+static void forget(struct simulated *x)
 {
     schedule_release(&x->plan);
     step_release(&x->step);
@@ -57,20 +57,21 @@ struct traffic_case {
     uint64_t bytes;
 };
 
-/* Rings of two: a rank sends all bytes of an all-reduce, and half of those of an all-gather or a
- * reduce-scatter. */
+/* Rings of two: a rank sends all bytes of an all-reduce, and half of those of
+ * an all-gather or a reduce-scatter. */
 static const struct traffic_case cases[] = {
     {.name = "one rank", .model = "llama2", .kind = GROUP_TP},
-    /* Forward: the embedding, and the ends of attention and MLP of two layers. Backward: the
-     * beginnings of these, and of the head. */
+    /* Forward: the embedding, and the ends of attention and MLP of two layers.
+     * Backward: the beginnings of these, and of the head. */
     {.name = "tp2",
      .model = "llama2",
      .layout = {.tp = 2},
      .kind = GROUP_TP,
      .bytes = MICRO_BATCHES * (10 * STREAM + HEAD)},
-    /* Of each of these sums a scatter and a gather, one forward and one backward. What is gathered
-     * in front of a product is gathered again for the gradient of its weights: four times in
-     * layers. The update sums the gradients of norms. */
+    /* Each of these sums is a scatter and a gather, one forward and one
+     * backward. The input of a product is gathered again for the gradient of
+     * its weights: four times in layers. The update sums the gradients of
+     * norms. */
     {.name = "tp2 sp",
      .model = "llama2",
      .layout = {.tp = 2},
@@ -107,7 +108,8 @@ static const struct traffic_case cases[] = {
      .rank = 2,
      .kind = GROUP_PP,
      .bytes = MICRO_BATCHES * 2 * STREAM},
-    /* Four chunks, three borders: a stage sends two ways over one, and one way over the others. */
+    /* Four chunks, three borders: a stage sends two ways over one, and one way
+     * over the others. */
     {.name = "pp2 with two chunks",
      .model = "llama2",
      .layout = {.pp = 2, .virtual_stages = 2},
@@ -125,8 +127,8 @@ static const struct traffic_case cases[] = {
      .num_layers = 2,
      .kind = GROUP_EMBEDDING,
      .bytes = 272 * 48 * 4},
-    /* In each of two layers the rows of a token for two experts go there and back, backward
-     * likewise. Counts of four experts go before. */
+    /* In each of two layers the rows of a token for two experts go there and
+     * back, backward likewise. Counts of four experts go before. */
     {.name = "ep2",
      .model = "mixtral",
      .layout = {.ep = 2, .dp = 2},
@@ -140,7 +142,7 @@ static void bytes_are_those_counted_by_hand(void **state)
     for (size_t i = 0; i < COUNT(cases); i++) {
         const struct traffic_case *c = &cases[i];
         struct test_session s;
-        struct imagined x;
+        struct simulated x;
         test_session_read(&s, c->model);
         if (c->num_layers) s.config.num_layers = c->num_layers;
         struct step_options o = options_of();
@@ -149,7 +151,7 @@ static void bytes_are_those_counted_by_hand(void **state)
                                         .layout = c->layout,
                                         .sequence_parallel = c->sequence_parallel,
                                         .config = &s.config};
-        imagine(&x, &m, &o, c->rank);
+        simulate(&x, &m, &o, c->rank);
         const uint64_t got = step_traffic(&x.step, &x.plan, c->kind);
         if (got != c->bytes)
             fail_msg("%s: %lu bytes, by hand %lu", c->name, (unsigned long)got,
@@ -159,7 +161,7 @@ static void bytes_are_those_counted_by_hand(void **state)
     }
 }
 
-static bool is_alike(const struct imagined *a, const struct imagined *b)
+static bool is_alike(const struct simulated *a, const struct simulated *b)
 {
     bool alike = a->step.num_params == b->step.num_params;
     for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
@@ -176,10 +178,10 @@ static void compare_stages(const char *model, const struct model_options *m,
     const struct group_sizes sizes = model_group_sizes(m);
     const unsigned stage_ranks = groups_world_size(&sizes) / sizes.pp;
     for (unsigned first = 0; first < groups_world_size(&sizes); first += stage_ranks) {
-        struct imagined a, b;
-        imagine(&a, m, o, first);
+        struct simulated a, b;
+        simulate(&a, m, o, first);
         for (unsigned r = first + 1; r < first + stage_ranks; r++) {
-            imagine(&b, m, o, r);
+            simulate(&b, m, o, r);
             if (!is_alike(&a, &b)) fail_msg("%s: ranks %u and %u differ", model, first, r);
             forget(&b);
         }
@@ -187,9 +189,8 @@ static void compare_stages(const char *model, const struct model_options *m,
     }
 }
 
-/* The vocabulary of 271 rows is filled up; 2 sequences of 15 tokens on three or four ranks are,
- * too.
- */
+/* The vocabulary of 271 rows is filled up; 2 sequences of 15 tokens on three or
+ * four ranks are, too. */
 static void ranks_of_a_stage_are_alike(void **state)
 {
     static const struct {

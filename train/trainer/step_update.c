@@ -1,7 +1,8 @@
-/* step_update.c - the update of a step: gradients are summed over ranks, then their norm is made,
- * then the optimizer runs. Each of these is a call for as many parameters that it treats alike as
- * lie one behind the other. Where states are sharded (shard.h), a rank sums gradients of its own
- * parts, updates these, and gets the other parameters from the ranks that have updated them. */
+/* step_update.c - the update of a step: sums gradients over ranks, computes
+ * their norm, runs the optimizer. Each is one call per span of adjacent
+ * parameters with the same update. With sharded states (shard.h) a rank sums
+ * gradients of its own parts, updates these, and gathers the other parameters
+ * from the ranks that updated them. */
 #include <string.h>
 
 #include "ckpt/training.h"
@@ -9,10 +10,10 @@
 #include "train/engine/memory_plan.h"
 #include "train/trainer/step_internal.h"
 
-/* ---- which parameters are alike ---- */
+/* ---- ranges of parameters ---- */
 
-/* Those without weight decay come last: the parameter group "vectors" (ckpt/training.h). */
-static bool decays(const struct parameter *x)
+/* False for the parameter group "vectors" (ckpt/training.h). */
+static bool has_weight_decay(const struct parameter *x)
 {
     return !group_members_find("vectors")->has(x->tensors[0], x->spec->num_dims);
 }
@@ -21,11 +22,11 @@ unsigned step_place_of(const struct parameter *x)
 {
     const bool is_expert = x->spec->group == PARAM_ETP, is_whole = x->spec->split < 0;
     const bool is_part = x->sums & 1u << GROUP_TP, is_tied = x->sums & 1u << GROUP_EMBEDDING;
-    return (decays(x) ? 0u : 16u) + (is_expert ? 8u : 0u) + (is_whole ? 4u : 0u) +
+    return (has_weight_decay(x) ? 0u : 16u) + (is_expert ? 8u : 0u) + (is_whole ? 4u : 0u) +
            (is_part ? 2u : 0u) + (is_tied ? 1u : 0u);
 }
 
-/* Bits of groups that have several members. */
+/* Keeps the bits of groups with several members. */
 static unsigned real_groups(const struct step *s, unsigned groups)
 {
     unsigned real = 0;
@@ -39,11 +40,11 @@ uint64_t step_range_unit(const struct step *s)
     return shard_unit(&s->model->groups) * MEMORY_ALIGNMENT;
 }
 
-/* The range of a parameter: the last one, if that is of its kind. */
+/* The range of a parameter: the last one if it fits, else a new one. */
 static struct param_range *range_of(struct step *s, const struct parameter *x)
 {
     const struct param_range r = {.first = x->offset / step_elem_bytes(s),
-                                  .decays = decays(x),
+                                  .decays = has_weight_decay(x),
                                   .sums = real_groups(s, x->sums),
                                   .copies = real_groups(s, parameter_copies(x))};
     struct param_range *last = s->num_ranges ? &s->ranges[s->num_ranges - 1] : NULL;
@@ -74,8 +75,8 @@ void step_find_ranges(struct step *s)
     shard_make(&s->shard, s->ranges, s->num_ranges, &s->model->groups, &o, &s->arena);
 }
 
-/* Of elements that several ranks have the first of these counts. Of a bucket each data parallel
- * rank counts its own part. */
+/* Whether this rank counts the range in sums: the first of the ranks with the
+ * same elements does. Each data parallel rank counts its own part of a bucket. */
 static bool counts_here(const struct step *s, const struct param_range *r)
 {
     const unsigned copies = r->copies & ~(1u << shard_group(r));
@@ -84,7 +85,8 @@ static bool counts_here(const struct step *s, const struct param_range *r)
     return true;
 }
 
-/* Of the sums of all ranks, it does not matter which one begins with the gaps of a range. */
+/* One rank counts the gaps of a range; the sum over all ranks does not depend
+ * on which. */
 static bool counts_gaps(const struct step *s, const struct param_range *r)
 {
     const unsigned group = shard_group(r);
@@ -102,8 +104,8 @@ void step_first_sums(const struct step *s, double sums[NUM_SUMS])
 
 /* ---- elements as values ---- */
 
-/* Elements [first, first + count) of regions, which begin at `at` in those of masters and moments.
- */
+/* Elements [first, first + count) of regions; `at` is their start in masters
+ * and moments. */
 struct span {
     uint64_t first, count, at;
     const struct param_range *range;
@@ -119,12 +121,12 @@ static struct span own_of(const struct shard_bucket *b)
     return (struct span){b->own, b->own_end - b->own, b->at, b->range};
 }
 
-/* The longest span from a bucket on, of whole buckets or of a rank's own parts, in which all do
- * alike; *next: the bucket behind it. */
-static struct span joined(const struct step *s, size_t bucket, size_t *next,
-                          struct span (*of)(const struct shard_bucket *b),
-                          bool (*alike)(const struct step *s, const struct param_range *a,
-                                        const struct param_range *b))
+/* The longest span of whole buckets, or of a rank's own parts, from a bucket
+ * on, in which all ranges are `alike`; *next: the bucket behind it. */
+static struct span join_spans(const struct step *s, size_t bucket, size_t *next,
+                              struct span (*of)(const struct shard_bucket *b),
+                              bool (*alike)(const struct step *s, const struct param_range *a,
+                                            const struct param_range *b))
 {
     struct span x = of(&s->shard.buckets[bucket]);
     for (*next = bucket + 1; *next < s->shard.num_buckets; ++*next) {
@@ -148,8 +150,8 @@ static bool decay_alike(const struct step *s, const struct param_range *a,
     return a->decays == b->decays;
 }
 
-/* The elements of a span in a region. */
-static value_id part_of(struct step *s, enum value_class class, const struct span *x)
+/* Adds the value of a span's elements in a region. */
+static value_id add_span_value(struct step *s, enum value_class class, const struct span *x)
 {
     const bool is_elem =
         class == VALUE_PARAMETER || (class == VALUE_GRADIENT && s->options.gradients_are_elem);
@@ -163,8 +165,8 @@ static value_id part_of(struct step *s, enum value_class class, const struct spa
     return id;
 }
 
-/* A buffer or state of programs. */
-static value_id held(struct step *s, uint32_t number)
+/* Adds the value of a buffer or state of programs. */
+static value_id add_held_value(struct step *s, uint32_t number)
 {
     const struct parameter *x = &s->model->parameters.items[number];
     value_id id =
@@ -181,8 +183,8 @@ static value_id add_input(struct step *s, uint64_t count, const char *name)
 
 #define IN(...) .in = {__VA_ARGS__}, .num_in = sizeof((value_id[]){__VA_ARGS__}) / sizeof(value_id)
 
-static enum status emit(struct step *s, unsigned op, const char *label, struct emission e,
-                        struct error *err)
+static enum status emit_call(struct step *s, unsigned op, const char *label, struct emission e,
+                             struct error *err)
 {
     e.op = op;
     e.label = label;
@@ -196,18 +198,19 @@ static enum status emit(struct step *s, unsigned op, const char *label, struct e
 static const enum group_kind sum_order[] = {GROUP_DP, GROUP_CP, GROUP_EDP, GROUP_TP,
                                             GROUP_EMBEDDING};
 
-/* Of a sharded bucket a rank gets the sums of its own part alone, and goes on with these. */
+/* A rank gets only its own part's sums of a sharded bucket, and continues with
+ * these. */
 static enum status sum_bucket(struct step *s, const struct shard_bucket *b, struct error *err)
 {
     const struct span whole = whole_of(b), own = own_of(b);
-    value_id x = part_of(s, VALUE_GRADIENT, &whole);
+    value_id x = add_span_value(s, VALUE_GRADIENT, &whole);
     for (unsigned k = 0; k < sizeof sum_order / sizeof *sum_order; k++) {
         const enum group_kind group = sum_order[k];
         if (!(b->range->sums & 1u << group)) continue;
         const bool scatters = s->shard.is_sharded && group == shard_group(b->range);
-        const value_id to = scatters ? part_of(s, VALUE_GRADIENT, &own) : x;
-        TRY(emit(s, scatters ? OP_REDUCE_SCATTER : OP_ALL_REDUCE, "gradients",
-                 (struct emission){IN(x), .collective.group = group, .into = {&to}}, err));
+        const value_id to = scatters ? add_span_value(s, VALUE_GRADIENT, &own) : x;
+        TRY(emit_call(s, scatters ? OP_REDUCE_SCATTER : OP_ALL_REDUCE, "gradients",
+                      (struct emission){IN(x), .collective.group = group, .into = {&to}}, err));
         x = to;
     }
     return OK;
@@ -220,20 +223,22 @@ static enum status sum_gradients(struct step *s, struct error *err)
     return OK;
 }
 
-/* Sums of square_sum over all parameters of all ranks. */
+/* Adds square_sum over all parameters of all ranks. */
 static enum status sum_squares(struct step *s, enum value_class class, const char *label,
                                value_id *sums, struct error *err)
 {
     *sums = s->first_sums;
     for (size_t i = 0, next; i < s->shard.num_buckets; i = next) {
-        const struct span x = joined(s, i, &next, own_of, count_alike);
+        const struct span x = join_spans(s, i, &next, own_of, count_alike);
         if (!counts_here(s, x.range)) continue;
-        TRY(emit(s, OP_SQUARE_SUM, label,
-                 (struct emission){IN(part_of(s, class, &x), *sums), .out = {sums}}, err));
+        TRY(emit_call(s, OP_SQUARE_SUM, label,
+                      (struct emission){IN(add_span_value(s, class, &x), *sums), .out = {sums}},
+                      err));
     }
     if (s->model->groups.of[GROUP_WORLD].size == 1) return OK;
-    return emit(s, OP_ALL_REDUCE, label,
-                (struct emission){IN(*sums), .collective.group = GROUP_WORLD, .out = {sums}}, err);
+    return emit_call(s, OP_ALL_REDUCE, label,
+                     (struct emission){IN(*sums), .collective.group = GROUP_WORLD, .out = {sums}},
+                     err);
 }
 
 /* ---- the optimizer ---- */
@@ -241,11 +246,11 @@ static enum status sum_squares(struct step *s, enum value_class class, const cha
 static enum status add_optimizer(struct step *s, const struct span *x, struct error *err)
 {
     const struct step_options *o = &s->options;
-    const value_id gradient = part_of(s, VALUE_GRADIENT, x),
-                   weight = part_of(s, VALUE_PARAMETER, x),
-                   master = step_has_masters(s) ? part_of(s, VALUE_MASTER, x) : NO_VALUE;
+    const value_id gradient = add_span_value(s, VALUE_GRADIENT, x),
+                   weight = add_span_value(s, VALUE_PARAMETER, x),
+                   master = step_has_masters(s) ? add_span_value(s, VALUE_MASTER, x) : NO_VALUE;
     const bool has_momentum = o->optimizer == OPTIMIZER_ADAM || o->momentum != 0;
-    const value_id moment = has_momentum ? part_of(s, VALUE_MOMENT_1, x) : NO_VALUE;
+    const value_id moment = has_momentum ? add_span_value(s, VALUE_MOMENT_1, x) : NO_VALUE;
     const union op_params p = {.optimizer = {.beta1 = o->beta1,
                                              .beta2 = o->beta2,
                                              .epsilon = o->epsilon,
@@ -253,28 +258,28 @@ static enum status add_optimizer(struct step *s, const struct span *x, struct er
                                              .lr_mult = 1,
                                              .wd_mult = x->range->decays ? 1 : 0}};
     if (o->optimizer == OPTIMIZER_SGD)
-        return emit(s, OP_SGD, "optimizer",
-                    (struct emission){IN(gradient, s->scalars, weight, moment, master),
-                                      .into = {&weight, &moment, &master}, .params = p},
-                    err);
-    const value_id squares = part_of(s, VALUE_MOMENT_2, x);
-    return emit(s, OP_ADAM, "optimizer",
-                (struct emission){IN(gradient, s->scalars, weight, moment, squares, master),
-                                  .into = {&weight, &moment, &squares, &master}, .params = p},
-                err);
+        return emit_call(s, OP_SGD, "optimizer",
+                         (struct emission){IN(gradient, s->scalars, weight, moment, master),
+                                           .into = {&weight, &moment, &master}, .params = p},
+                         err);
+    const value_id squares = add_span_value(s, VALUE_MOMENT_2, x);
+    return emit_call(s, OP_ADAM, "optimizer",
+                     (struct emission){IN(gradient, s->scalars, weight, moment, squares, master),
+                                       .into = {&weight, &moment, &squares, &master}, .params = p},
+                     err);
 }
 
 static enum status add_optimizers(struct step *s, struct error *err)
 {
     for (size_t i = 0, next; i < s->shard.num_buckets; i = next) {
         const struct span x =
-            joined(s, i, &next, s->shard.is_sharded ? own_of : whole_of, decay_alike);
+            join_spans(s, i, &next, s->shard.is_sharded ? own_of : whole_of, decay_alike);
         TRY(add_optimizer(s, &x, err));
     }
     return OK;
 }
 
-/* Of sharded buckets each rank has the new parameters of its own part. */
+/* Each rank has the new parameters of only its own part of a sharded bucket. */
 static enum status gather_parameters(struct step *s, struct error *err)
 {
     for (size_t i = 0; s->shard.is_sharded && i < s->shard.num_buckets; i++) {
@@ -282,9 +287,9 @@ static enum status gather_parameters(struct step *s, struct error *err)
         const struct span whole = whole_of(b), own = own_of(b);
         const unsigned group = shard_group(b->range);
         if (group == NUM_GROUP_KINDS) continue;
-        const value_id from = part_of(s, VALUE_PARAMETER, &own),
-                       to = part_of(s, VALUE_PARAMETER, &whole);
-        TRY(emit(
+        const value_id from = add_span_value(s, VALUE_PARAMETER, &own),
+                       to = add_span_value(s, VALUE_PARAMETER, &whole);
+        TRY(emit_call(
             s, OP_ALL_GATHER, "parameters",
             (struct emission){IN(from), .collective.group = (enum group_kind)group, .into = {&to}},
             err));
@@ -294,24 +299,24 @@ static enum status gather_parameters(struct step *s, struct error *err)
 
 /* ---- the bias of experts ---- */
 
-/* Of the buffer: by the tokens of all ranks, whether the optimizer skips the step or not
- * (finalize_model_grads.py: _update_router_expert_bias). */
+/* Updates the buffer by the tokens of all ranks, even if the optimizer skips
+ * the step (finalize_model_grads.py: _update_router_expert_bias). */
 static enum status update_bias(struct step *s, uint32_t buffer, uint32_t counted, struct error *err)
 {
     static const enum group_kind others[] = {GROUP_TP, GROUP_DP, GROUP_CP};
-    value_id counts = held(s, counted), bias = held(s, buffer);
+    value_id counts = add_held_value(s, counted), bias = add_held_value(s, buffer);
     for (unsigned k = 0; k < sizeof others / sizeof *others; k++)
         if (s->model->groups.of[others[k]].size > 1)
-            TRY(emit(
+            TRY(emit_call(
                 s, OP_ALL_REDUCE, "expert_counts",
                 (struct emission){IN(counts), .collective.group = others[k], .into = {&counts}},
                 err));
     const union op_params p = {.expert_bias = {.rate = s->options.training.bias_update_rate}};
-    return emit(s, OP_UPDATE_EXPERT_BIAS, "expert_bias",
-                (struct emission){IN(counts, bias), .into = {&bias}, .params = p}, err);
+    return emit_call(s, OP_UPDATE_EXPERT_BIAS, "expert_bias",
+                     (struct emission){IN(counts, bias), .into = {&bias}, .params = p}, err);
 }
 
-/* Of all layers whose tokens are counted. */
+/* Updates all layers with counted tokens. */
 static enum status update_biases(struct step *s, struct error *err)
 {
     const struct parameters *p = &s->model->parameters;
@@ -347,8 +352,8 @@ enum status step_make_update(struct step *s, struct error *err)
     TRY(update_biases(s, err));
     TRY(sum_gradients(s, err));
     TRY(sum_squares(s, VALUE_GRADIENT, "gradient_norm", &sums, err));
-    TRY(emit(s, OP_STEP_SCALARS, "scalars",
-             (struct emission){IN(sums, s->control), .out = {&s->scalars}}, err));
+    TRY(emit_call(s, OP_STEP_SCALARS, "scalars",
+                  (struct emission){IN(sums, s->control), .out = {&s->scalars}}, err));
     s->update.values[s->scalars].class = VALUE_OUTPUT;
     TRY(add_optimizers(s, err));
     TRY(gather_parameters(s, err));

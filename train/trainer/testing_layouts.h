@@ -1,6 +1,9 @@
-/* testing_layouts.h - layouts of up to eight ranks train as one rank does: in f64, each step and
- * all weights after 20 steps. A part of them, spread over all; FERRY_TEST_ALL=1: all. Tests only.
- */
+/* testing_layouts.h - layouts of up to eight ranks train as one rank does: in
+ * f64, each step and all weights after 20 steps. Tests only.
+ *
+ * Without FERRY_TEST_SHARE: CHOSEN layouts spread over all, and FERRY_TEST_ALL=1
+ * takes all. With a share: a share of few layouts (choose_pairs) in which each
+ * pair of values of two axes meets. */
 #ifndef FERRY_TRAIN_TRAINER_TESTING_LAYOUTS_H
 #define FERRY_TRAIN_TRAINER_TESTING_LAYOUTS_H
 
@@ -9,7 +12,7 @@
 #include "common/count.h"
 #include "train/trainer/testing_reference.h"
 
-enum { LAYERS = 8, MICRO_BATCHES = 4, MAX_STEPS = REFERENCE_STEPS, CHOSEN = 30 };
+enum { MICRO_BATCHES = 4, MAX_STEPS = REFERENCE_STEPS, CHOSEN = 30 };
 
 /* ---- a run ---- */
 
@@ -119,7 +122,8 @@ static bool is_possible(const struct layout_options *l, bool sp, bool has_expert
     return l->tp * l->dp % (l->ep * l->etp) == 0;
 }
 
-/* All layouts of up to eight ranks; returns their number. list: NULL: they are counted. */
+/* All layouts of up to eight ranks; returns their number. list: NULL: they are
+ * counted. */
 static size_t list_layouts(bool has_experts, struct layout_case *list)
 {
     static const unsigned sizes[] = {1, 2, 4};
@@ -148,9 +152,11 @@ static size_t list_layouts(bool has_experts, struct layout_case *list)
     return count;
 }
 
-static void eight_layers(struct model_config *c)
+static uint64_t num_layers = 8; /* of all models here */
+
+static void set_layers(struct model_config *c)
 {
-    c->num_layers = LAYERS;
+    c->num_layers = num_layers;
     c->num_query_groups = c->num_attention_heads;
 }
 
@@ -168,7 +174,7 @@ static inline struct reference *make_reference(const char *model, const struct s
     struct reference *r = must_calloc(1, sizeof *r);
     const struct step_options o = options_of(size);
     struct test_session s;
-    test_session_open(&s, model, ELEM_F64, &o, eight_layers);
+    test_session_open(&s, model, ELEM_F64, &o, set_layers);
     assert_ok(run_steps(&s, size, r->results));
     reference_keep(r, &s);
     test_session_close(&s);
@@ -190,7 +196,7 @@ static inline bool train_layout(struct reference *r, const char *model, const st
     o.bucket_numel = 5000; /* several, of parts of parameters */
     describe(c, name);
     test_session_read(&s, model);
-    eight_layers(&s.config);
+    set_layers(&s.config);
     options.config = &s.config;
     assert_ok(comm_local_open(&s.comm, groups_world_size(&sizes), &err));
     enum status st = test_session_start(&s, &options, &o, false);
@@ -202,19 +208,91 @@ static inline bool train_layout(struct reference *r, const char *model, const st
     return false;
 }
 
-/* Spread over the list, each once. */
+/* ---- layouts that pair all values of two axes ---- */
+
+enum { NUM_AXES = 9, MOST_PER_AXIS = 5 };
+
+/* The value of each axis of a layout, below MOST_PER_AXIS. */
+static void values_of(const struct layout_case *c, unsigned values[NUM_AXES])
+{
+    const struct layout_options *l = &c->options.layout;
+    const unsigned all[NUM_AXES] = {(unsigned)l->tp,
+                                    (unsigned)l->pp,
+                                    (unsigned)l->dp,
+                                    (unsigned)l->virtual_stages,
+                                    (unsigned)l->ep,
+                                    l->etp != l->tp,
+                                    c->shards,
+                                    c->options.sequence_parallel,
+                                    (unsigned)c->recompute.granularity};
+    for (unsigned i = 0; i < NUM_AXES; i++) {
+        assert_true(all[i] < MOST_PER_AXIS);
+        values[i] = all[i];
+    }
+}
+
+typedef bool pair_seen[NUM_AXES][MOST_PER_AXIS][NUM_AXES][MOST_PER_AXIS];
+
+/* Number of pairs of values that the layout adds to those seen; mark: marks
+ * them as seen. */
+static unsigned new_pairs(const struct layout_case *c, pair_seen seen, bool mark)
+{
+    unsigned values[NUM_AXES], count = 0;
+    values_of(c, values);
+    for (unsigned a = 0; a < NUM_AXES; a++)
+        for (unsigned b = a + 1; b < NUM_AXES; b++) {
+            bool *at = &seen[a][values[a]][b][values[b]];
+            count += !*at;
+            *at = *at || mark;
+        }
+    return count;
+}
+
+/* Moves layouts to the front of the list until they have each pair of values
+ * that any layout has; returns their number. Greedy: the next layout adds most
+ * pairs. */
+static size_t choose_pairs(struct layout_case *list, size_t count)
+{
+    static pair_seen seen;
+    memset(seen, 0, sizeof seen);
+    for (size_t n = 0; n < count; n++) {
+        size_t best = n;
+        for (size_t i = n + 1; i < count; i++)
+            if (new_pairs(&list[i], seen, false) > new_pairs(&list[best], seen, false)) best = i;
+        if (!new_pairs(&list[best], seen, true)) return n;
+        const struct layout_case chosen = list[best];
+        list[best] = list[n];
+        list[n] = chosen;
+    }
+    return count;
+}
+
+/* Moves `most` layouts, spread over the list, to its front. */
+static void spread_layouts(struct layout_case *list, size_t count, size_t most)
+{
+    struct layout_case *spread = must_calloc(count, sizeof *spread);
+    assert_true(count % 101);
+    for (size_t i = 0; i < count; i++)
+        spread[i] = list[i * 101 % count];
+    memcpy(list, spread, most * sizeof *list);
+    free(spread);
+}
+
 static inline void train_layouts(const char *model, bool has_experts)
 {
     const struct size size = {4, 8, MAX_STEPS};
     const size_t count = list_layouts(has_experts, NULL);
     struct layout_case *list = must_calloc(count, sizeof *list);
     struct reference *r = make_reference(model, &size);
-    const size_t most = getenv("FERRY_TEST_ALL") ? count : test_fewest() ? CHOSEN / 10 : CHOSEN;
+    size_t failed = 0, most = getenv("FERRY_TEST_ALL") ? count : CHOSEN;
     (void)list_layouts(has_experts, list);
-    assert_true(count > CHOSEN && count % 101);
-    size_t failed = 0;
+    assert_true(count > CHOSEN);
+    if (test_is_share())
+        most = choose_pairs(list, count);
+    else
+        spread_layouts(list, count, most);
     for (size_t i = 0; i < most; i++)
-        failed += !train_layout(r, model, &size, &list[i * 101 % count]);
+        if (test_takes(i, most)) failed += !train_layout(r, model, &size, &list[i]);
     reference_release(r);
     free(r);
     free(list);

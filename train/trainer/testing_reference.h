@@ -1,5 +1,6 @@
-/* testing_reference.h - what one rank has trained, and the comparison of other ranks with it: each
- * step, and all weights and buffers afterwards, in f64. Tests only. */
+/* testing_reference.h - what one rank has trained, and the comparison of other
+ * ranks with it: each step, and all weights and buffers afterwards, in f64.
+ * Tests only. */
 #ifndef FERRY_TRAIN_TRAINER_TESTING_REFERENCE_H
 #define FERRY_TRAIN_TRAINER_TESTING_REFERENCE_H
 
@@ -13,7 +14,8 @@ enum { REFERENCE_STEPS = 20, REFERENCE_TENSORS = 1024 };
 
 static const double tolerance = 1e-10;
 
-/* A logical tensor after the last step, flat, with the padding that one rank has; on the heap. */
+/* A logical tensor after the last step, flat, with the padding that one rank
+ * has; on the heap. */
 struct trained {
     char *name;
     uint64_t numel;
@@ -54,7 +56,7 @@ static inline struct trained *reference_add(struct reference *r, const char *nam
     return t;
 }
 
-/* What is done with element `at` of a tensor, which has this value. */
+/* Visits element `at` of a tensor, with its value. */
 typedef enum status visit_element(struct trained *t, uint64_t at, double value);
 
 static inline enum status keep_element(struct trained *t, uint64_t at, double value)
@@ -85,7 +87,7 @@ static inline enum status visit_tensor(struct trained *t, const struct test_sess
     return OK;
 }
 
-/* Of one rank. */
+/* Keeps the parameters of one rank. */
 static inline void reference_keep(struct reference *r, const struct test_session *s)
 {
     const struct parameters *p = &s->model.parameters;

@@ -1,4 +1,5 @@
-/* testing_run.h - a run of Megatron-LM in tests/golden/train, step by step. Tests only. */
+/* testing_run.h - a run of Megatron-LM in tests/golden/train, step by step.
+ * Tests only. */
 #ifndef FERRY_TRAIN_TRAINER_TESTING_RUN_H
 #define FERRY_TRAIN_TRAINER_TESTING_RUN_H
 

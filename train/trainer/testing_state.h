@@ -1,5 +1,6 @@
-/* testing_state.h - the state of a run on one rank, for tests: parameters as a checkpoint has them,
- * experts of a layer stacked as the engine has them, and regions on the heap. */
+/* testing_state.h - the state of a run on one rank, for tests: parameters as a
+ * checkpoint has them, experts of a layer stacked as the engine has them, and
+ * regions on the heap. */
 #ifndef FERRY_TRAIN_TRAINER_TESTING_STATE_H
 #define FERRY_TRAIN_TRAINER_TESTING_STATE_H
 
@@ -75,7 +76,8 @@ static inline enum status test_state_add_all(struct test_state *x, struct error 
     return OK;
 }
 
-/* Regions: weights, masters where weights are narrow, moments. What no load fills is seen. */
+/* Regions: weights, masters where weights are narrow, moments. What no load
+ * fills is seen. */
 static inline void test_state_allocate(struct test_state *x)
 {
     const enum elem_type elem = x->parameters.elem;

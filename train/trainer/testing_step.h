@@ -1,7 +1,8 @@
-/* testing_step.h - the steps of a small model in f64, f32 or bf16 on the CPU. Tests only.
+/* testing_step.h - the steps of a small model in f64, f32 or bf16 on the CPU.
+ * Tests only.
  *
- * The model is a folder of tests/golden/hf with its weights; or its config, changed, with weights
- * that a hash of their places gives. */
+ * The model is a folder of tests/golden/hf with its weights; or its config,
+ * changed, with weights that a hash of their places gives. */
 #ifndef FERRY_TRAIN_TRAINER_TESTING_STEP_H
 #define FERRY_TRAIN_TRAINER_TESTING_STEP_H
 
@@ -137,11 +138,11 @@ static inline enum status test_session_start(struct test_session *s,
 /* Opens the folder, on one rank. */
 static inline void test_session_read(struct test_session *s, const char *model)
 {
-    const struct source_options own_source = {0};
+    const struct source_options native_source = {0};
     char path[128];
     *s = (struct test_session){0};
     snprintf(path, sizeof path, "tests/golden/hf/%s", model);
-    assert_ok(opened_open(&s->opened, path, &own_source, NULL, false, true, &err));
+    assert_ok(opened_open(&s->opened, path, &native_source, NULL, false, true, &err));
     s->config = s->opened.checkpoint.config;
 }
 
@@ -186,8 +187,8 @@ struct test_tokens {
     uint64_t samples[16];
 };
 
-/* Random tokens, as a batch of b's shape whose losses all count `weight`. first: the number of the
- * first sample, of which tokens are a function. */
+/* Random tokens, as a batch of b's shape whose losses all count `weight`.
+ * first: the number of the first sample, of which tokens are a function. */
 static inline struct batch test_tokens_make(struct test_tokens *t, const struct test_session *s,
                                             uint64_t num_sequences, uint64_t first, double weight)
 {

@@ -1,10 +1,11 @@
-/* train_options.h - what a training run is told, as plain data.
+/* train_options.h - options of a training run, as plain data.
  *
- * Members have the names of Megatron-LM's args where it has them. The command line
- * (train/cli/train_options.h) fills the struct; the trainer reads it. Lengths are in tokens, batch
- * sizes in samples, times in what the name says. A count that is 0, a real number that is NaN, and
- * a text that is NULL are not given, unless the member says otherwise; members that have a default
- * of Megatron's have it. Texts are borrowed from the command line, or lie in `arena`. */
+ * Members are named after Megatron-LM's args. The command line
+ * (train/cli/train_options.h) fills the struct; the trainer reads it. Lengths
+ * are in tokens, batch sizes in samples, times in the unit of the name. Unless
+ * a member says otherwise, a count of 0, a NaN and a NULL text are not given;
+ * members with a default of Megatron's have it. Texts are borrowed from the
+ * command line, or lie in `arena`. */
 #ifndef FERRY_TRAIN_TRAINER_TRAIN_OPTIONS_H
 #define FERRY_TRAIN_TRAINER_TRAIN_OPTIONS_H
 
@@ -13,8 +14,7 @@
 #include "common/arena.h"
 #include "common/args.h"
 
-/* What the line says of the model, as it stands there; `model` of struct train_options is made of
- * it. */
+/* The model options as given; struct train_options.model is made from them. */
 struct model_line {
     uint64_t num_layers; /* 0: the line does not describe the model */
     uint64_t hidden_size, ffn_hidden_size, num_attention_heads, kv_channels;
@@ -41,7 +41,7 @@ struct model_line {
     const char *window_size, *window_attn_skip_freq; /* "128,0"; as moe_layer_freq */
 };
 
-/* What --recompute-modules can name, and the bits of train/backward/recompute.h for it. */
+/* Names of --recompute-modules, and their bits in train/backward/recompute.h. */
 #define TRAIN_RECOMPUTE_MODULES(X)                                                                 \
     X("core_attn", RECOMPUTE_CORE_ATTENTION)                                                       \
     X("layernorm", RECOMPUTE_NORMS)                                                                \
@@ -49,7 +49,7 @@ struct model_line {
     X("moe_act", RECOMPUTE_ACTIVATIONS)                                                            \
     X("moe", RECOMPUTE_MLP)
 
-/* From this sample on a global batch has that size. */
+/* The global batch size from this sample on. */
 struct batch_size_step {
     uint64_t from_sample, global_batch_size;
 };
@@ -138,7 +138,7 @@ struct train_options {
     const char *load, *save, *save_hf;
     uint64_t save_interval;
     const char *ckpt_format; /* torch_dist, torch */
-    /* Names of parameters in what is saved: transformer_engine, local; NULL: those of the
+    /* Names of saved parameters: transformer_engine, local; NULL: as in the
      * checkpoint that the run began with, else transformer_engine. */
     const char *transformer_impl;
     bool moe_grouped_gemm; /* experts are named so, with transformer_engine */
@@ -180,8 +180,8 @@ struct train_options {
     struct arg_list allow_config;
     struct arg_config config; /* the recipe; it is part of the line already */
 
-    /* ---- for train_options_finish(): options with several values; what has no meaning here, what
-     * is refused, what can have only some of its values ---- */
+    /* ---- for train_options_finish(): options with several values; without
+     * effect, refused, limited to some values (train_names.h) ---- */
     struct arg_list split_words, moe_router_load_balancing_types, moe_aux_loss_coeffs;
     struct arg_list no_effect, refused, limited;
 };

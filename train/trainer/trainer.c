@@ -1,4 +1,5 @@
-/* trainer.c - the life of a run: everything is checked and planned before anything is loaded. */
+/* trainer.c - the life of a run: checks and plans everything before loading
+ * anything. */
 #include "train/trainer/trainer.h"
 
 #include <inttypes.h>
@@ -14,7 +15,7 @@
 
 /* ---- the programs ---- */
 
-/* The command line has refused other names. */
+/* The command line refuses unknown names. */
 static unsigned module_bits(const char *name)
 {
 #define ROW(known, bits)                                                                           \
@@ -70,11 +71,12 @@ static enum status check_length(const struct trainer *t, struct error *err)
     const uint64_t learned = model_learned_positions(&t->model.config), length = t->o->seq_length;
     if (!learned || length <= learned) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "--seq-length %" PRIu64 ": the model has learned %" PRIu64 " positions", length,
-                learned);
+                "--seq-length %" PRIu64 " is above the model's %" PRIu64 " learned positions",
+                length, learned);
 }
 
-/* Of experts a rank may get all that its group has chosen. */
+/* Rows per token: a rank's experts may receive all tokens that its group has
+ * routed. */
 static uint64_t rows_of_token(const struct model *m)
 {
     const struct group_sizes *s = &m->groups.sizes;
@@ -89,12 +91,12 @@ static enum status check_rows(const struct trainer *t, struct error *err)
                    most = MAX_ROWS / rows;
     if (t->o->micro_batch_size <= most / length) return OK;
     if (length > most)
-        return fail(err, ERR_UNSUPPORTED, "--seq-length %" PRIu64 ": it can be up to %" PRIu64,
-                    length, most);
+        return fail(err, ERR_UNSUPPORTED,
+                    "--seq-length %" PRIu64 " is above the maximum of %" PRIu64, length, most);
     return fail(err, ERR_UNSUPPORTED,
-                "--micro-batch-size %" PRIu64 ": with --seq-length %" PRIu64
-                " it can be up to %" PRIu64,
-                t->o->micro_batch_size, length, most / length);
+                "--micro-batch-size %" PRIu64 " is above the maximum of %" PRIu64
+                " for --seq-length %" PRIu64,
+                t->o->micro_batch_size, most / length, length);
 }
 
 static enum status make_step(struct trainer *t, struct error *err)
@@ -127,8 +129,8 @@ static enum status make_step(struct trainer *t, struct error *err)
     TRY(check_rows(t, err));
     if (t->model.layout.pp > 1 && t->model.layout.vpp > 1 && t->batch.num_steps > 1)
         return fail(err, ERR_USAGE,
-                    "--step-batch-size-schedule with %" PRIu64
-                    " chunks on a pipeline rank: give a constant --global-batch-size",
+                    "--step-batch-size-schedule is not supported with %" PRIu64
+                    " chunks per pipeline rank; give a constant --global-batch-size",
                     t->model.layout.vpp);
     t->flops = flops_of_model(&t->model.config,
                               t->vocab_rows ? t->vocab_rows : t->model.config.vocab_size);
@@ -137,15 +139,15 @@ static enum status make_step(struct trainer *t, struct error *err)
 
 /* ---- the plan ---- */
 
-/* A dry run that opened no ranks may be of other machines than this one. */
+/* A dry run without ranks may be for other machines than this one. */
 static bool is_of_others(const struct trainer *t)
 {
     return !t->comm.backend && isnan(t->o->memory_per_rank);
 }
 
-/* Ends the plan with whether it fits. */
-static enum status tell_fit(struct trainer *t, enum status fit, const struct error *why,
-                            struct error *err)
+/* Prints the end of the plan: whether it fits. */
+static enum status print_fit(struct trainer *t, enum status fit, const struct error *why,
+                             struct error *err)
 {
     FILE *to = t->o->json ? stderr : stdout;
     t->plan.fit = fit ? FITS_NOT : trainer_compares_memory(t) ? FITS : FIT_UNKNOWN;
@@ -155,14 +157,14 @@ static enum status tell_fit(struct trainer *t, enum status fit, const struct err
     }
     if (t->comm.rank || t->plan.fit == FIT_UNKNOWN) return OK;
     if (fit)
-        (void)fprintf(to, "fits: not this machine: %s\n", why->text);
+        (void)fprintf(to, "does not fit this machine: %s\n", why->text);
     else
-        (void)fprintf(to, "fits: %s\n",
+        (void)fprintf(to, "fits %s\n",
                       isnan(t->o->memory_per_rank) ? "this machine" : "--memory-per-rank");
     return OK;
 }
 
-/* Of a dry run the plan is shown already. */
+/* Prints the plan if memory is short; a dry run has printed it. */
 static enum status check_memory(struct trainer *t, struct error *err)
 {
     struct comm_group *world = &t->model.groups.of[GROUP_WORLD];
@@ -175,20 +177,20 @@ static enum status check_memory(struct trainer *t, struct error *err)
     return st;
 }
 
-static enum status plan(struct trainer *t, struct error *err)
+static enum status plan_run(struct trainer *t, struct error *err)
 {
     struct error why;
     TRY(trainer_show_plan(t, err));
     TRY(trainer_plan_data(t, err));
     const enum status st = check_memory(t, &why);
-    if (!st || st == ERR_MEMORY) return tell_fit(t, st, &why, err);
+    if (!st || st == ERR_MEMORY) return print_fit(t, st, &why, err);
     *err = why;
     return st;
 }
 
 /* ---- the whole ---- */
 
-static enum status run(struct trainer *t, struct error *err)
+static enum status run_training(struct trainer *t, struct error *err)
 {
     struct checkpoint_loaded loaded;
     TRY(trainer_set_up(t, NULL, err));
@@ -199,10 +201,10 @@ static enum status run(struct trainer *t, struct error *err)
     TRY(trainer_find_constants(t, err));
     TRY(make_step(t, err));
     TRY(trainer_check_line(t, err));
-    if (t->o->dry_run) return plan(t, err);
+    if (t->o->dry_run) return plan_run(t, err);
     TRY(check_memory(t, err));
     trainer_find_peak(t);
-    TRY(trainer_imagine_ranks(t, err));
+    TRY(trainer_simulate_ranks(t, err));
     TRY(step_allocate(&t->step, err));
     TRY(trainer_open_saves(t, err));
     TRY(trainer_open_data(t, err));
@@ -238,7 +240,7 @@ enum status trainer_run(const struct train_request *q, const struct comm *job,
         .q = q, .o = q->options, .job = job, .last_loss = NAN, .begun = seconds_now()};
     if (job) t.comm = *job;
     arena_init(&t.arena);
-    enum status st = run(&t, err);
+    enum status st = run_training(&t, err);
     if (st && t.comm.backend) comm_fail(&t.comm, err); /* before anything waits for the others */
     const bool is_planned = t.plan.num_memory > 0;
     const struct train_summary summary = {.plan = is_planned ? &t.plan : NULL,

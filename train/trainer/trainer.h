@@ -1,8 +1,9 @@
-/* trainer.h - a training run: it loads, makes steps, evaluates, logs and saves.
+/* trainer.h - a training run: loads, makes steps, evaluates, logs and saves.
  *
- * The rules are Megatron-LM's (megatron/training/training.py). Of several ranks (TP, SP, PP,
- * DP, EP, ETP) each has its part of the model and of each global batch; rank 0 alone prints and
- * logs, and all of them write a checkpoint. */
+ * Follows the rules of Megatron-LM (megatron/training/training.py). Each of
+ * several ranks (TP, SP, PP, DP, EP, ETP) has its part of the model and of each
+ * global batch; rank 0 alone prints and logs; all ranks write a checkpoint
+ * together. */
 #ifndef FERRY_TRAIN_TRAINER_TRAINER_H
 #define FERRY_TRAIN_TRAINER_TRAINER_H
 
@@ -12,7 +13,8 @@
 #include "train/trainer/step_record.h"
 #include "train/trainer/train_options.h"
 
-/* A logical tensor of a run of one rank: the master weight where there is one. Without padding. */
+/* A logical tensor of a run of one rank, without padding: the master weight if
+ * there is one. */
 struct watched_weight {
     const char *name;
     enum dtype dtype; /* F32, or F64 in runs of --dtype f64 */
@@ -20,15 +22,17 @@ struct watched_weight {
     const void *elements; /* [numel] on the host, for the call */
 };
 
-/* For a caller that compares runs (`ferry verify --train-steps`). A run that is watched has one
- * rank and prints nothing. It begins at iteration 0 and with sample 0, whatever the checkpoint
- * says; of its training only the optimizer goes on, unless --no-load-optim. Rows of padding of the
- * vocabulary are no part of the model. The schedule is that of the options. */
+/* For a caller that compares runs (`ferry verify --train-steps`). A watched run
+ * has one rank and prints nothing. It begins at iteration 0 and sample 0, with
+ * the schedule of the options; only the checkpoint's optimizer is resumed,
+ * unless --no-load-optim. Padding rows of the vocabulary are not part of the
+ * model. */
 struct train_watch {
     bool keeps_weights; /* the caller copies all weights once: they are part of the memory */
     /* Each iteration, when it is over. */
     enum status (*step)(void *context, const struct step_record *r, struct error *err);
-    /* Each weight, before the first iteration (trained: false) and after the last. */
+    /* Each weight, before the first iteration (trained: false) and after the
+     * last. */
     enum status (*weight)(void *context, const struct watched_weight *w, bool trained,
                           struct error *err);
     void *context;
@@ -43,9 +47,10 @@ struct train_request {
     const struct train_watch *watch; /* NULL: none */
 };
 
-/* What the ranks of one pipeline stage have, which are alike. Sizes in bytes, of one rank. */
+/* One pipeline stage, whose ranks all need the same. Sizes in bytes, of one
+ * rank. */
 struct train_stage {
-    unsigned first_rank, num_ranks; /* one behind the other */
+    unsigned first_rank, num_ranks; /* consecutive */
     const uint64_t *layers;         /* [num_layers] their numbers */
     size_t num_layers;
     bool embedding, loss;                             /* it has the embedding; the head */
@@ -56,14 +61,14 @@ struct train_stage {
     const uint64_t *sent; /* [num_groups] to others of each group, in a step */
 };
 
-/* A kind of groups of several ranks. */
+/* A kind of group with several ranks. */
 struct train_group {
     const char *name;      /* "TP" */
     const unsigned *ranks; /* [num_ranks] the members of that of rank 0 */
     unsigned num_ranks;
 };
 
-/* What a dry run has planned, for --json. Sizes in bytes. */
+/* The plan of a dry run, for --json. Sizes in bytes. */
 struct train_plan {
     uint64_t parameters; /* of rank 0, as `memory`, `device` and `host` */
     uint64_t iterations, global_batch_size, ranks;
@@ -94,10 +99,11 @@ struct train_summary {
                         * trainer_run() returns */
 };
 
-/* job: the ranks that a launcher started; NULL: the run forks those of its layout, and no OpenMP
- * thread may be alive. ERR_USAGE, ERR_UNSUPPORTED, ERR_IO (no model at --load), ERR_EXISTS,
- * ERR_MEMORY, ERR_RANK (another one was lost or failed), ERR_NUMERIC (a loss or gradient was not
- * finite), ERR_INTERRUPTED after a signal, when all was saved. */
+/* job: the ranks that a launcher started; NULL: the run forks the ranks of its
+ * layout, and no OpenMP thread may be alive. ERR_USAGE, ERR_UNSUPPORTED, ERR_IO
+ * (no model at --load), ERR_EXISTS, ERR_MEMORY, ERR_RANK (another rank was lost
+ * or failed), ERR_NUMERIC (a loss or gradient was not finite), ERR_INTERRUPTED
+ * (a signal; all is saved). */
 MUST_CHECK enum status trainer_run(const struct train_request *q, const struct comm *job,
                                    void (*ended)(void *context, const struct train_summary *s),
                                    void *context, struct error *err);

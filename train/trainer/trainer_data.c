@@ -27,11 +27,11 @@ static enum status take_eod(const struct trainer *t, const char *option, uint64_
     const uint64_t vocab_size = t->model.config.vocab_size;
     *eod = (int64_t)id;
     if (id < vocab_size) return OK;
-    return fail(err, ERR_USAGE, "%s %" PRIu64 ": the model has %" PRIu64 " tokens", option, id,
-                vocab_size);
+    return fail(err, ERR_USAGE, "%s %" PRIu64 " is not below the vocabulary size, %" PRIu64, option,
+                id, vocab_size);
 }
 
-/* A vocabulary that is not known has no last id. */
+/* An unknown vocabulary has no last id. */
 static enum status take_null_eod(const struct trainer *t, int64_t *eod, struct error *err)
 {
     const struct train_options *o = t->o;
@@ -42,7 +42,7 @@ static enum status take_null_eod(const struct trainer *t, int64_t *eod, struct e
     return OK;
 }
 
-/* An end of text that is no token of the model ends no document. */
+/* Ignores an end of text outside the vocabulary. */
 static enum status take_folder_eod(const struct trainer *t, int64_t *eod, struct error *err)
 {
     struct end_tokens ends;
@@ -61,7 +61,8 @@ static enum status find_eod(const struct trainer *t, int64_t *eod, struct error 
     return take_folder_eod(t, eod, err);
 }
 
-/* Options that need ends of documents must have them. Packed documents have their own. */
+/* Checks that options that need ends of documents have them. Packed documents
+ * have their own. */
 static enum status check_eod(const struct trainer *t, const struct data_options *d,
                              struct error *err)
 {
@@ -77,20 +78,20 @@ static enum status check_eod(const struct trainer *t, const struct data_options 
             return fail(err, ERR_USAGE, "%s: no end-of-document id is known; give --eod-id",
                         options[i].name);
         if (d->mock)
-            trainer_say(t, "%s: without effect on mock data, which are no documents",
-                        options[i].name);
+            trainer_note(t, "%s has no effect: mock data have no documents", options[i].name);
     }
     return OK;
 }
 
-/* ---- what is read ---- */
+/* ---- the datasets ---- */
 
 static bool evaluates(const struct train_options *o)
 {
     return o->eval_iters && (!o->mock_data || o->is_eval_iters_given);
 }
 
-/* Megatron-LM asks for as many (training.py: get_train_valid_test_num_samples). */
+/* As many as Megatron-LM requests (training.py:
+ * get_train_valid_test_num_samples). */
 static void count_samples(const struct trainer *t, uint64_t samples[NUM_SPLITS])
 {
     const struct train_options *o = t->o;
@@ -101,13 +102,13 @@ static void count_samples(const struct trainer *t, uint64_t samples[NUM_SPLITS])
     samples[SPLIT_TEST] = evaluates(o) ? o->eval_iters * o->eval_global_batch_size : 0;
 }
 
-static void note(void *context, const char *text)
+static void note_data(void *context, const char *text)
 {
-    trainer_say(context, "%s", text);
+    trainer_note(context, "%s", text);
 }
 
-/* A JSONL file, or a dataset with loss masks that `ferry data` has written. Among other paths too:
- * then it is refused, and no mask is left out. */
+/* True for a JSONL file, or a dataset of `ferry data` with loss masks. Also
+ * among other paths: the mix is then refused, so that no mask is ignored. */
 bool trainer_data_is_packed(const struct train_options *o)
 {
     const struct arg_list *const lists[] = {&o->data_path, &o->train_data_path, &o->valid_data_path,
@@ -138,7 +139,7 @@ static enum status set_options(struct trainer *t, struct data_options *out, stru
         .mock_seed = o->is_seed_given ? o->seed : 1,
         .cache_path = o->data_cache_path,
         .null_vocab_size = o->vocab_size,
-        .note = note,
+        .note = note_data,
         .context = t};
     if (d.mock || !d.paths.count) d.split = NULL;
     if (d.mock) d.vocab_size = t->model.config.vocab_size;
@@ -146,10 +147,11 @@ static enum status set_options(struct trainer *t, struct data_options *out, stru
     TRY(check_eod(t, &d, err));
     if (evaluates(o) && o->eval_global_batch_size % (o->micro_batch_size * trainer_dp(t)))
         return fail(err, ERR_USAGE,
-                    "--micro-batch-size %" PRIu64 " times %" PRIu64
-                    " data parallel ranks does not divide the %" PRIu64
-                    " sequences of an evaluation's batch",
-                    o->micro_batch_size, trainer_dp(t), o->eval_global_batch_size);
+                    "the evaluation batch of %" PRIu64
+                    " sequences is not a multiple of --micro-batch-size %" PRIu64 " times %" PRIu64
+                    " data parallel rank%s",
+                    o->eval_global_batch_size, o->micro_batch_size, trainer_dp(t),
+                    trainer_dp(t) == 1 ? "" : "s");
     count_samples(t, d.samples);
     *out = d;
     return OK;
@@ -179,7 +181,7 @@ static enum status open_in_turn(struct trainer *t, const struct data_options *d,
     return t->comm.rank ? data_open(&t->data, d, err) : OK;
 }
 
-/* As many as a chunk of the model may ask for again. */
+/* Keeps as many micro-batches as a chunk of the model may request again. */
 static void open_kept(struct trainer *t)
 {
     const struct train_options *o = t->o;
@@ -200,9 +202,9 @@ enum status trainer_open_data(struct trainer *t, struct error *err)
     const struct train_options *o = t->o;
     struct data_options d;
     TRY(set_options(t, &d, err));
-    /* As in Megatron-LM: positions that begin anew are those of learned embeddings; rotary ones
-     * count from the start of the sample (gpt_model.py:_preprocess). Packed documents are Ferry's
-     * own. */
+    /* As in Megatron-LM, only learned positions begin anew; rotary ones count
+     * from the start of the sample (gpt_model.py:_preprocess). Packed documents
+     * are Ferry's own. */
     t->has_own_positions = d.packed || model_learned_positions(&t->model.config);
     TRY(open_in_turn(t, &d, err));
     open_kept(t);
@@ -255,8 +257,8 @@ enum status trainer_batch(struct trainer *t, struct batches *b, uint64_t number,
 {
     struct kept_batch *k = &t->kept[number % t->num_kept];
     if (number > b->taken || number + t->num_kept < b->taken)
-        return fail(err, ERR_OURS, "micro-batch %" PRIu64 " of %" PRIu64 " that were read", number,
-                    b->taken);
+        return fail(err, ERR_OURS, "micro-batch %" PRIu64 " is not kept; %" PRIu64 " were read",
+                    number, b->taken);
     *out = k;
     return number < b->taken ? OK : take_batch(t, b, k, err);
 }
@@ -268,8 +270,8 @@ struct evaluation {
     struct batches batches;
 };
 
-static enum status next_batch(void *context, uint64_t number, struct micro_batch *b,
-                              struct error *err)
+static enum status next_eval_batch(void *context, uint64_t number, struct micro_batch *b,
+                                   struct error *err)
 {
     struct evaluation *x = context;
     const struct kept_batch *k;
@@ -278,14 +280,14 @@ static enum status next_batch(void *context, uint64_t number, struct micro_batch
     return OK;
 }
 
-/* The losses of one evaluation's micro-batches. */
-static enum status add_losses(struct trainer *t, struct prefetch *p, struct sampler *s,
-                              struct loss_total *total, struct error *err)
+/* Adds the losses of one evaluation's steps to *total. */
+static enum status sum_eval_losses(struct trainer *t, struct prefetch *p, struct sampler *s,
+                                   struct loss_total *total, struct error *err)
 {
     for (uint64_t i = 0; i < t->o->eval_iters; i++) {
         struct evaluation x = {t, {.from = p, .sampler = s}};
         double loss;
-        TRY(step_run(&t->step, t->step.options.eval_micro_batches, true, next_batch, &x, err));
+        TRY(step_run(&t->step, t->step.options.eval_micro_batches, true, next_eval_batch, &x, err));
         TRY(step_wait_loss(&t->step, &loss, err));
         total->sum += loss;
         total->tokens += x.batches.tokens;
@@ -304,7 +306,7 @@ enum status trainer_evaluate(struct trainer *t, enum data_split split, double *l
     *there = evaluates(t->o) && data_num_samples(t->data, split) >= s.consumed + samples;
     if (!*there) return OK;
     TRY(prefetch_open(&p, t->data, split, t->o->seq_length, READ_AHEAD, t->num_kept, err));
-    enum status st = add_losses(t, p, &s, &total, err);
+    enum status st = sum_eval_losses(t, p, &s, &total, err);
     prefetch_close(p);
     if (split == SPLIT_VALID) t->consumed_valid = s.consumed;
     if (!st) st = trainer_sum(t, &total.tokens, err);

@@ -1,5 +1,5 @@
-/* trainer_fit.c - whether a run fits the memory, and which one would: all is planned before
- * anything is allocated. */
+/* trainer_fit.c - checks that a run fits the memory, and advises one that
+ * would; plans before anything is allocated. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,10 +9,10 @@
 #include "common/host_memory.h"
 #include "train/trainer/trainer_internal.h"
 
-/* For the data, and for reading and writing checkpoints, whatever the model. */
+/* For data, and for reading and writing checkpoints; independent of the model. */
 #define BUFFER_BYTES ((uint64_t)16 << 20)
 
-/* What the caller that watches a run copies of it. */
+/* Bytes that a watching caller copies. */
 static uint64_t watched_bytes(const struct trainer *t, const struct step *s)
 {
     const struct train_watch *watch = t->q->watch;
@@ -20,7 +20,7 @@ static uint64_t watched_bytes(const struct trainer *t, const struct step *s)
     return trainer_region_bytes(s, step_has_masters(s) ? HELD_MASTER : HELD_WEIGHT);
 }
 
-/* What a run holds beside the memory of its steps, on the host. */
+/* Host memory of a run beside the memory of its steps. */
 static uint64_t copies_bytes(const struct trainer *t, const struct step *s)
 {
     uint64_t bytes = watched_bytes(t, s);
@@ -66,32 +66,34 @@ void trainer_plan_memory(const struct trainer *t, struct train_plan *p)
     p->host = m.host;
 }
 
-/* ---- what would fit ---- */
+/* ---- advice ---- */
 
 static double gb(uint64_t bytes)
 {
     return (double)bytes / 1e9;
 }
 
-/* The most that a rank of any pipeline stage takes on its device, with such a step. */
-static enum status measure(const struct trainer *t, const struct step_options *o, uint64_t *bytes,
-                           struct error *err)
+/* The most device memory that a rank of any pipeline stage needs with this
+ * step. */
+static enum status measure_largest_rank(const struct trainer *t, const struct step_options *o,
+                                        uint64_t *bytes, struct error *err)
 {
     *bytes = 0;
     for (unsigned stage = 0; stage < t->model.groups.sizes.pp; stage++) {
-        struct imagined_rank x;
-        const enum status st = trainer_imagine(t, stage * trainer_stage_ranks(t), o, &x, err);
+        struct simulated_rank x;
+        const enum status st = trainer_simulate(t, stage * trainer_stage_ranks(t), o, &x, err);
         if (!st) *bytes = max_u64(*bytes, trainer_memory_of(t, &x.step).device);
-        trainer_forget(&x);
+        trainer_release_simulated(&x);
         if (st) return st;
     }
     return OK;
 }
 
-/* Policies that keep less than the one before; the first is the run's own. */
+/* A recompute policy. Each in a list keeps less than the one before; the first
+ * is the run's own. */
 struct policy {
     struct recompute_options recompute;
-    const char *options; /* that ask for it */
+    const char *options; /* that select it */
 };
 
 enum { MAX_POLICIES = 3, MAX_PARTS = 1024 };
@@ -113,7 +115,8 @@ static unsigned list_policies(const struct recompute_options *own, struct policy
     return n;
 }
 
-/* A global batch that is not given would shrink with its micro-batch. */
+/* Names --global-batch-size if not given: its default would shrink with the
+ * micro-batch. */
 static void print_candidate(const struct trainer *t, uint64_t size, const struct policy *p,
                             uint64_t bytes, struct strbuf *out)
 {
@@ -127,9 +130,9 @@ static void print_candidate(const struct trainer *t, uint64_t size, const struct
                   gb(bytes));
 }
 
-/* Micro-batches of fewer sequences first, since they compute nothing twice; each policy with all
- * sizes that divide the given one. *least: what the smallest takes, and before what the run does.
- */
+/* Tries each policy with all sizes that divide the given one: smaller
+ * micro-batches come first, since they recompute nothing. Lowers *least, at
+ * first the run's own need, to the smallest need. */
 static bool find_fitting(const struct trainer *t, uint64_t there, struct strbuf *out,
                          uint64_t *least)
 {
@@ -146,7 +149,7 @@ static bool find_fitting(const struct trainer *t, uint64_t there, struct strbuf 
             o.shape.num_sequences = size;
             o.micro_batches = t->step.options.micro_batches * parts;
             o.eval_micro_batches = t->step.options.eval_micro_batches * parts;
-            if (given % parts || measure(t, &o, &bytes, &ignored)) continue;
+            if (given % parts || measure_largest_rank(t, &o, &bytes, &ignored)) continue;
             *least = min_u64(*least, bytes);
             if (bytes > there) continue;
             print_candidate(t, size, &policies[i], bytes, out);
@@ -155,21 +158,21 @@ static bool find_fitting(const struct trainer *t, uint64_t there, struct strbuf 
     return false;
 }
 
-/* The same step, with states that are sharded over data parallel ranks. */
+/* Whether the same step fits with states sharded over data parallel ranks. */
 static bool fits_sharded(const struct trainer *t, uint64_t there, uint64_t *bytes)
 {
     struct step_options o = t->step.options;
     struct error ignored;
     if (o.shards_states || trainer_num_ranks(t) == 1) return false;
     o.shards_states = true;
-    return !measure(t, &o, bytes, &ignored) && *bytes <= there;
+    return !measure_largest_rank(t, &o, bytes, &ignored) && *bytes <= there;
 }
 
-/* What is compared with the memory that is there. */
+/* Memory to compare with the available one, in bytes. */
 struct need {
     uint64_t device, host;
     uint64_t lean;  /* of the device, without --async-save */
-    unsigned stage; /* pipeline rank, of which `device` is */
+    unsigned stage; /* pipeline rank with the need `device` */
 };
 
 static void add_need(struct need *n, const struct trainer *t, const struct rank_memory *m,
@@ -183,7 +186,7 @@ static void add_need(struct need *n, const struct trainer *t, const struct rank_
     n->lean = max_u64(n->lean, m->device - (t->model.device->is_host ? m->copies : 0));
 }
 
-/* Of this rank; of a dry run that opened none, of all stages. */
+/* The need of this rank; in a dry run without ranks, of all stages. */
 static struct need need_of(const struct trainer *t)
 {
     struct need n = {0};
@@ -197,12 +200,12 @@ static struct need need_of(const struct trainer *t)
     return n;
 }
 
-static void advise(const struct trainer *t, const struct need *need, uint64_t there,
-                   struct strbuf *out)
+static void print_advice(const struct trainer *t, const struct need *need, uint64_t there,
+                         struct strbuf *out)
 {
     uint64_t bytes, least = need->device;
     if (t->q->watch)
-        strbuf_printf(out, "fewer or shorter sequences need less");
+        strbuf_printf(out, "use fewer or shorter sequences");
     else if (need->lean <= there)
         strbuf_printf(out, "without --async-save it fits (%.2f GB)", gb(need->lean));
     else if (fits_sharded(t, there, &bytes))
@@ -214,7 +217,7 @@ static void advise(const struct trainer *t, const struct need *need, uint64_t th
                       gb(least));
 }
 
-/* Ranks of this host; of a dry run, which opens none, all. */
+/* Ranks of this host; in a dry run without ranks, all. */
 static unsigned sharers_of(const struct trainer *t)
 {
     return t->comm.backend ? t->comm.host_size : (unsigned)trainer_num_ranks(t);
@@ -237,8 +240,8 @@ static enum status memory_of_rank(const struct trainer *t, uint64_t *bytes, stru
     return OK;
 }
 
-static enum status refuse(const struct trainer *t, const struct need *need, uint64_t there,
-                          struct error *err)
+static enum status refuse_memory(const struct trainer *t, const struct need *need, uint64_t there,
+                                 struct error *err)
 {
     const bool is_one = trainer_num_ranks(t) == 1;
     struct strbuf advice = {0};
@@ -247,10 +250,10 @@ static enum status refuse(const struct trainer *t, const struct need *need, uint
         (void)snprintf(who, sizeof who, "each rank of pipeline stage %u", need->stage);
     else if (!is_one)
         (void)snprintf(who, sizeof who, "each rank");
-    advise(t, need, there, &advice);
+    print_advice(t, need, there, &advice);
     const enum status st =
-        fail(err, ERR_MEMORY, "%s needs %.2f GB of memory, and %.2f GB are %s%s; %s", who,
-             gb(need->device), gb(there), is_memory_given(t) ? "there" : "free",
+        fail(err, ERR_MEMORY, "%s needs %.2f GB of memory, but %.2f GB are %s%s; %s", who,
+             gb(need->device), gb(there), is_memory_given(t) ? "given" : "free",
              is_one ? "" : " for it", advice.data);
     strbuf_release(&advice);
     return st;
@@ -261,15 +264,14 @@ enum status trainer_check_memory(const struct trainer *t, struct error *err)
     const uint64_t host = host_memory_available() / sharers_of(t);
     uint64_t there = UINT64_MAX;
     if (!trainer_compares_memory(t)) {
-        trainer_say(t, "memory is planned and not compared: one machine has not so many ranks");
+        trainer_note(t, "memory is not compared: the layout has more ranks than one machine runs");
         return OK;
     }
     const struct need need = need_of(t);
     TRY(memory_of_rank(t, &there, err));
-    if (need.device > there) return refuse(t, &need, there, err);
+    if (need.device > there) return refuse_memory(t, &need, there, err);
     if (need.host <= host || is_memory_given(t)) return OK;
-    return fail(
-        err, ERR_MEMORY,
-        "a copy of the run's state needs %.2f GB of the host's memory, and %.2f GB are free",
-        gb(need.host), gb(host));
+    return fail(err, ERR_MEMORY,
+                "a copy of the run's state needs %.2f GB of host memory, but %.2f GB are free",
+                gb(need.host), gb(host));
 }

@@ -1,7 +1,7 @@
-/* trainer_internal.h - the parts of a run: trainer.c (its life), trainer_open.c (which model and
- * state), trainer_ranks.c (what several ranks do together), trainer_fit.c (memory), trainer_plan.c
- * (the plan of a dry run), trainer_data.c (micro-batches), trainer_loop.c (iterations),
- * trainer_save.c, trainer_log.c. */
+/* trainer_internal.h - the parts of a run: trainer.c (its life), trainer_open.c
+ * (model and state), trainer_ranks.c (several ranks), trainer_fit.c (memory),
+ * trainer_plan.c (the plan of a dry run), trainer_data.c (micro-batches),
+ * trainer_loop.c (iterations), trainer_save.c, trainer_log.c. */
 #ifndef FERRY_TRAIN_TRAINER_TRAINER_INTERNAL_H
 #define FERRY_TRAIN_TRAINER_TRAINER_INTERNAL_H
 
@@ -32,8 +32,8 @@ struct destination {
     uint64_t saved;     /* the newest iteration of this run that is there; 0: none */
 };
 
-/* What the optimizer computes with: of the options, or of the checkpoint whose optimizer goes on.
- */
+/* Constants of the optimizer: from the options, or from the checkpoint whose
+ * optimizer resumes. */
 struct optimizer_constants {
     double beta1, beta2, eps, momentum;
 };
@@ -61,25 +61,25 @@ struct trainer {
 
     /* ---- model: trainer_open.c ---- */
     struct opened opened;            /* the checkpoint that the run began with */
-    bool is_open, resumes;           /* resumes: it is one of this very run, at --save */
+    bool is_open, resumes;           /* resumes: from this run's own checkpoint, at --save */
     struct checkpoint scratch;       /* of a run from scratch: a model without tensors */
     const struct checkpoint *origin; /* &opened.checkpoint, or &scratch */
     uint64_t vocab_rows;             /* rows that count in the softmax; 0: those of the config */
     struct optimizer_constants constants;
-    const struct comm *job; /* of a launcher; NULL: the run has its own ranks */
-    struct comm comm;       /* no backend: it is not open, as in a dry run of several ranks */
+    const struct comm *job; /* of a launcher; NULL: the run forks its ranks */
+    struct comm comm;       /* no backend: not open, as in a dry run of several ranks */
     struct model model;
     struct step step;
     struct train_plan plan; /* of a dry run; no memory: it is not made yet */
     bool has_device, on_gpu;
-    struct rng_kept *rng; /* [num_rng] states of random numbers that go on as they are */
+    struct rng_kept *rng; /* [num_rng] states of random numbers, kept unchanged */
     size_t num_rng;
 
     /* ---- data: trainer_data.c ---- */
     struct data *data;
     struct prefetch *prefetch;
     struct sampler sampler;
-    bool has_own_positions; /* the data say them; else they count from the start of a sample */
+    bool has_own_positions; /* from the data; else they count from the start of a sample */
     struct kept_batch
         *kept; /* [num_kept] the last micro-batches: by their numbers modulo num_kept */
     unsigned num_kept;
@@ -109,48 +109,49 @@ struct trainer {
     struct destination destinations[2]; /* [num_destinations]: --save, --save-hf */
     unsigned num_destinations;
     const char *saved;       /* the folder that was written last; NULL: none was */
-    bool said_skipped;       /* that steps without a loss scale are skipped */
-    bool said_exhausted;     /* that gradients overflow at the smallest loss scale */
-    struct saving *saving;   /* one that is written in the background; trainer_save.c's */
+    bool warned_skipped;     /* printed: steps without a loss scale are skipped */
+    bool noted_exhausted;    /* printed: gradients overflow at the smallest loss scale */
+    struct saving *saving;   /* a save in the background; trainer_save.c's */
     void *copies[NUM_HELD];  /* of the regions, on the host; NULL without --async-save */
-    struct model *imagined;  /* [num_ranks] of several: each as it would be on that rank */
-    struct held_rank *ranks; /* [num_ranks] what they have */
+    struct model *simulated; /* [num_ranks] if several: the model of each rank */
+    struct held_rank *ranks; /* [num_ranks] their parameters and shards */
 };
 
 /* ---- trainer_open.c ---- */
 
-/* Finds and opens what --save, --load or --hf-config name, and the model of it. */
+/* Finds and opens the checkpoint of --save, --load or --hf-config, and its
+ * model. */
 MUST_CHECK enum status trainer_open_model(struct trainer *t, struct error *err);
-/* ERR_UNSUPPORTED if the folder has tensors that the model of the line does not have. Once the step
- * is made, which names those that the folder lacks. */
+/* ERR_UNSUPPORTED if the folder has tensors that the model of the line lacks.
+ * Call it after step_make, which names tensors that the folder lacks. */
 MUST_CHECK enum status trainer_check_line(const struct trainer *t, struct error *err);
-/* Schedules, counters, loss scale, batch size: of the options (loaded: NULL), then of what was
- * loaded. */
+/* Sets schedules, counters, loss scale and batch size: from the options
+ * (loaded: NULL), then from the loaded checkpoint. */
 MUST_CHECK enum status trainer_set_up(struct trainer *t, const struct checkpoint_loaded *loaded,
                                       struct error *err);
-/* Weights and states into the step's memory. */
+/* Loads weights and states into the step's memory. */
 MUST_CHECK enum status trainer_load(struct trainer *t, struct checkpoint_loaded *loaded,
                                     struct error *err);
-/* Sets t->constants. Of a checkpoint whose optimizer goes on they are its own, as in Megatron-LM;
- * it is said if the line has others. ERR_UNSUPPORTED if its groups of parameters differ in them,
- * ERR_CORRUPT if one is out of range. */
+/* Sets t->constants. A checkpoint whose optimizer resumes gives its own, as in
+ * Megatron-LM; a note tells if the line has others. ERR_UNSUPPORTED if its
+ * parameter groups differ in them, ERR_CORRUPT if one is out of range. */
 MUST_CHECK enum status trainer_find_constants(struct trainer *t, struct error *err);
 
-/* 0: the step has no such region. */
+/* 0 if the step has no such region. */
 uint64_t trainer_region_bytes(const struct step *s, enum held_kind kind);
-/* The run's regions as arrays on the host; of a GPU they are copies, which `end` copies back and
- * frees. */
+/* The run's regions as arrays on the host. A GPU's are copies, which
+ * trainer_state_end copies back (upload) and frees. */
 MUST_CHECK enum status trainer_state_begin(struct trainer *t, struct train_state *s, bool download,
                                            struct error *err);
 MUST_CHECK enum status trainer_state_end(struct trainer *t, struct train_state *s, bool upload,
                                          struct error *err);
 
-/* Gives each weight to the caller that watches the run. */
+/* Passes each weight to the watching caller. */
 MUST_CHECK enum status trainer_show_weights(struct trainer *t, bool trained, struct error *err);
 
 /* ---- trainer_ranks.c ---- */
 
-/* Forks the ranks of the layout, or takes those of the launcher. */
+/* Forks the ranks of the layout, or uses the launcher's. */
 MUST_CHECK enum status trainer_open_ranks(struct trainer *t, struct error *err);
 uint64_t trainer_num_ranks(const struct trainer *t);
 /* Data parallel ranks. */
@@ -158,98 +159,103 @@ static inline uint64_t trainer_dp(const struct trainer *t)
 {
     return t->o->layout.dp ? t->o->layout.dp : 1;
 }
-/* Of one pipeline stage: they are alike. */
+/* Ranks of one pipeline stage. */
 unsigned trainer_stage_ranks(const struct trainer *t);
-/* Of this rank: its part of those of its host. */
+/* Threads of this rank: its share of its host's. */
 unsigned trainer_threads(const struct trainer *t);
-/* Sums over the data parallel ranks. */
+/* Sums over data parallel ranks. */
 MUST_CHECK enum status trainer_sum(struct trainer *t, double *x, struct error *err);
-/* Whether checkpoints have the layout of the run. Not where TP does not divide the vocabulary: rows
- * of padding would be stored, and what is stored counts in the softmax. */
+/* Whether checkpoints have the layout of the run. False if TP does not divide
+ * the vocabulary: stored rows of padding would count in the softmax. */
 bool trainer_saves_layout(const struct trainer *t);
-/* Whether any rank says so; the first before the model is open. */
+/* Logical or of *any over all ranks. Use trainer_any_rank before the model is
+ * open. */
 MUST_CHECK enum status trainer_any_rank(struct trainer *t, bool *any, struct error *err);
 MUST_CHECK enum status trainer_any(struct trainer *t, bool *any, struct error *err);
-/* ERR_USAGE if a rank has another model than rank 0, by its config and the shapes of its
- * parameters. Once the model is open. */
+/* ERR_USAGE if a rank's model differs from rank 0's in config or shapes of
+ * parameters. Call it once the model is open. */
 MUST_CHECK enum status trainer_agree_on_model(struct trainer *t, struct error *err);
-/* ERR_USAGE if a rank found another checkpoint than rank 0, as one that sees other files does. */
+/* ERR_USAGE if a rank found another checkpoint than rank 0, because it sees
+ * other files. */
 MUST_CHECK enum status trainer_agree_on_start(struct trainer *t, struct error *err);
-/* The parameters of every rank, as a checkpoint needs them: t->ranks. Once the step is made. */
-MUST_CHECK enum status trainer_imagine_ranks(struct trainer *t, struct error *err);
+/* Sets t->ranks to the parameters of every rank, for checkpoints. Call it once
+ * the step is made. */
+MUST_CHECK enum status trainer_simulate_ranks(struct trainer *t, struct error *err);
 void trainer_release_ranks(struct trainer *t);
 
-/* A rank of the layout with the programs of its step, to be measured and never run. */
-struct imagined_rank {
+/* A rank of the layout with its step's programs, to be measured and never run. */
+struct simulated_rank {
     struct model model;
     struct step step;
 };
-/* Call trainer_forget() afterwards, also after a failure. */
-MUST_CHECK enum status trainer_imagine(const struct trainer *t, unsigned rank,
-                                       const struct step_options *o, struct imagined_rank *out,
-                                       struct error *err);
-void trainer_forget(struct imagined_rank *x);
+/* Call trainer_release_simulated() afterwards, also after a failure. */
+MUST_CHECK enum status trainer_simulate(const struct trainer *t, unsigned rank,
+                                        const struct step_options *o, struct simulated_rank *out,
+                                        struct error *err);
+void trainer_release_simulated(struct simulated_rank *x);
 
 /* ---- trainer_fit.c ---- */
 
-/* What a rank with this step takes. */
+/* Memory of a rank with this step, in bytes. */
 struct rank_memory {
-    uint64_t device, host; /* host: beside the device, 0 where that is the CPU */
-    uint64_t copies;       /* of states, which are part of one of them */
+    uint64_t device, host; /* host: beside the device, 0 if that is the CPU */
+    uint64_t copies;       /* of states; included in one of these */
 };
 struct rank_memory trainer_memory_of(const struct trainer *t, const struct step *s);
-/* The parts of the memory that this rank takes; as text, and for --json. */
+/* The parts of this rank's memory, as text and for --json. */
 void trainer_print_memory(const struct trainer *t, struct strbuf *out);
 void trainer_plan_memory(const struct trainer *t, struct train_plan *p);
-/* Whether there is a memory to compare with. */
+/* Whether a memory size is known to compare with. */
 bool trainer_compares_memory(const struct trainer *t);
-/* ERR_MEMORY if this rank (of a dry run that opened none: the one that takes most) takes more than
- * is free on its device and its host, or more than --memory-per-rank; the message has what would
- * fit every rank: a smaller micro-batch, or activations computed again. Nothing is allocated yet.
- */
+/* ERR_MEMORY if this rank (in a dry run without ranks: the largest one) takes
+ * more than is free on its device and host, or than --memory-per-rank. The
+ * message advises what would fit every rank: a smaller micro-batch, or
+ * recomputed activations. Call it before anything is allocated. */
 MUST_CHECK enum status trainer_check_memory(const struct trainer *t, struct error *err);
 
 /* ---- trainer_plan.c ---- */
 
-/* Sets t->plan and prints it, with --json on stderr; writes the drawing of --timeline. */
+/* Sets t->plan and prints it, with --json on stderr; writes the drawing of
+ * --timeline. */
 MUST_CHECK enum status trainer_show_plan(struct trainer *t, struct error *err);
 /* Prints the plan of a run that cannot begin. */
 void trainer_print_plan(struct trainer *t, FILE *to);
 
 /* ---- trainer_save.c ---- */
 
-/* Sets the destinations, and checks that the run can write its iterations there. Once the model is
- * open. */
+/* Sets the destinations, and checks that the run can write its iterations
+ * there. Call it once the model is open. */
 MUST_CHECK enum status trainer_open_destinations(struct trainer *t, struct error *err);
-/* Whether each destination has the iteration where the run is. */
+/* Whether each destination has the current iteration. */
 bool trainer_is_saved(const struct trainer *t);
-/* Whether checkpoints are written while training goes on. */
+/* Whether checkpoints are written in the background. */
 bool trainer_saves_behind(const struct trainer *t);
-/* Memory for the copies of --async-save, as long as the run: it is there when the first save comes,
- * and no save waits for its pages. */
+/* Allocates memory for the copies of --async-save for the whole run, so that no
+ * save waits for pages. */
 MUST_CHECK enum status trainer_open_saves(struct trainer *t, struct error *err);
 void trainer_close_saves(struct trainer *t);
-/* Writes the iteration to each destination that does not have it yet. With --async-save it returns
- * when the state is copied, unless it `waits`, since no step is left to compute meanwhile. A
- * failure is then returned by the next call, or by trainer_finish_save(), which waits until all is
- * written.
- */
+/* Writes the iteration to each destination that lacks it. With --async-save it
+ * returns once the state is copied, unless it `waits`, as after the last step;
+ * the next call, or trainer_finish_save(), which waits for the end of the save,
+ * then returns a failure. */
 MUST_CHECK enum status trainer_save(struct trainer *t, bool waits, struct error *err);
 MUST_CHECK enum status trainer_finish_save(struct trainer *t, struct error *err);
 
 /* ---- trainer_data.c ---- */
 
-/* Opens the data for a dry run: the same refusals, but no index is made and nothing is written.
- * Prints what is read, the last part of the plan; with --json on stderr. */
+/* Opens the data for a dry run: the same refusals, but no index is made and
+ * nothing is written. Prints the data, the last part of the plan; with --json
+ * on stderr. */
 MUST_CHECK enum status trainer_plan_data(struct trainer *t, struct error *err);
 MUST_CHECK enum status trainer_open_data(struct trainer *t, struct error *err);
 void trainer_close_data(struct trainer *t);
-/* Whether the data are documents for fine-tuning, packed into samples. */
+/* Whether the data are fine-tuning documents, packed into samples. */
 bool trainer_data_is_packed(const struct train_options *o);
 /* Micro-batch `number`: the next one, or one of the last num_kept - 1 again. */
 MUST_CHECK enum status trainer_batch(struct trainer *t, struct batches *b, uint64_t number,
                                      const struct kept_batch **out, struct error *err);
-/* The mean loss over a split; nothing is done where there are no data for it. */
+/* The mean loss over a split. *there: false without data for it; then nothing
+ * is computed. */
 MUST_CHECK enum status trainer_evaluate(struct trainer *t, enum data_split split, double *loss,
                                         bool *there, struct error *err);
 
@@ -259,21 +265,21 @@ MUST_CHECK enum status trainer_loop(struct trainer *t, struct error *err);
 
 /* ---- trainer_log.c ---- */
 
-/* What --log-jsonl compares speeds with: measured on a CPU, while its memory is free; published of
- * a GPU. One that is not known is said. */
+/* Sets the peak speed for --log-jsonl: measured on a CPU, while its memory is
+ * free; published for a GPU. Notes an unknown one. */
 void trainer_find_peak(struct trainer *t);
 MUST_CHECK enum status trainer_open_logs(struct trainer *t, struct error *err);
 void trainer_close_logs(struct trainer *t);
-/* An iteration that is over. */
+/* Logs a finished iteration. */
 MUST_CHECK enum status trainer_log_step(struct trainer *t, const struct step_record *r,
                                         struct error *err);
 /* The live line of --progress. */
 void trainer_show_progress(const struct trainer *t, const struct step_record *r);
 MUST_CHECK enum status trainer_log_evaluation(struct trainer *t, const char *where, double loss,
                                               struct error *err);
-/* A line on stderr for the user, of rank 0, unless --quiet. */
-void trainer_say(const struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* The same of what went wrong although the run goes on, with --quiet too. */
+/* Prints a note on stderr, on rank 0, unless --quiet. */
+void trainer_note(const struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Prints a warning on stderr, on rank 0, also with --quiet. */
 void trainer_warn(const struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 #endif

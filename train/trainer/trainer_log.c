@@ -1,4 +1,4 @@
-/* trainer_log.c - what a run prints and writes of its iterations: stdout has Megatron-LM's lines
+/* trainer_log.c - logs of a run's iterations. stdout has Megatron-LM's lines
  * and nothing else. */
 #include <errno.h>
 #include <inttypes.h>
@@ -9,24 +9,24 @@
 #include "kernels/ceilings.h"
 #include "train/trainer/trainer_internal.h"
 
-static struct timespec now(void)
+static struct timespec time_now(void)
 {
     struct timespec t;
     (void)clock_gettime(CLOCK_REALTIME, &t);
     return t;
 }
 
-static enum status print(struct strbuf *text, bool json, struct error *err)
+static enum status print_lines(struct strbuf *text, bool json, struct error *err)
 {
     FILE *to = json ? stderr : stdout;
     const bool good = fputs(text->data ? text->data : "", to) >= 0 && fflush(to) == 0;
     strbuf_release(text);
-    return good ? OK : fail(err, ERR_IO, "the lines of training: %s", strerror(errno));
+    return good ? OK : fail(err, ERR_IO, "cannot print log lines: %s", strerror(errno));
 }
 
-/* ---- the peak that mfu counts ---- */
+/* ---- the peak speed for mfu ---- */
 
-/* Few, so that it takes less than a second. */
+/* Few, to take less than a second. */
 enum { PEAK_REPEATS = 3 };
 
 static void take_published(struct trainer *t)
@@ -39,16 +39,16 @@ static void take_published(struct trainer *t)
                                              "published, of products in %s, without sparsity: %s",
                                              t->o->dtype, gpu)};
     else
-        trainer_say(t, "%s: no peak in %s is known: mfu of --log-jsonl is null", gpu, t->o->dtype);
+        trainer_note(t, "%s: unknown peak in %s; mfu of --log-jsonl is null", gpu, t->o->dtype);
 }
 
-static void measure(struct trainer *t)
+static void measure_peak(struct trainer *t)
 {
     const struct model *m = &t->model;
     struct error why;
     double rate;
     if (ceiling_of_products(m->device, m->options.elem, PEAK_REPEATS, &rate, &why))
-        trainer_say(t, "%s: mfu of --log-jsonl is null", why.text);
+        trainer_note(t, "%s; mfu of --log-jsonl is null", why.text);
     else
         t->peak = (struct peak){rate / 1e12,
                                 arena_printf(&t->arena, "measured, of a large product in %s: %s",
@@ -59,7 +59,7 @@ void trainer_find_peak(struct trainer *t)
 {
     if (!t->o->log_jsonl) return;
     if (t->model.device->is_host)
-        measure(t);
+        measure_peak(t);
     else
         take_published(t);
 }
@@ -82,7 +82,7 @@ enum status trainer_open_logs(struct trainer *t, struct error *err)
     }
     if (!o->tensorboard_dir) return OK;
     t->has_events = true;
-    return events_open(&t->events, o->tensorboard_dir, &events, now(), err);
+    return events_open(&t->events, o->tensorboard_dir, &events, time_now(), err);
 }
 
 void trainer_close_logs(struct trainer *t)
@@ -91,10 +91,10 @@ void trainer_close_logs(struct trainer *t)
     if (t->has_events) events_close(&t->events);
 }
 
-/* A log that cannot be written is said once, and the run goes on. */
+/* Notes a failed log once; the run continues. */
 static void drop_jsonl(struct trainer *t, const struct error *why)
 {
-    trainer_say(t, "%s: --log-jsonl is not written any more", why->text);
+    trainer_note(t, "%s; --log-jsonl is no longer written", why->text);
     log_jsonl_close(&t->jsonl);
     t->has_jsonl = false;
 }
@@ -103,7 +103,7 @@ static void flush_events(struct trainer *t)
 {
     struct error why;
     if (!events_flush(&t->events, &why)) return;
-    trainer_say(t, "%s: --tensorboard-dir is not written any more", why.text);
+    trainer_note(t, "%s; --tensorboard-dir is no longer written", why.text);
     events_close(&t->events);
     t->has_events = false;
 }
@@ -112,7 +112,7 @@ enum status trainer_log_step(struct trainer *t, const struct step_record *r, str
 {
     struct strbuf text = {0};
     struct error why;
-    const struct timespec when = now();
+    const struct timespec when = time_now();
     if (t->q->watch) return t->q->watch->step(t->q->watch->context, r, err);
     if (t->comm.rank) return OK;
     const bool due = log_line_add(&t->lines, r, when, &text);
@@ -121,7 +121,7 @@ enum status trainer_log_step(struct trainer *t, const struct step_record *r, str
         events_add_step(&t->events, r, &t->lines, due, when);
         flush_events(t);
     }
-    return print(&text, t->o->json, err);
+    return print_lines(&text, t->o->json, err);
 }
 
 void trainer_show_progress(const struct trainer *t, const struct step_record *r)
@@ -143,8 +143,8 @@ enum status trainer_log_evaluation(struct trainer *t, const char *where, double 
     if (t->comm.rank) return OK;
     log_line_add_evaluation(t->iteration, where, &named, 1, &text);
     if (t->has_events) {
-        events_add_evaluation(&t->events, t->iteration, t->consumed, &named, 1, now());
+        events_add_evaluation(&t->events, t->iteration, t->consumed, &named, 1, time_now());
         flush_events(t);
     }
-    return print(&text, t->o->json, err);
+    return print_lines(&text, t->o->json, err);
 }

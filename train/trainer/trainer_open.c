@@ -1,4 +1,4 @@
-/* trainer_open.c - which model a run has, and its state at the start. */
+/* trainer_open.c - a run's model, and its state at the start. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static void print_line(const char *kind, const char *fmt, va_list args)
     (void)fputc('\n', stderr);
 }
 
-void trainer_say(const struct trainer *t, const char *fmt, ...)
+void trainer_note(const struct trainer *t, const char *fmt, ...)
 {
     va_list args;
     if (t->o->quiet || t->comm.rank) return;
@@ -52,8 +52,8 @@ static bool loads_from_save(const struct train_options *o)
     return o->load && o->save && strcmp(o->load, o->save) == 0;
 }
 
-/* --finetune and --no-load-optim are meant for --load: a run that goes on from its own checkpoint
- * has begun so already. */
+/* --finetune and --no-load-optim apply to --load; a run that resumes has
+ * applied them already. */
 static bool is_start(const struct trainer *t)
 {
     return !t->resumes || loads_from_save(t->o);
@@ -65,17 +65,17 @@ static bool starts_anew(const struct trainer *t)
     return is_start(t) && (t->o->finetune || t->o->no_load_optim);
 }
 
-/* A Hugging Face folder is one iteration, or none. */
+/* --ckpt-step must match: a Hugging Face folder is one iteration, or none. */
 static enum status check_step(const struct train_options *o, const struct checkpoint_found *f,
                               struct error *err)
 {
     if (o->ckpt_step == UINT64_MAX || f->iteration == (int64_t)o->ckpt_step) return OK;
-    return fail(err, ERR_USAGE, "--load %s: --ckpt-step %" PRIu64 ": this is %s", o->load,
+    return fail(err, ERR_USAGE, "--load %s: --ckpt-step %" PRIu64 " does not apply to %s", o->load,
                 o->ckpt_step,
-                f->iteration < 0 ? "a model without iterations" : "one iteration itself");
+                f->iteration < 0 ? "a model without iterations" : "a single iteration");
 }
 
-/* Iterations are not written into a model, nor into an iteration. */
+/* Refuses to write iterations into a model or an iteration. */
 static enum status check_save(struct trainer *t, const struct checkpoint_found *f,
                               struct error *err)
 {
@@ -83,12 +83,12 @@ static enum status check_save(struct trainer *t, const struct checkpoint_found *
     if (!f->found || !path_is_folder(save) ||
         !text_equal(path_real(&t->arena, f->path), path_real(&t->arena, save)))
         return OK;
-    return fail(err, ERR_EXISTS, "--save %s: this is %s itself, no folder of checkpoints", save,
+    return fail(err, ERR_EXISTS, "--save %s is %s, not a folder of checkpoints", save,
                 f->iteration < 0 ? "a model" : "an iteration");
 }
 
-/* A run goes on from its own checkpoint; --load is only the start. */
-static enum status find(struct trainer *t, struct checkpoint_found *f, struct error *err)
+/* A run resumes from its own checkpoint, else starts from --load. */
+static enum status find_start(struct trainer *t, struct checkpoint_found *f, struct error *err)
 {
     const struct train_options *o = t->o;
     const bool same = loads_from_save(o), has_step = o->ckpt_step != UINT64_MAX;
@@ -97,7 +97,7 @@ static enum status find(struct trainer *t, struct checkpoint_found *f, struct er
     TRY(check_save(t, f, err));
     t->resumes = f->found && f->iteration >= 0 && !(same && o->finetune);
     if (t->resumes && !same)
-        trainer_say(t, "the run goes on from %s, iteration %" PRId64, f->path, f->iteration);
+        trainer_note(t, "the run resumes from %s, iteration %" PRId64, f->path, f->iteration);
     if (t->resumes && !(same && has_step)) return OK;
     f->found = false;
     if (!o->load) return OK;
@@ -120,7 +120,7 @@ static enum status open_found(struct trainer *t, const struct checkpoint_found *
 
 /* ---- a model without a checkpoint ---- */
 
-/* The model that a config.json describes; c has no tensors. */
+/* Reads the model of a config.json; c has no tensors. */
 static enum status read_hf_config(const struct trainer *t, const struct model_maps *maps,
                                   struct checkpoint *c, const struct model_map **map,
                                   struct error *err)
@@ -171,14 +171,15 @@ static enum status make_scratch(struct trainer *t, struct error *err)
     return scratch_of_line(t, err);
 }
 
-/* ---- a run that goes on, and the model that its line names ---- */
+/* ---- a run that resumes, and the model of its line ---- */
 
 static bool has_learned_positions(const struct model_config *c)
 {
     return text_equal(c->position_embedding_type, "learned_absolute");
 }
 
-/* The first field in which two models compute different things, or have other shapes. */
+/* Finds the first field in which two models compute differently, or differ in
+ * shape. */
 static bool find_difference(const struct checkpoint *a, const struct checkpoint *b,
                             struct arena *arena, struct config_difference *out)
 {
@@ -209,12 +210,12 @@ static enum status check_same(struct trainer *t, const struct checkpoint *own,
     struct config_difference d;
     if (!find_difference(own, named, &t->arena, &d)) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "--save %s holds a run of another model than %s: %s is %s in --save, %s in %s",
+                "--save %s has a run of another model than %s: %s is %s in --save, %s in %s",
                 t->o->save, start, d.field, d.values[0], d.values[1], start);
 }
 
-/* A --load that was removed since the run began is none; only its headers are read. A line with a
- * model trains that, whatever --load says of its own. */
+/* Checks the model of --load by its headers. A removed --load is ignored; so is
+ * its model if the line has one. */
 static enum status check_load(struct trainer *t, struct error *err)
 {
     const struct train_options *o = t->o;
@@ -225,8 +226,8 @@ static enum status check_load(struct trainer *t, struct error *err)
     if (!source.hf_config) source.hf_config = o->hf_config;
     enum status st = checkpoint_find(&f, o->load, has_step, o->ckpt_step, &t->arena, err);
     if (st == ERR_IO || (!st && !f.found)) {
-        trainer_say(t, "--load %s holds no model any more: the run goes on from --save %s alone",
-                    o->load, o->save);
+        trainer_note(t, "--load %s no longer has a model; the run resumes from --save %s", o->load,
+                     o->save);
         return OK;
     }
     if (st) return st;
@@ -238,7 +239,7 @@ static enum status check_load(struct trainer *t, struct error *err)
     return st;
 }
 
-/* The checkpoint is opened by its own config here: --hf-config would be used in its place. */
+/* Opens the checkpoint without --hf-config, which would replace its own config. */
 static enum status check_hf_config(struct trainer *t, const char *path, struct error *err)
 {
     struct error without;
@@ -246,7 +247,7 @@ static enum status check_hf_config(struct trainer *t, const char *path, struct e
     struct checkpoint named;
     const struct model_map *map;
     enum status st = opened_open(&own, path, &t->q->source, t->q->model_map, false, true, &without);
-    if (st) { /* it needs --hf-config, or open_found() says what is wrong */
+    if (st) { /* it needs --hf-config, or open_found() reports the failure */
         opened_close(&own);
         return OK;
     }
@@ -266,7 +267,7 @@ static enum status check_line(struct trainer *t, struct error *err)
     return check_same(t, t->origin, &line, "the command line", err);
 }
 
-/* Opens the checkpoint of the run itself. The model of the line must be the same. */
+/* Opens the run's own checkpoint. The line must have the same model. */
 static enum status open_own(struct trainer *t, const struct checkpoint_found *f, struct error *err)
 {
     const struct train_options *o = t->o;
@@ -278,7 +279,7 @@ static enum status open_own(struct trainer *t, const struct checkpoint_found *f,
 
 /* ---- the model ---- */
 
-/* Padding that a Megatron checkpoint stores, or that the line makes, is counted and trained. */
+/* Padding stored in a Megatron checkpoint, or added by the line, is trained. */
 static void count_vocabulary(struct trainer *t, struct model_config *c)
 {
     static const char name[] = "embedding.word_embeddings.weight";
@@ -306,7 +307,8 @@ static struct model_options model_options_of(struct trainer *t, struct model_con
                                   .elem = elem_of(t->o->dtype)};
 }
 
-/* Where the true vocabulary of a Megatron checkpoint is not known, all its rows may be of it. */
+/* All rows of a Megatron checkpoint may be vocabulary if its true size is not
+ * known. */
 static enum status check_vocabulary(const struct trainer *t, const struct model_config *config,
                                     struct error *err)
 {
@@ -329,34 +331,34 @@ enum status trainer_check_line(const struct trainer *t, struct error *err)
     return unused_check_line(t->origin, &t->model.config, err);
 }
 
-static void tell_dropout(const struct trainer *t)
+static void note_dropout(const struct trainer *t)
 {
     const struct train_options *o = t->o;
     if (o->has_model || (o->is_hidden_dropout_given && o->is_attention_dropout_given)) return;
-    trainer_say(t, "the model is that of the folder: %s 0, unless given",
-                o->is_hidden_dropout_given      ? "--attention-dropout is"
-                : o->is_attention_dropout_given ? "--hidden-dropout is"
-                                                : "--hidden-dropout and --attention-dropout are");
+    trainer_note(t, "the folder describes the model: %s 0 unless given",
+                 o->is_hidden_dropout_given      ? "--attention-dropout is"
+                 : o->is_attention_dropout_given ? "--hidden-dropout is"
+                                                 : "--hidden-dropout and --attention-dropout are");
 }
 
-static void tell_vocabulary(const struct trainer *t)
+static void note_vocabulary(const struct trainer *t)
 {
     if (trainer_saves_layout(t) || !(t->o->save || t->o->save_hf)) return;
-    trainer_say(t,
-                "checkpoints are of TP1: TP%u does not divide the %" PRIu64
-                " rows of the vocabulary, and rows of padding would count once they are stored",
-                t->model.groups.sizes.tp,
-                t->vocab_rows ? t->vocab_rows : t->model.config.vocab_size);
+    trainer_note(t,
+                 "saving checkpoints as TP1: TP%u does not divide the %" PRIu64
+                 " rows of the vocabulary, and stored padding rows would count in the softmax",
+                 t->model.groups.sizes.tp,
+                 t->vocab_rows ? t->vocab_rows : t->model.config.vocab_size);
 }
 
-/* Whether --device, or --distributed-backend, says that the CPU computes. */
+/* Whether --device or --distributed-backend selects the CPU. */
 static bool wants_cpu(const struct train_options *o)
 {
     if (o->device) return strcmp(o->device, "cpu") == 0;
     return o->distributed_backend && strcmp(o->distributed_backend, "gloo") == 0;
 }
 
-/* Ranks of one host have its GPUs in turn. */
+/* Assigns the GPUs of a host to its ranks in turn. */
 static enum status open_gpu(struct trainer *t, const struct device **device, struct error *err)
 {
     TRY(cuda_device_load(device, err));
@@ -365,7 +367,7 @@ static enum status open_gpu(struct trainer *t, const struct device **device, str
     return OK;
 }
 
-/* Without --device the run is on CPUs where a rank has no GPU. */
+/* Without --device all ranks use CPUs if one has no GPU. */
 static enum status choose_gpu(struct trainer *t, const struct device **device, bool *chosen,
                               struct error *err)
 {
@@ -408,7 +410,7 @@ static enum status open_start(struct trainer *t, const struct checkpoint_found *
 enum status trainer_open_model(struct trainer *t, struct error *err)
 {
     struct checkpoint_found f;
-    TRY(find(t, &f, err));
+    TRY(find_start(t, &f, err));
     TRY(open_start(t, &f, err));
     struct model_config *config = arena_array(&t->arena, 1, sizeof *config);
     struct model_options options = model_options_of(t, config);
@@ -419,9 +421,9 @@ enum status trainer_open_model(struct trainer *t, struct error *err)
     if (t->comm.backend)
         TRY(model_open(&t->model, c, &options, &t->comm, err));
     else
-        TRY(model_imagine(&t->model, c, &options, 0, err));
-    tell_dropout(t);
-    tell_vocabulary(t);
+        TRY(model_simulate(&t->model, c, &options, 0, err));
+    note_dropout(t);
+    note_vocabulary(t);
     return OK;
 }
 
@@ -445,7 +447,8 @@ uint64_t trainer_region_bytes(const struct step *s, enum held_kind kind)
     return s->region_bytes[classes[kind]];
 }
 
-/* Where region k lies on the host: that of the CPU itself, or room for a copy of the device's. */
+/* Region k on the host: the CPU's own region, or memory for a copy of the
+ * device's. */
 static void *host_region(const struct trainer *t, unsigned k)
 {
     if (t->model.device->is_host) return t->step.regions[classes[k]];
@@ -514,8 +517,8 @@ enum status trainer_state_end(struct trainer *t, struct train_state *s, bool upl
     return st;
 }
 
-static enum status fill(struct trainer *t, const struct train_state *s,
-                        struct checkpoint_loaded *loaded, struct error *err)
+static enum status fill_regions(struct trainer *t, const struct train_state *s,
+                                struct checkpoint_loaded *loaded, struct error *err)
 {
     const struct train_options *o = t->o;
     const struct initial_weights initial = {
@@ -525,7 +528,7 @@ static enum status fill(struct trainer *t, const struct train_state *s,
         .seed = o->seed,
         .padding_only = t->origin != &t->scratch};
     training_init(&loaded->training);
-    /* Rows of padding that a checkpoint lacks keep what they begin with. */
+    /* Padding rows that a checkpoint lacks keep these values. */
     if (t->origin == &t->scratch || t->vocab_rows > t->model.config.vocab_size)
         TRY(initial_weights_make(&t->model.parameters, &t->model.config, &initial,
                                  s->data[HELD_WEIGHT], err));
@@ -537,7 +540,8 @@ static enum status fill(struct trainer *t, const struct train_state *s,
     return checkpoint_load(s, t->origin, &options, loaded, &t->arena, err);
 }
 
-/* Why the states of random number generators begin anew; NULL: they go on, if there are any. */
+/* Why states of random number generators start anew; NULL: they are kept, if
+ * any. */
 static const char *why_new_rng(struct trainer *t)
 {
     const struct layout *from = &t->origin->layout;
@@ -549,8 +553,8 @@ static const char *why_new_rng(struct trainer *t)
     for (size_t i = 0; i < COUNT(had); i++)
         if (had[i] != (has[i] ? has[i] : 1))
             return arena_printf(&t->arena,
-                                "the checkpoint is of TP%" PRIu64 " PP%" PRIu64 " DP%" PRIu64,
-                                had[0], had[1], had[2]);
+                                "the checkpoint has TP%" PRIu64 " PP%" PRIu64 " DP%" PRIu64, had[0],
+                                had[1], had[2]);
     return NULL;
 }
 
@@ -559,13 +563,13 @@ static const char *why_other_rng(const struct trainer *t, bool on_host)
 {
     for (size_t i = 0; i < t->num_rng; i++)
         if (!rng_states_fit(&t->rng[i], on_host))
-            return on_host ? "the checkpoint's are not those of a host without GPUs "
+            return on_host ? "the checkpoint's are not from a host without GPUs "
                              "(--distributed-backend gloo)"
-                           : "the checkpoint's are not those of a GPU (--distributed-backend nccl)";
+                           : "the checkpoint's are not from a GPU (--distributed-backend nccl)";
     return NULL;
 }
 
-/* This program draws none of these numbers: they are kept for Megatron-LM. */
+/* Keeps the states for Megatron-LM; this program draws none of these numbers. */
 static enum status keep_rng(struct trainer *t, bool on_host, struct error *err)
 {
     const struct train_options *o = t->o;
@@ -576,7 +580,7 @@ static enum status keep_rng(struct trainer *t, bool on_host, struct error *err)
     if (!why) why = why_other_rng(t, on_host);
     if (!why) return OK;
     t->num_rng = 0;
-    trainer_say(t, "states of random number generators are made from --seed: %s", why);
+    trainer_note(t, "states of random number generators are made from --seed: %s", why);
     return OK;
 }
 
@@ -586,20 +590,20 @@ enum status trainer_load(struct trainer *t, struct checkpoint_loaded *loaded, st
     struct error ignored;
     *loaded = (struct checkpoint_loaded){0};
     enum status st = trainer_state_begin(t, &s, false, err);
-    if (!st) st = fill(t, &s, loaded, err);
+    if (!st) st = fill_regions(t, &s, loaded, err);
     if (st)
         (void)!trainer_state_end(t, &s, false, &ignored);
     else
         st = trainer_state_end(t, &s, true, err);
     if (st) return st;
     TRY(keep_rng(t, s.on_host, err));
-    if (loaded->note && !starts_anew(t)) trainer_say(t, "%s", loaded->note);
+    if (loaded->note && !starts_anew(t)) trainer_note(t, "%s", loaded->note);
     return step_begin(&t->step, t->origin != &t->scratch, err);
 }
 
-/* ---- weights for a caller that watches ---- */
+/* ---- weights for a watching caller ---- */
 
-/* Of one rank, whose part of a tensor is the tensor. */
+/* There is one rank, so its part of a tensor is the whole tensor. */
 static enum status show_parameter(const struct trainer *t, const struct parameter *x,
                                   const struct train_state *s, bool trained, struct error *err)
 {
@@ -632,7 +636,8 @@ enum status trainer_show_weights(struct trainer *t, bool trained, struct error *
 
 /* ---- constants of the optimizer ---- */
 
-/* One of them: that of the groups, from 0 to below `limit`, or of the line. */
+/* Sets one constant to the parameter groups' value, which must be in [0,
+ * limit), if they have it. at: its offset in struct param_group. */
 static enum status find_constant(const struct trainer *t, const char *option, size_t at,
                                  double limit, double *value, struct error *err)
 {
@@ -643,16 +648,16 @@ static enum status find_constant(const struct trainer *t, const char *option, si
         if (isnan(x)) continue;
         if (!isnan(own) && own != x)
             return fail(err, ERR_UNSUPPORTED,
-                        "%s: groups of parameters have different values of %s, %g and %g",
+                        "%s: parameter groups have different values of %s, %g and %g",
                         t->origin->path, option, own, x);
         own = x;
     }
     if (isnan(own) || own == *value) return OK;
     if (!(own >= 0 && own < limit))
-        return fail(err, ERR_CORRUPT, "%s: a group of parameters has %g as %s", t->origin->path,
-                    own, option);
-    trainer_say(t, "%s is %g, as in the checkpoint whose optimizer goes on, not %g", option, own,
-                *value);
+        return fail(err, ERR_CORRUPT, "%s: a parameter group has %g as %s, out of range",
+                    t->origin->path, own, option);
+    trainer_note(t, "%s is %g, from the checkpoint whose optimizer resumes, not %g", option, own,
+                 *value);
     *value = own;
     return OK;
 }
@@ -724,8 +729,8 @@ static enum status start_batches(struct trainer *t, struct error *err)
     return OK;
 }
 
-static enum status resume(struct trainer *t, const struct checkpoint_loaded *loaded,
-                          struct error *err)
+static enum status resume_counters(struct trainer *t, const struct checkpoint_loaded *loaded,
+                                   struct error *err)
 {
     const struct training *s = &loaded->training;
     const struct train_options *o = t->o;
@@ -735,7 +740,7 @@ static enum status resume(struct trainer *t, const struct checkpoint_loaded *loa
     t->consumed_valid = s->consumed_valid_samples;
     t->flops_so_far = isnan(s->floating_point_operations) ? 0 : s->floating_point_operations;
     if (!loaded->has_optimizer && !loaded->has_schedule) {
-        if (t->iteration) trainer_say(t, "the schedule of the learning rate begins anew");
+        if (t->iteration) trainer_note(t, "the learning rate schedule starts anew");
         return OK;
     }
     t->updates = s->step;
@@ -747,7 +752,7 @@ static enum status resume(struct trainer *t, const struct checkpoint_loaded *loa
                             err);
 }
 
-/* The samples that the run has consumed when it is over. */
+/* Samples that the whole run consumes. */
 static uint64_t end_samples(const struct trainer *t)
 {
     return t->o->train_samples ? t->o->train_samples
@@ -766,7 +771,7 @@ enum status trainer_set_up(struct trainer *t, const struct checkpoint_loaded *lo
     if (t->q->watch)
         t->updates = loaded->has_optimizer ? loaded->training.step : 0;
     else if (goes_on)
-        TRY(resume(t, loaded, err));
+        TRY(resume_counters(t, loaded, err));
     t->start_iteration = t->iteration;
     t->sampler = (struct sampler){t->consumed, t->o->micro_batch_size, t->model.groups.place.dp,
                                   trainer_dp(t)};

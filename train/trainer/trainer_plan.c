@@ -1,7 +1,8 @@
-/* trainer_plan.c - what a dry run tells: the model, the memory of the ranks of each pipeline stage,
- * the groups and what goes over them, and the order of micro-batches.
+/* trainer_plan.c - the plan of a dry run: model, memory of the ranks of each
+ * pipeline stage, groups and their traffic, order of micro-batches.
  *
- * Ranks of one pipeline stage are alike (step_traffic_test.c), so one of each is imagined. */
+ * Ranks of one pipeline stage have equal plans (step_traffic_test.c), so one of
+ * each is simulated. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +25,7 @@ static const struct {
     {GROUP_EP, "EP"}, {GROUP_ETP, "ETP"}, {GROUP_EDP, "EDP"}, {GROUP_EMBEDDING, "embedding"},
 };
 
-/* Whether the model uses such groups, and they have several members. */
+/* Whether the model uses such groups, with several members. */
 static bool has_group(const struct trainer *t, enum group_kind kind)
 {
     const struct model_config *c = &t->model.config;
@@ -62,7 +63,7 @@ static const uint64_t *traffic_of(struct trainer *t, const struct step *s,
 
 /* ---- stages ---- */
 
-static void add_layers(struct train_stage *s, const struct stage *chunk, uint64_t *layers)
+static void add_chunk_layers(struct train_stage *s, const struct stage *chunk, uint64_t *layers)
 {
     s->embedding |= chunk->embedding;
     s->loss |= chunk->loss;
@@ -93,27 +94,27 @@ static struct train_stage stage_of(struct trainer *t, const struct step *s,
     out.rest = out.device - out.weights - out.gradients - out.states - out.saved;
     uint64_t *layers = arena_array(&t->arena, t->model.config.num_layers + 1, sizeof *layers);
     for (uint64_t chunk = 0; chunk < l->vpp; chunk++)
-        add_layers(&out, layout_stage(l, chunk, pp_rank), layers);
+        add_chunk_layers(&out, layout_stage(l, chunk, pp_rank), layers);
     return out;
 }
 
 static enum status plan_stage(struct trainer *t, unsigned pp_rank, const struct schedule *order,
                               struct train_stage *out, struct error *err)
 {
-    struct imagined_rank x;
+    struct simulated_rank x;
     const unsigned rank = pp_rank * trainer_stage_ranks(t);
     if (pp_rank == t->model.groups.place.pp) {
         *out = stage_of(t, &t->step, order);
         return OK;
     }
-    const enum status st = trainer_imagine(t, rank, &t->step.options, &x, err);
+    const enum status st = trainer_simulate(t, rank, &t->step.options, &x, err);
     if (!st) *out = stage_of(t, &x.step, order);
-    trainer_forget(&x);
+    trainer_release_simulated(&x);
     return st;
 }
 
-static enum status make_plan(struct trainer *t, struct train_plan *p, struct schedule *order,
-                             struct error *err)
+static enum status make_train_plan(struct trainer *t, struct train_plan *p, struct schedule *order,
+                                   struct error *err)
 {
     const unsigned pp = t->model.groups.sizes.pp;
     *p = (struct train_plan){
@@ -146,7 +147,7 @@ static void print_run(const struct trainer *t, const struct train_plan *p, struc
                   t->model.config.num_layers, t->model.config.hidden_size,
                   t->model.config.vocab_size, (double)p->parameters / 1e6,
                   p->num_stages > 1 ? " on rank 0"
-                  : p->ranks > 1    ? " on a rank"
+                  : p->ranks > 1    ? " per rank"
                                     : "",
                   o->dtype);
     strbuf_printf(out,
@@ -168,7 +169,8 @@ static void print_layout(const struct trainer *t, const struct train_plan *p, st
     arena_release(&a);
 }
 
-/* "E 0-3 8-11": the embedding and eight layers; L is the loss, as in a pipeline layout. */
+/* "E 0-3 8-11": the embedding and eight layers. L is the loss, as in a pipeline
+ * layout. */
 static const char *layers_text(struct arena *a, const struct train_stage *s)
 {
     const char *text = s->embedding ? "E " : "";
@@ -199,7 +201,7 @@ static void print_stages(const struct train_plan *p, struct strbuf *out)
     strbuf_printf(out, "memory of each rank, by pipeline stage:\n");
     strbuf_printf(out, "  %5s  %-9s  %-*s  %10s  %9s  %9s  %9s  %9s  %9s  %9s%s\n", "stage",
                   "ranks", width, "layers", "parameters", "weights", "gradients", "states", "saved",
-                  "rest", "together", p->on_gpu && p->host ? "  on the host" : "");
+                  "rest", "total", p->on_gpu && p->host ? "  on the host" : "");
     for (unsigned i = 0; i < p->num_stages; i++) {
         const struct train_stage *s = &p->stages[i];
         strbuf_printf(out, "  %5u  %-9s  %-*s  %8.1f M  %9s  %9s  %9s  %9s  %9s  %9s", i,
@@ -210,7 +212,7 @@ static void print_stages(const struct train_plan *p, struct strbuf *out)
         strbuf_printf(out, "\n");
     }
     strbuf_printf(out, "  (E: embedding; L: head and loss; states: masters and moments; "
-                       "saved: of micro-batches under way)\n");
+                       "saved: activations of micro-batches under way)\n");
     arena_release(&a);
 }
 
@@ -224,7 +226,7 @@ static void print_memory(const struct trainer *t, const struct train_plan *p, st
     trainer_print_memory(t, out);
 }
 
-/* "0 2 4 6", of many "0 2 4 .. 126". */
+/* "0 2 4 6"; for many "0 2 4 .. 126". */
 static const char *members_text(struct arena *a, const struct train_group *g)
 {
     const unsigned shown = g->num_ranks > 8 ? 3 : g->num_ranks;
@@ -235,7 +237,7 @@ static const char *members_text(struct arena *a, const struct train_group *g)
                                 : text;
 }
 
-/* The least and the most that a rank of any stage sends. */
+/* The least and the most bytes that a rank of any stage sends. */
 static const char *sent_text(struct arena *a, const struct train_plan *p, unsigned group)
 {
     unsigned least = 0, most = 0;
@@ -255,7 +257,7 @@ static void print_groups(const struct train_plan *p, struct strbuf *out)
     struct arena a;
     arena_init(&a);
     if (p->num_groups)
-        strbuf_printf(out, "groups, and what a rank sends to others of each in a step:\n");
+        strbuf_printf(out, "groups, and the bytes a rank sends to others of each in a step:\n");
     for (unsigned i = 0; i < p->num_groups; i++) {
         const struct train_group *g = &p->groups[i];
         strbuf_printf(out, "  %-9s  %5u ranks, such as %-24s  %s\n", g->name, g->num_ranks,
@@ -292,7 +294,7 @@ static void print_plan(const struct trainer *t, const struct train_plan *p,
 
 /* ---- the whole ---- */
 
-static enum status draw(const char *path, const struct schedule *order, struct error *err)
+static enum status draw_timeline(const char *path, const struct schedule *order, struct error *err)
 {
     struct new_file f;
     struct strbuf text = {0};
@@ -308,9 +310,9 @@ static enum status draw(const char *path, const struct schedule *order, struct e
 enum status trainer_show_plan(struct trainer *t, struct error *err)
 {
     struct schedule order = {.ranks = NULL};
-    enum status st = make_plan(t, &t->plan, &order, err);
+    enum status st = make_train_plan(t, &t->plan, &order, err);
     if (!st && !t->comm.rank) print_plan(t, &t->plan, &order, t->o->json ? stderr : stdout);
-    if (!st && !t->comm.rank && t->o->timeline) st = draw(t->o->timeline, &order, err);
+    if (!st && !t->comm.rank && t->o->timeline) st = draw_timeline(t->o->timeline, &order, err);
     schedule_release(&order);
     return st;
 }
@@ -320,6 +322,6 @@ void trainer_print_plan(struct trainer *t, FILE *to)
     struct schedule order = {.ranks = NULL};
     struct train_plan p;
     struct error ignored;
-    if (!make_plan(t, &p, &order, &ignored)) print_plan(t, &p, &order, to);
+    if (!make_train_plan(t, &p, &order, &ignored)) print_plan(t, &p, &order, to);
     schedule_release(&order);
 }

@@ -1,4 +1,4 @@
-/* trainer_ranks.c - what the ranks of a run do together. */
+/* trainer_ranks.c - common actions of a run's ranks. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "train/model/fingerprint.h"
 #include "train/trainer/trainer_internal.h"
 
-/* Those of the layout, before a model is open. */
+/* Ranks of the layout, before a model is open. */
 static unsigned world_size(const struct trainer *t)
 {
     const struct model_options o = {.layout = t->o->layout};
@@ -70,7 +70,7 @@ enum status trainer_any(struct trainer *t, bool *any, struct error *err)
     return g->size == 1 ? OK : comm_any(g, any, err);
 }
 
-/* Of ranks that were forked all have the one that was opened before. */
+/* Forked ranks all have the model opened before the fork. */
 enum status trainer_agree_on_model(struct trainer *t, struct error *err)
 {
     struct comm_group *g = &t->model.groups.of[GROUP_WORLD];
@@ -89,7 +89,7 @@ enum status trainer_agree_on_model(struct trainer *t, struct error *err)
     return st;
 }
 
-/* What all ranks must begin with. */
+/* Values that all ranks must begin with. */
 struct start {
     uint64_t iteration, consumed, updates, saved[2], vocab_rows;
     bool resumes;
@@ -126,17 +126,17 @@ enum status trainer_agree_on_start(struct trainer *t, struct error *err)
     return st;
 }
 
-/* ---- ranks that are imagined ---- */
+/* ---- simulated ranks ---- */
 
-enum status trainer_imagine(const struct trainer *t, unsigned rank, const struct step_options *o,
-                            struct imagined_rank *out, struct error *err)
+enum status trainer_simulate(const struct trainer *t, unsigned rank, const struct step_options *o,
+                             struct simulated_rank *out, struct error *err)
 {
     out->step = (struct step){.model = NULL};
-    TRY(model_imagine(&out->model, t->model.checkpoint, &t->model.options, rank, err));
+    TRY(model_simulate(&out->model, t->model.checkpoint, &t->model.options, rank, err));
     return step_make(&out->step, &out->model, o, err);
 }
 
-void trainer_forget(struct imagined_rank *x)
+void trainer_release_simulated(struct simulated_rank *x)
 {
     step_release(&x->step);
     model_close(&x->model);
@@ -150,9 +150,9 @@ static bool has_same_parameters(const struct groups *a, const struct groups *b)
     return x->tp == y->tp && x->pp == y->pp && x->etp == y->etp && x->ep == y->ep;
 }
 
-/* Which parameters a rank has follows from its programs. */
-static enum status imagine_parameters(struct trainer *t, struct model *m, struct held_rank *out,
-                                      struct error *err)
+/* Makes the rank's programs, which determine its parameters. */
+static enum status simulate_parameters(struct trainer *t, struct model *m, struct held_rank *out,
+                                       struct error *err)
 {
     struct step s = {.model = NULL};
     struct shard *shard = arena_array(&t->arena, 1, sizeof *shard);
@@ -168,7 +168,7 @@ static enum status imagine_parameters(struct trainer *t, struct model *m, struct
     return st;
 }
 
-/* A rank that has the same parameters as another, and another part of them. */
+/* Reuses the parameters of another rank, with this rank's part of them. */
 static void take_parameters(struct trainer *t, const struct held_rank *from, struct held_rank *out)
 {
     struct shard *shard = arena_array(&t->arena, 1, sizeof *shard);
@@ -179,34 +179,34 @@ static void take_parameters(struct trainer *t, const struct held_rank *from, str
     out->shard = shard;
 }
 
-static enum status imagine(struct trainer *t, unsigned rank, struct error *err)
+static enum status simulate_rank(struct trainer *t, unsigned rank, struct error *err)
 {
-    struct model *m = &t->imagined[rank];
+    struct model *m = &t->simulated[rank];
     struct held_rank *own = &t->ranks[rank];
     unsigned like = 0;
     own->groups = &m->groups;
-    TRY(model_imagine(m, t->model.checkpoint, &t->model.options, rank, err));
+    TRY(model_simulate(m, t->model.checkpoint, &t->model.options, rank, err));
     while (like < rank && !has_same_parameters(t->ranks[like].groups, own->groups))
         like++;
-    if (like == rank) return imagine_parameters(t, m, own, err);
+    if (like == rank) return simulate_parameters(t, m, own, err);
     take_parameters(t, &t->ranks[like], own);
     return OK;
 }
 
-enum status trainer_imagine_ranks(struct trainer *t, struct error *err)
+enum status trainer_simulate_ranks(struct trainer *t, struct error *err)
 {
     if (t->comm.size == 1 || !t->num_destinations) return OK;
-    t->imagined = must_calloc(t->comm.size, sizeof *t->imagined);
+    t->simulated = must_calloc(t->comm.size, sizeof *t->simulated);
     t->ranks = must_calloc(t->comm.size, sizeof *t->ranks);
     for (unsigned r = 0; r < t->comm.size; r++)
-        TRY(imagine(t, r, err));
+        TRY(simulate_rank(t, r, err));
     return OK;
 }
 
 void trainer_release_ranks(struct trainer *t)
 {
-    for (unsigned r = 0; t->imagined && r < t->comm.size; r++)
-        if (t->ranks[r].groups) model_close(&t->imagined[r]);
-    free(t->imagined);
+    for (unsigned r = 0; t->simulated && r < t->comm.size; r++)
+        if (t->ranks[r].groups) model_close(&t->simulated[r]);
+    free(t->simulated);
     free(t->ranks);
 }

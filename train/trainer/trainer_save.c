@@ -1,4 +1,5 @@
-/* trainer_save.c - a run's checkpoints: --save in Megatron's formats, --save-hf. */
+/* trainer_save.c - a run's checkpoints: --save in Megatron's formats,
+ * --save-hf. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static void add_destination(struct trainer *t, const char *option, const char *d
 {
     const struct train_options *o = t->o;
     if (!dir) return;
-    /* A run that was killed may have left an iteration behind the tracker. */
+    /* A killed run may have left an iteration that the tracker does not name. */
     t->destinations[t->num_destinations++] =
         (struct destination){.option = option,
                              .target = {.dir = dir,
@@ -33,14 +34,14 @@ static void add_destination(struct trainer *t, const char *option, const char *d
                                         .maps = &t->opened.maps}};
 }
 
-/* Before anything is trained, not at the first save. */
+/* Fails before training starts, not at the first save. */
 static enum status check_family(struct trainer *t, struct error *err)
 {
     if (!t->o->save_hf ||
         checkpoint_family(t->origin, &t->model.config, &t->opened.maps, &t->arena))
         return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "--save-hf %s: no family of Hugging Face models that is known computes this model",
+                "--save-hf %s: no known family of Hugging Face models computes this model",
                 t->o->save_hf);
 }
 
@@ -52,7 +53,7 @@ enum status trainer_open_destinations(struct trainer *t, struct error *err)
     add_destination(t, "--save-hf", o->save_hf, &format_hf);
     TRY(check_family(t, err));
     if (o->async_save && t->num_destinations && trainer_num_ranks(t) > 1)
-        trainer_say(t, "--async-save: training waits for the saves of several ranks");
+        trainer_note(t, "--async-save is ignored: with several ranks training waits for each save");
     const uint64_t at = t->resumes ? (uint64_t)t->origin->training.iteration : 0;
     const struct checkpoint_saves saves = {at, o->save_interval, t->train_iters};
     for (unsigned i = 0; i < t->num_destinations; i++) {
@@ -72,8 +73,8 @@ bool trainer_is_saved(const struct trainer *t)
 
 /* ---- the state ---- */
 
-static void add_group(const struct trainer *t, struct training *s, struct arena *a,
-                      const char *members, bool decays)
+static void add_saved_group(const struct trainer *t, struct training *s, struct arena *a,
+                            const char *members, bool decays)
 {
     const struct train_options *o = t->o;
     const bool adam = strcmp(o->optimizer, "sgd") != 0;
@@ -108,8 +109,8 @@ static struct training training_of(const struct trainer *t, struct arena *a)
     s.optimizer = t->o->optimizer;
     lr_schedule_save(&t->schedule, &s);
     loss_scale_save(&t->scale, &s);
-    add_group(t, &s, a, "matrices", true);
-    add_group(t, &s, a, "vectors", false);
+    add_saved_group(t, &s, a, "matrices", true);
+    add_saved_group(t, &s, a, "vectors", false);
     return s;
 }
 
@@ -151,14 +152,14 @@ bool trainer_saves_behind(const struct trainer *t)
 
 enum { COPY_BLOCK = 1 << 20 };
 
-static void copy(char *to, const char *from, uint64_t bytes)
+static void copy_region(char *to, const char *from, uint64_t bytes)
 {
 #pragma omp parallel for
     for (uint64_t at = 0; at < bytes; at += COPY_BLOCK)
         memcpy(to + at, from + at, min_u64(bytes - at, COPY_BLOCK));
 }
 
-/* All pages are touched, which takes longer than copying into them. */
+/* Touches all pages, which takes longer than copying into them. */
 enum status trainer_open_saves(struct trainer *t, struct error *err)
 {
     if (!trainer_saves_behind(t)) return OK;
@@ -177,26 +178,26 @@ void trainer_close_saves(struct trainer *t)
         if (t->copies[k]) cpu_device.release(t->copies[k]);
 }
 
-/* Those of a device are in the copies already. */
+/* A device's regions are in the copies already. */
 static void copy_regions(const struct trainer *t, struct train_state *s)
 {
     for (int k = 0; k < NUM_HELD; k++) {
         if (!s->data[k] || s->data[k] == t->copies[k]) continue;
-        copy(t->copies[k], s->data[k], trainer_region_bytes(&t->step, (enum held_kind)k));
+        copy_region(t->copies[k], s->data[k], trainer_region_bytes(&t->step, (enum held_kind)k));
         s->data[k] = t->copies[k];
     }
 }
 
 /* ---- writing ---- */
 
-/* One save: all that it reads is its own, but for the origin and the list of parameters, which do
- * not change. */
+/* One save. It owns all that it reads, except the origin and the list of
+ * parameters, which do not change. */
 struct saving {
     struct arena arena;
     struct train_state state;
     struct training training;
     cJSON *args;
-    /* As the run's; of each what came of it. */
+    /* Copies of the run's destinations, and the outcome of each. */
     struct destination destinations[2];
     unsigned num_destinations;
     enum status st[2];
@@ -204,8 +205,8 @@ struct saving {
     pthread_t thread;
 };
 
-/* config.json and its companions come from the newest checkpoint of the run, for --keep-last may
- * remove the one that it began with. */
+/* Takes config.json and its companions from the run's newest checkpoint:
+ * --keep-last may remove the first one. */
 static void use_newest(struct saving *s, const struct destination *d)
 {
     if (!s->state.origin->hf_folder || !d->saved) return;
@@ -228,16 +229,16 @@ static void *write_all(void *context)
     return NULL;
 }
 
-/* Steps have the CPUs first, and the threads that write take what they leave: with as much weight
- * they would make all threads of an op wait for the one whose CPU they have. On Linux a priority is
- * that of a thread, and of those that it starts. */
+/* Writes at the lowest priority: at a higher one a writing thread that takes a
+ * CPU makes all threads of an op wait for the one it displaced. On Linux a
+ * priority applies to a thread and those it starts. */
 static void *write_behind(void *context)
 {
     (void)setpriority(PRIO_PROCESS, 0, 19);
     return write_all(context);
 }
 
-static enum status begin(struct trainer *t, struct saving *s, struct error *err)
+static enum status begin_saving(struct trainer *t, struct saving *s, struct error *err)
 {
     arena_init(&s->arena);
     TRY(trainer_state_begin(t, &s->state, true, err));
@@ -250,7 +251,7 @@ static enum status begin(struct trainer *t, struct saving *s, struct error *err)
     return OK;
 }
 
-static void end(struct trainer *t, struct saving *s)
+static void end_saving(struct trainer *t, struct saving *s)
 {
     struct error ignored;
     (void)!trainer_state_end(t, &s->state, false, &ignored);
@@ -259,8 +260,8 @@ static void end(struct trainer *t, struct saving *s)
     free(s);
 }
 
-/* What came of it: the first failure, if there is one; another one is said. */
-static enum status conclude(struct trainer *t, struct saving *s, struct error *err)
+/* Returns the first failure, and warns of another one. */
+static enum status conclude_saving(struct trainer *t, struct saving *s, struct error *err)
 {
     enum status first = OK;
     for (unsigned i = 0; i < s->num_destinations; i++) {
@@ -279,7 +280,7 @@ static enum status conclude(struct trainer *t, struct saving *s, struct error *e
             *err = *why;
         if (!first) first = s->st[i];
     }
-    end(t, s);
+    end_saving(t, s);
     return first;
 }
 
@@ -289,7 +290,7 @@ enum status trainer_finish_save(struct trainer *t, struct error *err)
     if (!s) return OK;
     t->saving = NULL;
     (void)pthread_join(s->thread, NULL);
-    return conclude(t, s, err);
+    return conclude_saving(t, s, err);
 }
 
 enum status trainer_save(struct trainer *t, bool waits, struct error *err)
@@ -297,10 +298,10 @@ enum status trainer_save(struct trainer *t, bool waits, struct error *err)
     TRY(trainer_finish_save(t, err));
     if (trainer_is_saved(t)) return OK;
     struct saving *s = must_calloc(1, sizeof *s);
-    enum status st = begin(t, s, err);
+    enum status st = begin_saving(t, s, err);
     if (t->ranks) st = comm_agree(&t->model.groups.of[GROUP_WORLD], st, err);
     if (st) {
-        end(t, s);
+        end_saving(t, s);
         return st;
     }
     if (trainer_saves_behind(t) && !waits) {
@@ -310,5 +311,5 @@ enum status trainer_save(struct trainer *t, bool waits, struct error *err)
         t->saving = NULL;
     }
     (void)write_all(s);
-    return conclude(t, s, err);
+    return conclude_saving(t, s, err);
 }

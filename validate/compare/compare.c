@@ -41,9 +41,9 @@ void compare_note(struct comparison *c, const char *text)
     *ARENA_PUSH(&c->arena, c->notes, c->num_notes, c->notes_capacity) = text;
 }
 
-/* ---- which tensors belong together ---- */
+/* ---- pairs of tensors ---- */
 
-/* The number of stored tensors of t that match. */
+/* Number of matching stored tensors of t. */
 static size_t num_parts_matched(const struct arg_list *globs, const struct tensor *t)
 {
     size_t n = 0;
@@ -62,9 +62,10 @@ static bool all_parts_match(const struct arg_list *globs, const struct tensor *t
     return t && t->num_stored_names && num_parts_matched(globs, t) == t->num_stored_names;
 }
 
-/* --only selects a tensor if one stored part matches. --ignore leaves it out only if all stored
- * parts of a side match, since the other parts would be left out with it. */
-static bool is_wanted(const struct compare_options *o, const struct compared *t)
+/* --only selects a tensor if one stored part matches; --ignore leaves it out
+ * only if all stored parts of a side match, since the others would be left out
+ * too. */
+static bool pair_is_wanted(const struct compare_options *o, const struct compared *t)
 {
     if (o->only && o->only->count && !globs_match(o->only, t->name) &&
         !any_part_matches(o->only, t))
@@ -73,7 +74,7 @@ static bool is_wanted(const struct compare_options *o, const struct compared *t)
            !all_parts_match(o->ignore, t->tensors[1]);
 }
 
-static bool same_shape(const struct tensor *a, const struct tensor *b)
+static bool shapes_equal(const struct tensor *a, const struct tensor *b)
 {
     return a->num_dims == b->num_dims &&
            memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
@@ -84,7 +85,8 @@ uint64_t stored_dtypes(const struct tensor *t)
     uint64_t dtypes = 0;
     for (size_t i = 0; i < t->num_pieces; i++) {
         const enum dtype piece = t->pieces[i].dtype;
-        /* elements of a wider dtype are read as the tensor's (a master as the weight) */
+        /* elements of a wider dtype are read as the tensor's (a master as the
+         * weight) */
         const bool is_wider = dtype_bytes(piece) > dtype_bytes(t->dtype);
         if (piece_origin(&t->pieces[i])->is_stored)
             dtypes |= UINT64_C(1) << (is_wider ? t->dtype : piece);
@@ -92,7 +94,8 @@ uint64_t stored_dtypes(const struct tensor *t)
     return dtypes ? dtypes : UINT64_C(1) << t->dtype;
 }
 
-/* Whether a tensor is the master weight that a conversion makes of a weight (states_widen). */
+/* Whether a tensor is a master weight that a conversion made of its weight
+ * (states_widen). */
 static bool is_widened(const struct tensor *t)
 {
     return t->same_as && stored_dtypes(t) != UINT64_C(1) << t->dtype;
@@ -122,7 +125,7 @@ static enum outcome first_outcome(const struct compared *t)
     const struct tensor *a = t->tensors[0], *b = t->tensors[1];
     if (!b) return ONLY_IN_A;
     if (!a) return ONLY_IN_B;
-    if (!same_shape(a, b)) return SHAPE_DIFFERS;
+    if (!shapes_equal(a, b)) return SHAPE_DIFFERS;
     return same_dtypes(a, b) ? IDENTICAL : DTYPE_DIFFERS;
 }
 
@@ -130,12 +133,12 @@ static enum status add_pair(struct comparison *c, const struct tensor *a, const 
                             struct error *err)
 {
     struct compared t = {.name = a ? a->name : b->name, .tensors = {a, b}};
-    if (!is_wanted(&c->options, &t)) {
+    if (!pair_is_wanted(&c->options, &t)) {
         c->num_left_out++;
         return OK;
     }
     t.outcome = first_outcome(&t);
-    t.place = place_of(&c->arena, t.name);
+    t.place = place_of_name(&c->arena, t.name);
     if (t.place.stack && !c->main_stack) c->main_stack = t.place.stack;
     statistics_init(&t.statistics);
     for (unsigned side = 0; side < 2; side++) {
@@ -176,13 +179,13 @@ static enum status pair_tensors(struct comparison *c, struct error *err)
     enum status st = add_pairs(c, &names, in_both, err);
     map_release(&names);
     if (!st && c->num_tensors == 0 && c->num_left_out)
-        st = fail(err, ERR_USAGE, "--only and --ignore leave none of %zu tensors", c->num_left_out);
+        st = fail(err, ERR_USAGE, "--only and --ignore leave out all %zu tensors", c->num_left_out);
     return st;
 }
 
 /* ---- scans ---- */
 
-/* The statistics of one task, joined later in the order of the elements. */
+/* Statistics of one task, joined later in the order of elements. */
 struct partial {
     struct partial *next;
     size_t item;
@@ -332,10 +335,10 @@ static enum status find_differing(struct comparison *c, struct error *err)
     return st;
 }
 
-/* ---- the second scan: how far apart ---- */
+/* ---- the second scan: distances ---- */
 
-/* Whether elements can be compared one by one. For tensors of different shapes with equally many
- * elements, only the bits are summed: statistics.bits. */
+/* Whether elements can be counted. For tensors of different shapes with equal
+ * element counts, only the bits are summed: statistics.bits. */
 static bool can_be_counted(const struct compared *t)
 {
     const struct tensor *a = t->read[0], *b = t->read[1];
@@ -343,7 +346,7 @@ static bool can_be_counted(const struct compared *t)
            statistics_exist(a->dtype, b->dtype);
 }
 
-/* max_ulp applies to two tensors of one dtype; atol and rtol apply to all. */
+/* max_ulp applies only to equal dtypes; atol and rtol apply to all. */
 static struct tolerance tolerance_for(const struct comparison *c, const struct compared *t)
 {
     struct tolerance out = c->options.tolerance;
@@ -416,8 +419,8 @@ static void join_partials(struct comparing *x)
     free(sorted);
 }
 
-/* For tensors that are fused from several: finds which of these differ. Not done for two dtypes,
- * whose elements cannot be compared by their bytes. */
+/* Prepares to find the differing parts of fused tensors. Tensors of two dtypes
+ * are left out, since their bytes cannot be compared. */
 static void comparing_init_parts(struct comparing *x)
 {
     x->parts = must_calloc(2 * x->scan.num_items + 1, sizeof *x->parts);
@@ -447,7 +450,7 @@ static void conclude_parts(struct comparing *x, size_t item)
     }
 }
 
-static void judge(const struct comparison *c, struct compared *t)
+static void judge_tensor(const struct comparison *c, struct compared *t)
 {
     struct tolerance tolerance = tolerance_for(c, t);
     bool tolerant = tolerance.by_bounds || tolerance.by_ulps;
@@ -468,7 +471,7 @@ static enum status count_differing(struct comparison *c, struct error *err)
     enum status st = scan_all(&x, "measuring differences", bytes, err);
     join_partials(&x);
     for (size_t i = 0; i < x.scan.num_items; i++) {
-        judge(c, x.of[i]);
+        judge_tensor(c, x.of[i]);
         conclude_parts(&x, i);
     }
     comparing_release(&x);
@@ -483,7 +486,7 @@ static void note_configs(struct comparison *c)
         compare_note(c, configs_note_text(&c->arena, &c->configs.differences[i]));
 }
 
-/* Unknown fields: noted even if both sides have the same. */
+/* Notes unknown fields, even if both sides have the same. */
 static void note_unknown(struct comparison *c)
 {
     const char *texts[2];
@@ -516,7 +519,7 @@ static void note_optimizer(struct comparison *c, unsigned side)
                                      side_letter(side), o->kind, why));
 }
 
-/* Missing and unexpected tensors: noted even if both sides have the same. */
+/* Notes missing and unexpected tensors, even if both sides have the same. */
 static void note_names(struct comparison *c, unsigned side)
 {
     const struct checkpoint *k = &c->sides[side].checkpoint;
@@ -531,7 +534,8 @@ static void note_names(struct comparison *c, unsigned side)
             c, count_names_text(&c->arena, unexpected, k->gaps.unexpected, k->gaps.num_unexpected));
 }
 
-/* Tensors that --ignore did not leave out, though one of its globs matches some of their parts. */
+/* Notes tensors that --ignore keeps, since its glob matches only some of their
+ * parts. */
 static void note_parts(struct comparison *c, const char *glob)
 {
     const struct arg_list alone = {&glob, 1};
@@ -542,10 +546,10 @@ static void note_parts(struct comparison *c, const char *glob)
         if (!count++) first = c->tensors[i].name;
     }
     if (!count) return;
-    if (count > 1) others = arena_printf(&c->arena, ", and of %zu more", count - 1);
+    if (count > 1) others = arena_printf(&c->arena, " and %zu more", count - 1);
     compare_note(c, arena_printf(&c->arena,
-                                 "--ignore '%s' matches a part of %s only, which is compared%s",
-                                 glob, first, others));
+                                 "--ignore '%s' matches only a part of %s%s, which %s compared",
+                                 glob, first, others, is_or_are(count)));
 }
 
 static void note_left_out(struct comparison *c)
@@ -568,7 +572,7 @@ static void note_left_out(struct comparison *c)
         note_parts(c, c->options.ignore->items[i]);
 }
 
-/* Whether tensors of the optimizer of both sides are compared. */
+/* Whether optimizer tensors of both sides are compared. */
 static bool states_are_compared(const struct comparison *c)
 {
     bool has[2] = {false, false};

@@ -1,7 +1,8 @@
-/* compare.h - compares two checkpoints tensor by tensor. Nothing is printed here.
+/* compare.h - compares two checkpoints tensor by tensor. Nothing is printed
+ * here.
  *
- * The first scan of both sides only compares bytes, and leaves a tensor at the first difference.
- * The second scan goes over the tensors that differ and counts: statistics.h. */
+ * The first scan compares bytes, and leaves a tensor at its first difference.
+ * The second scan counts over the tensors that differ: statistics.h. */
 #ifndef FERRY_VALIDATE_COMPARE_COMPARE_H
 #define FERRY_VALIDATE_COMPARE_COMPARE_H
 
@@ -35,14 +36,15 @@ struct compared {
     const struct tensor *tensors[2]; /* NULL if that side has none */
     const struct tensor *read[2];    /* the tensors that are read: tensor_in_bytes() */
     enum outcome outcome;
-    bool counted; /* statistics are of elements at equal positions; else only their sums of bits may
-                     be set */
+    bool counted; /* statistics compare elements at equal positions; else only sums of bits may be
+                     set */
     bool summed;
     struct statistics statistics;
     bool digested; /* the tensor is identical and `digest` is set */
     struct digest digest;
-    /* For each stored name of a side's tensor: the first element of the logical tensor that lies in
-     * it and differs; UINT64_MAX: none. NULL: not known. */
+    /* For each stored name of a side: the first differing element that lies in
+     * that stored tensor, as an index of the logical tensor; UINT64_MAX: none.
+     * NULL: not known. */
     const uint64_t *first_in[2];
     const struct hint *hint;           /* the explanation of the difference; NULL: none */
     const struct compared *moved_from; /* B's tensor equals this tensor of A */
@@ -57,11 +59,11 @@ struct compare_options {
     uint64_t max_memory;
     bool direct_io;
     enum progress_style progress;
-    bool digests; /* digests identical tensors of this dtype while they are read */
+    bool digests; /* whether to digest identical tensors of dtype digests_of while reading */
     enum dtype digests_of;
 };
 
-/* One sentence that is true of some tensors, see hints.h. */
+/* A sentence that holds for some tensors: hints.h. */
 struct hint_line {
     const char *id, *text;
     const struct compared **tensors;
@@ -72,7 +74,7 @@ struct comparison {
     struct arena arena;
     const struct side *sides; /* [2] */
     struct compare_options options;
-    struct compared *tensors; /* in the order of A, then tensors that only B has */
+    struct compared *tensors; /* in the order of A, then those only in B */
     size_t num_tensors, capacity;
     const char *main_stack; /* the stack of the first layer */
 
@@ -89,17 +91,17 @@ struct comparison {
     size_t num_hints, hints_capacity;
 };
 
-/* Compares all tensors that the sides list. ERR_USAGE if no tensor matches --only. Release the
- * comparison after a failure too. */
+/* Compares all tensors of both sides. ERR_USAGE if no tensor matches --only.
+ * Release c after a failure too. */
 MUST_CHECK enum status compare_run(struct comparison *c, const struct side sides[2],
                                    const struct compare_options *o, struct error *err);
 void compare_release(struct comparison *c);
 /* Adds a note for the user; text is in c->arena. */
 void compare_note(struct comparison *c, const char *text);
 
-/* The dtypes in which the parts of a tensor are stored: bits 1 << DT_*. A tensor fused from several
- * is read in the widest. A part stored in a wider dtype than the tensor's counts as the tensor's:
- * the reader of the format said that the weight is the stored number rounded. */
+/* The stored dtypes of a tensor's parts: bits 1 << DT_*. A fused tensor is read
+ * in the widest. A part wider than the tensor counts as the tensor's dtype: the
+ * format's reader rounds it. */
 uint64_t stored_dtypes(const struct tensor *t);
 
 /* 'A' of 0, 'B' of 1. */
@@ -124,16 +126,16 @@ static inline bool outcome_passes(enum outcome o)
     return o == IDENTICAL || o == WITHIN;
 }
 bool compare_tensors_pass(const struct comparison *c);
-/* Whether the configs differ in no field that changes what is computed. */
+/* Whether no config field differs that changes the computation. */
 bool compare_configs_pass(const struct comparison *c);
-/* Whether configs and training states differ in nothing that counts. */
+/* Whether configs and training states have no difference that counts. */
 bool compare_settings_pass(const struct comparison *c);
 size_t compare_num_different(const struct comparison *c);
 
-/* The badness of a tensor, to sort by: its relative error; without one, more than any relative
+/* Sort key of a tensor: its relative error; without one, more than any relative
  * error. */
 double compared_badness(const struct compared *t);
-/* The tensors that do not pass, the worst first; in c->arena. */
+/* Failing tensors, the worst first; in c->arena. */
 const struct compared **compare_worst(struct comparison *c, size_t *count);
 
 #endif

@@ -320,7 +320,7 @@ static void globs_choose_what_is_compared(void **state)
     compare_release(c);
     options.only = &none;
     assert_fails(compare_run(c, x.sides, &options, &err), ERR_USAGE,
-                 "--only and --ignore leave none of 4 tensors");
+                 "--only and --ignore leave out all 4 tensors");
     release_sides(&x);
 }
 

@@ -9,14 +9,14 @@
 const char *const config_effect_ids[] = {
     [EFFECT_COMPUTES] = "computes", [EFFECT_HARMLESS] = "harmless", [EFFECT_UNSAID] = "unsaid"};
 
-const char *const config_effect_words[] = {[EFFECT_COMPUTES] = "changes what is computed",
+const char *const config_effect_words[] = {[EFFECT_COMPUTES] = "changes the computation",
                                            [EFFECT_HARMLESS] = "no logit depends on it",
                                            [EFFECT_UNSAID] = "not given on one side"};
 
-/* Fields of config_difference.h that MODEL_FIELDS does not have. */
+/* Fields of config_difference.h outside of MODEL_FIELDS. */
 static const char *const list_fields[] = {"moe_layers", "window_layers"};
 
-/* ---- fields of models that Ferry knows, and unknown ones of their configs ---- */
+/* ---- fields of model configs, known and unknown ---- */
 
 static bool matches_a_model_field(const char *glob, const struct side sides[2])
 {
@@ -28,7 +28,7 @@ static bool matches_a_model_field(const char *glob, const struct side sides[2])
            unknown_fields_match(&sides[1].checkpoint.unknown, glob);
 }
 
-/* ---- config.json of two folders that go by the names of their files ---- */
+/* ---- config.json of folders compared by stored names ---- */
 
 /* A missing member equals null and false: most defaults switch a feature off. */
 static bool is_null_or_false(const cJSON *value)
@@ -36,7 +36,7 @@ static bool is_null_or_false(const cJSON *value)
     return !value || cJSON_IsNull(value) || cJSON_IsFalse(value);
 }
 
-/* The members in which two config.json files differ. */
+/* Differing members of two config.json files. */
 struct members {
     const struct model_maps *maps;
     struct arena *a;
@@ -87,8 +87,8 @@ static void compare_objects(struct members *m, const char *prefix, const cJSON *
             compare_member(m, arena_printf(m->a, "%s%s", prefix, i->string), NULL, i);
 }
 
-/* Whether config.json files are compared member by member: both sides are folders, and one has no
- * model map. */
+/* Whether config.json files are compared member by member: for two folders, one
+ * without a model map. */
 static bool go_by_members(const struct side sides[2])
 {
     if (sides[0].reading == AS_FILE || sides[1].reading == AS_FILE) return false;
@@ -139,15 +139,15 @@ enum status configs_check_ignored(const struct arg_list *ignore, const struct si
         if (!matches_a_model_field(ignore->items[i], sides) &&
             !matches_a_difference(ignore->items[i], all, count))
             return fail(err, ERR_USAGE,
-                        "--ignore-config %s: no field of a config is called so; `ferry verify "
-                        "--json` lists them",
+                        "--ignore-config %s: matches no config field; `ferry verify --json` lists "
+                        "the fields",
                         ignore->items[i]);
     return OK;
 }
 
-/* Adds the differences that change what is computed, or the others. */
-static void add_of(struct config_comparison *out, const struct config_difference *all, size_t count,
-                   const struct arg_list *ignore, bool computing)
+/* Adds the differences that change the computation, or the others. */
+static void add_differences(struct config_comparison *out, const struct config_difference *all,
+                            size_t count, const struct arg_list *ignore, bool computing)
 {
     for (size_t i = 0; i < count; i++)
         if ((all[i].effect == EFFECT_COMPUTES) == computing && !globs_match(ignore, all[i].field))
@@ -161,9 +161,9 @@ struct config_comparison configs_compare(const struct side sides[2], const struc
     struct config_difference *all;
     size_t count = list_differences(sides, a, &all);
     out.differences = arena_array(a, count + 1, sizeof *out.differences);
-    add_of(&out, all, count, ignore, true);
+    add_differences(&out, all, count, ignore, true);
     out.num_computing = out.count;
-    add_of(&out, all, count, ignore, false);
+    add_differences(&out, all, count, ignore, false);
     return out;
 }
 

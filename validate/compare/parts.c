@@ -2,9 +2,10 @@
 
 #include <string.h>
 
-/* ---- where an element lies ---- */
+/* ---- position of an element ---- */
 
-/* Sets *out to the element of b that is element `index` of a; false if the pair has none. */
+/* Maps element `index` of a to *out, the element of b; false if the pair has
+ * none. */
 static bool find_in_b(const struct pair *p, uint64_t index, uint64_t *out)
 {
     if (index < p->a_offset) return false;
@@ -34,8 +35,8 @@ static uint64_t stride_of(const struct stored_tensor *t, const struct stored_pie
     return stride;
 }
 
-/* The dimension with the largest stride below `limit`; num_dims if there is none. Dimensions of
- * extent 1 do not count. */
+/* The dimension with the largest stride below `limit`, without dimensions of
+ * extent 1; num_dims: none. */
 static unsigned next_dim(const struct stored_tensor *t, const struct stored_piece *s,
                          uint64_t limit)
 {
@@ -48,7 +49,8 @@ static unsigned next_dim(const struct stored_tensor *t, const struct stored_piec
     return best;
 }
 
-static uint64_t row_of(const struct stored_tensor *t, unsigned d)
+/* Stride of dimension d in the dense stored tensor. */
+static uint64_t row_stride(const struct stored_tensor *t, unsigned d)
 {
     uint64_t n = 1;
     while (++d < t->num_dims)
@@ -56,25 +58,26 @@ static uint64_t row_of(const struct stored_tensor *t, unsigned d)
     return n;
 }
 
-/* Sets *index to the element of the stored tensor that is element `at` of its piece; false if that
- * cannot be told. */
+/* Maps element `at` of a piece to *out, the element of the stored tensor; false
+ * if not known. */
 static bool index_in_stored(const struct stored_tensor *t, const struct stored_piece *s,
                             uint64_t at, uint64_t *out)
 {
     *out = 0;
     for (unsigned d = 0; d < t->num_dims; d++)
-        *out += (s->start ? s->start[d] : 0) * row_of(t, d);
+        *out += (s->start ? s->start[d] : 0) * row_stride(t, d);
     for (uint64_t limit = UINT64_MAX;;) {
         unsigned d = next_dim(t, s, limit);
         if (d == t->num_dims) return at == 0;
         limit = stride_of(t, s, d);
         if (at / limit >= extent_of(t, s, d)) return false;
-        *out += at / limit * row_of(t, d);
+        *out += at / limit * row_stride(t, d);
         at %= limit;
     }
 }
 
-/* The piece of a stored tensor that contains a piece of a logical one; NULL: none. */
+/* The piece of a stored tensor with the bytes of a logical tensor's piece;
+ * NULL: none. */
 static const struct stored_piece *stored_piece_of(const struct stored_tensor *t,
                                                   const struct piece *p)
 {
@@ -84,8 +87,9 @@ static const struct stored_piece *stored_piece_of(const struct stored_tensor *t,
     return NULL;
 }
 
-/* The index of the stored name of the tensor that the piece is from; SIZE_MAX: not known. Names
- * come in the order of the pieces, so the first one to look at is that of the piece before. */
+/* Index of the stored name of a piece; SIZE_MAX: not known. Names come in the
+ * order of pieces, so the search begins with `before`, the name of the previous
+ * piece. */
 static size_t name_of_piece(const struct checkpoint *c, const struct tensor *t,
                             const struct piece *p, size_t before)
 {
@@ -114,7 +118,7 @@ bool stored_element_of(const struct checkpoint *c, const struct tensor *t, uint6
     return false;
 }
 
-/* ---- which parts differ ---- */
+/* ---- differing parts ---- */
 
 void parts_init(struct parts *p, struct arena *a, const struct checkpoint *c,
                 const struct tensor *t)
@@ -128,7 +132,7 @@ void parts_init(struct parts *p, struct arena *a, const struct checkpoint *c,
         p->name_of_piece[i] = name_of_piece(c, t, &t->pieces[i], i ? p->name_of_piece[i - 1] : 0);
 }
 
-/* A panel of both sides, and the part of it that is compared. */
+/* A panel of both sides, and the first difference of one part. */
 struct looking {
     const char *a, *b;
     size_t element_bytes;
@@ -136,14 +140,15 @@ struct looking {
     _Atomic uint64_t *first;
 };
 
-static void lower(_Atomic uint64_t *first, uint64_t to)
+static void lower_first(_Atomic uint64_t *first, uint64_t to)
 {
     uint64_t known = atomic_load_explicit(first, memory_order_relaxed);
     while (to < known && !atomic_compare_exchange_weak(first, &known, to))
         ;
 }
 
-/* Whether elements [at, at + count) of the panel differ; records the first that does. */
+/* Whether elements [at, at + count) of the panel differ; records the first
+ * difference. */
 static bool run_differs(const struct looking *x, uint64_t at, uint64_t count)
 {
     const char *a = x->a + at * x->element_bytes, *b = x->b + at * x->element_bytes;
@@ -153,11 +158,12 @@ static bool run_differs(const struct looking *x, uint64_t at, uint64_t count)
         b += x->element_bytes;
         at++;
     }
-    lower(x->first, x->low + at);
+    lower_first(x->first, x->low + at);
     return true;
 }
 
-/* Goes over the axes from k on in the order of the panel, until one element differs. */
+/* Walks the axes from k on in the order of the panel, up to the first
+ * difference. */
 static bool axes_differ(const struct looking *x, const struct pair *p, unsigned k, uint64_t at)
 {
     if (x->low + at >= atomic_load_explicit(x->first, memory_order_relaxed)) return true;

@@ -11,7 +11,7 @@
 
 enum { MAX_DIGITS = 18 };
 
-/* The part of a dotted name that begins at `from`. */
+/* One part of a dotted name. */
 struct part {
     const char *text;
     size_t length;
@@ -39,7 +39,7 @@ static bool mentions_expert(struct part p)
     return memmem(p.text, p.length, "expert", strlen("expert")) != NULL;
 }
 
-/* The kind: `rest` with * where the number of an expert stands. */
+/* The kind: `rest` with * in place of the expert's number. */
 static const char *kind_of(struct arena *a, const char *rest, int64_t *expert)
 {
     bool after_expert = false;
@@ -72,7 +72,7 @@ static enum region region_of(const char *name)
     return REGION_OTHER;
 }
 
-struct place place_of(struct arena *a, const char *name)
+struct place place_of_name(struct arena *a, const char *name)
 {
     struct place out = {.layer = -1, .expert = -1, .kind = name};
     for (const char *at = name; at;) {

@@ -54,7 +54,7 @@ static void names_tell_stack_layer_expert_and_kind(void **state)
     };
     (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
-        struct place p = place_of(&arena, rows[i].name);
+        struct place p = place_of_name(&arena, rows[i].name);
         assert_int_equal(p.region, rows[i].region);
         assert_int_equal(p.layer, rows[i].layer);
         assert_int_equal(p.expert, rows[i].expert);
@@ -67,10 +67,12 @@ static void names_tell_stack_layer_expert_and_kind(void **state)
 static void tensors_of_layers_and_experts_are_of_one_kind(void **state)
 {
     (void)state;
-    struct place a = place_of(&arena, "decoder.layers.3.mlp.experts.experts.7.linear_fc1.weight"),
-                 b = place_of(&arena, "decoder.layers.0.mlp.experts.experts.1.linear_fc1.weight"),
-                 c = place_of(&arena, "mtp.layers.0.mlp.experts.experts.1.linear_fc1.weight"),
-                 d = place_of(&arena, "mlp.experts.experts.*.linear_fc1.weight");
+    struct place a = place_of_name(&arena,
+                                   "decoder.layers.3.mlp.experts.experts.7.linear_fc1.weight"),
+                 b = place_of_name(&arena,
+                                   "decoder.layers.0.mlp.experts.experts.1.linear_fc1.weight"),
+                 c = place_of_name(&arena, "mtp.layers.0.mlp.experts.experts.1.linear_fc1.weight"),
+                 d = place_of_name(&arena, "mlp.experts.experts.*.linear_fc1.weight");
     assert_true(place_same_kind(&a, &b));
     assert_false(place_same_kind(&a, &c));
     assert_false(place_same_kind(&a, &d));
@@ -83,7 +85,7 @@ static void places_come_in_the_order_of_a_model(void **state)
     (void)state;
     for (size_t i = 0; i < 5; i++)
         for (size_t k = 0; k < 5; k++) {
-            struct place x = place_of(&arena, names[i]), y = place_of(&arena, names[k]);
+            struct place x = place_of_name(&arena, names[i]), y = place_of_name(&arena, names[k]);
             int order = place_compare(&x, &y);
             assert_true(i < k ? order < 0 : i > k ? order > 0 : order == 0);
         }
@@ -92,13 +94,13 @@ static void places_come_in_the_order_of_a_model(void **state)
 static void the_main_stack_is_not_named(void **state)
 {
     (void)state;
-    struct place p = place_of(&arena, "decoder.layers.3.mlp.linear_fc2.weight");
+    struct place p = place_of_name(&arena, "decoder.layers.3.mlp.linear_fc2.weight");
     assert_string_equal(place_text(&arena, &p, "decoder.layers"), "layer 3");
     assert_string_equal(place_text(&arena, &p, "encoder.layers"), "decoder.layers.3");
     assert_string_equal(place_kind_text(&arena, &p, "decoder.layers"), "mlp.linear_fc2.weight");
     assert_string_equal(place_kind_text(&arena, &p, NULL),
                         "decoder.layers.*.mlp.linear_fc2.weight");
-    p = place_of(&arena, "wpe.weight");
+    p = place_of_name(&arena, "wpe.weight");
     assert_string_equal(place_text(&arena, &p, NULL), "embeddings");
     assert_string_equal(place_kind_text(&arena, &p, NULL), "wpe.weight");
 }

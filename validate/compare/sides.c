@@ -48,7 +48,7 @@ struct source_options side_source_options(const char *path, const struct source_
                                           uint64_t vocab_size)
 {
     struct source_options out = *o;
-    if (o->format && !o->format->source->matches(path, NULL)) out.format = NULL; /* of the other */
+    if (o->format && !o->format->source->matches(path, NULL)) out.format = NULL; /* the other's */
     const struct format *format = format_of_path(path, NULL, NULL);
     if (format && format->has & FORMAT_CONFIG_JSON && has_own_config(path)) out.hf_config = NULL;
     if (has_no_iterations(path)) out.has_ckpt_step = false;
@@ -67,7 +67,7 @@ static enum status open_side(struct side *s, const char *path, const struct sour
     return st;
 }
 
-/* Opens a side without a vocabulary size again, with that of the other side. */
+/* Reopens a side without a vocabulary size, with that of the other side. */
 static enum status share_vocabulary(struct side sides[2], const char *const paths[2],
                                     const struct source_options *o, const struct model_maps *maps,
                                     struct error *err)
@@ -78,7 +78,7 @@ static enum status share_vocabulary(struct side sides[2], const char *const path
             sides[i].checkpoint.config.vocab_size)
             continue;
         TRY(open_side(&sides[i], paths[i], o, known, maps, err));
-        checkpoint_note(&sides[i].checkpoint, "its vocabulary is taken to be that of %s: %" PRIu64,
+        checkpoint_note(&sides[i].checkpoint, "vocabulary size taken from %s: %" PRIu64,
                         paths[1 - i], known);
     }
     return OK;
@@ -100,8 +100,8 @@ static uint64_t rotary_dim(uint64_t head_dim, double part)
     return n % 2 ? head_dim : n;
 }
 
-/* The heads by the config.json of a model without a map. Many nest the text model's fields under
- * text_config. */
+/* Heads by the config.json of a model without a map. Many nest the text model's
+ * fields under text_config. */
 static struct heads heads_of_json(const cJSON *config)
 {
     static const char *const query_heads[] = {"num_attention_heads", "n_head", NULL};
@@ -152,7 +152,7 @@ static struct heads heads_of(const struct side *s)
 
 /* ---- listing ---- */
 
-static void add_tensor(struct side *s, const struct tensor *t)
+static void add_side_tensor(struct side *s, const struct tensor *t)
 {
     uint64_t bytes = 0;
     (void)dtype_size_bytes(t->dtype, t->numel, &bytes);
@@ -164,7 +164,7 @@ static enum status add_stored(struct side *s, const struct stored_tensor *stored
 {
     struct tensor *t;
     TRY(catalog_wrap_stored(&s->checkpoint.catalog, &s->checkpoint.arena, stored, &t, err));
-    add_tensor(s, t);
+    add_side_tensor(s, t);
     return OK;
 }
 
@@ -189,7 +189,7 @@ static enum status list_logical(struct side *s, bool optimizer, struct error *er
         else if (!optimizer && name_is_optimizer(t->name))
             s->num_optimizer++;
         else
-            add_tensor(s, t);
+            add_side_tensor(s, t);
     }
     for (size_t i = 0; i < c->gaps.num_unexpected; i++) {
         const struct stored_tensor *stored = stored_find(&c->catalog.stored, c->gaps.unexpected[i]);
@@ -210,14 +210,14 @@ static bool have_a_name_in_common(const struct side sides[2])
     return found;
 }
 
-/* The reason for comparing a side by stored names: its last note. */
+/* The reason to compare a side by stored names: its last note. */
 static const char *reason(const struct side *s)
 {
     const struct checkpoint *c = &s->checkpoint;
     return s->stored_only && c->notes.count ? c->notes.lines[c->notes.count - 1] : NULL;
 }
 
-/* Whether two sides that cannot be read as models have equal config.json files. */
+/* Whether both sides have equal config.json files, or none. */
 static bool same_configs(const struct side sides[2])
 {
     cJSON *a = side_config_json(&sides[0]), *b = side_config_json(&sides[1]);
@@ -227,11 +227,11 @@ static bool same_configs(const struct side sides[2])
     return same;
 }
 
-/* Whether stored names may be compared although side i was refused. Equal stored names alone do not
- * make two models equal, so a side whose config is refused is an error. Exceptions: the other side
- * is a single file, which has no config; or both sides are refused with equal configs (an unknown
- * kind of rope, say). Tensors that contradict their config (AS_CONTRADICTS) are an error otherwise.
- */
+/* Whether stored names may be compared although side i was refused. Equal
+ * stored names do not make two models equal, so a refused config is an error.
+ * Exceptions: the other side is a single file, which has no config; or both
+ * sides are refused with equal configs (an unknown kind of rope, say). Tensors
+ * that contradict their config (AS_CONTRADICTS) have only the first exception. */
 static bool may_go_by_stored_names(const struct side sides[2], unsigned i)
 {
     const struct side *s = &sides[i], *other = &sides[1 - i];
@@ -245,7 +245,7 @@ static enum status check_refused(const struct side sides[2], struct error *err)
     for (unsigned i = 0; i < 2; i++)
         if (!may_go_by_stored_names(sides, i))
             return fail(err, ERR_UNSUPPORTED,
-                        "%c (%s) cannot be read as the model that it says it is: %s", i ? 'B' : 'A',
+                        "%c (%s) cannot be read as the model of its config: %s", i ? 'B' : 'A',
                         sides[i].checkpoint.path, reason(&sides[i]));
     return OK;
 }
@@ -264,7 +264,7 @@ static enum status list_by_stored_names(struct side sides[2], bool optimizer, st
                 why ? why : "");
 }
 
-/* Refuses optimizer state of side i that cannot be read. */
+/* Refuses unreadable optimizer state of side i. */
 static enum status check_optimizer(const struct side sides[2], unsigned i, struct error *err)
 {
     const struct checkpoint *c = &sides[i].checkpoint;
@@ -277,7 +277,7 @@ static enum status check_optimizer(const struct side sides[2], unsigned i, struc
                 o->unread ? o->unread : "");
 }
 
-/* The optimizer is compared if both sides have one; then both must be readable. */
+/* Compares the optimizer if both sides have one; then both must be readable. */
 static enum status choose_optimizer(const struct side sides[2], bool *optimizer, struct error *err)
 {
     const struct checkpoint *a = &sides[0].checkpoint, *b = &sides[1].checkpoint;
@@ -288,7 +288,8 @@ static enum status choose_optimizer(const struct side sides[2], bool *optimizer,
     return OK;
 }
 
-/* A side may have masters that a conversion made of the weights of the other. */
+/* Widens weights of a side to masters, since a conversion may have made the
+ * other side's masters that way. */
 static enum status make_masters(struct side sides[2], struct error *err)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -297,8 +298,8 @@ static enum status make_masters(struct side sides[2], struct error *err)
         TRY(states_widen(c, &sides[1 - i].checkpoint.catalog, &made, err));
         if (made)
             checkpoint_note(c,
-                            "it has no master weights of %zu parameters: their weights are "
-                            "compared, widened, with the master weights of %s",
+                            "no master weights of %zu parameters: their widened weights are "
+                            "compared with the master weights of %s",
                             made, sides[1 - i].checkpoint.path);
     }
     return OK;

@@ -8,7 +8,7 @@
 
 enum { BLOCK = 512 }; /* elements handled at once; they fit the first-level cache */
 
-/* Two lanes, as all supported processors have; a comparison gives all ones or zeros. */
+/* Two lanes fit all supported processors; a comparison gives all ones or zeros. */
 typedef double two_values __attribute__((vector_size(2 * sizeof(double))));
 typedef int64_t two_masks __attribute__((vector_size(2 * sizeof(int64_t))));
 enum { NUM_TWOS = NUM_LANES / 2 };
@@ -48,11 +48,12 @@ struct bit_counts {
     uint64_t equal, both_zero, zeros[2], bits[2];
 };
 
-/* A sum of these tells sets of elements apart, as far as the type has room for it: modulo the size
- * of the type, so it is kept in the upper bits. */
+/* The sum distinguishes sets of elements, modulo the size of the type; it is
+ * kept in the upper bits. */
 #define MIX(x) ((x) * ((x) + 0x5B))
 
-/* 16 bytes at once, then the rest of the block; counts fit the type, as a block is small. */
+/* 16 bytes at once, then the rest of the block; counts fit the type, as a block
+ * is small. */
 #define DEFINE_COUNT_BITS(name, type)                                                              \
     typedef type name##_vector __attribute__((vector_size(16)));                                   \
     static void name(const struct block *k, struct bit_counts *out)                                \
@@ -101,7 +102,7 @@ DEFINE_COUNT_BITS(count_bits_16, uint16_t)
 DEFINE_COUNT_BITS(count_bits_32, uint32_t)
 DEFINE_COUNT_BITS(count_bits_64, uint64_t)
 
-/* Of complex numbers of 16 bytes no zeros are counted. */
+/* Does not count zeros of complex numbers of 16 bytes. */
 static void count_bits_128(const struct block *k, struct bit_counts *out)
 {
     for (size_t i = 0; i < k->count; i++) {
@@ -114,7 +115,8 @@ static void count_bits_128(const struct block *k, struct bit_counts *out)
     }
 }
 
-/* Floats of one dtype in their order as whole numbers, both zeros at 0; then their distance. */
+/* Maps floats of one dtype to integers in their order, both zeros at 0, and
+ * takes distances. */
 #define DEFINE_LOAD_ULPS(name, type, wide)                                                         \
     static void name(struct block *k)                                                              \
     {                                                                                              \
@@ -166,7 +168,7 @@ static bool is_nan(double x)
     return x != x;
 }
 
-/* Element i of the two, by bits or by value. */
+/* Compares element i by bits; by value for two dtypes. */
 static bool differs_at(const struct block *k, size_t i)
 {
     size_t bytes = dtype_bytes(k->dtype[0]);
@@ -201,7 +203,7 @@ static void load_ulps(struct block *k)
     }
 }
 
-static void load(struct block *k, struct bit_counts *counts)
+static void load_elements(struct block *k, struct bit_counts *counts)
 {
     bool one_dtype = k->dtype[0] == k->dtype[1];
     k->has_distances = statistics_have_distances(k->dtype[0], k->dtype[1]);
@@ -217,7 +219,8 @@ static void load(struct block *k, struct bit_counts *counts)
     if (k->has_ulps && k->num_different) load_ulps(k);
 }
 
-/* Zeros of two signs: by their bits one is zero and the other is not. */
+/* Moves zeros of two signs, counted as zero against nonzero by their bits, to
+ * zero_signs. */
 static void take_out_zero_signs(struct statistics *s, const struct block *k)
 {
     uint64_t found[2] = {0, 0};
@@ -284,7 +287,8 @@ static void take_out(struct statistics *s, struct block *k, size_t i)
     k->ulps[i] = 0;
 }
 
-/* Takes all elements without a distance out of a block that has infinities or NaN. */
+/* Takes all elements without a distance out of a block that has infinities or
+ * NaN. */
 static void take_out_all(struct statistics *s, struct block *k)
 {
     k->some_taken_out = true;
@@ -296,7 +300,7 @@ static void take_out_all(struct statistics *s, struct block *k)
         k->max_ulp = max_u64(k->max_ulp, k->ulps[i]);
 }
 
-/* The sums of each lane, and the largest distance. */
+/* Sums of each lane, and the largest distance. */
 struct lane_sums {
     double differences[NUM_LANES], products[NUM_LANES], squares[2][NUM_LANES], largest;
 };
@@ -322,7 +326,7 @@ static void add_to_lane(struct lane_sums *s, const struct block *k, size_t i, si
     s->largest = fmax(s->largest, fabs(d));
 }
 
-/* Elements [i, end), of which i belongs to lane 0 and end too. */
+/* Adds elements [i, end); both i and end belong to lane 0. */
 static void add_to_lanes(struct lane_sums *s, const struct block *k, size_t i, size_t end)
 {
     const two_masks magnitude = {INT64_MAX, INT64_MAX};
@@ -364,7 +368,7 @@ static struct lane_sums add_lanes(const struct statistics *s, const struct block
     return sums;
 }
 
-/* Whether all sums are finite: then no element was infinite or NaN. */
+/* Whether all sums are finite, so no element was infinite or NaN. */
 static bool is_finite(const struct lane_sums *sums)
 {
     double sum = sums->largest;
@@ -373,7 +377,7 @@ static bool is_finite(const struct lane_sums *sums)
     return isfinite(sum);
 }
 
-/* The largest distance of the block is larger than any before. */
+/* Records the block's largest distance, which exceeds all earlier ones. */
 static void keep_largest(struct statistics *s, const struct block *k, double largest)
 {
     size_t at = 0;
@@ -422,7 +426,7 @@ static void add_block(struct statistics *s, struct block *k, const struct tolera
 {
     struct bit_counts counts = {0};
     k->some_taken_out = false;
-    load(k, &counts);
+    load_elements(k, &counts);
     if (k->has_distances) look_for_another_value(s, k);
     add_counts(s, k, &counts);
     if (k->has_distances) add_distances(s, k); /* also takes out elements without a distance */

@@ -1,16 +1,17 @@
-/* statistics.h - statistics of two runs of elements: how many are equal, and how far apart the
- * others are.
+/* statistics.h - statistics of two runs of elements: equal elements, and
+ * distances of the others.
  *
- * Elements of one dtype are equal if their bits are; elements of two floating-point dtypes if their
- * values are. Distances are counted for F16, BF16, F32 and F64, in F64, over the elements that are
- * finite on both sides; for other dtypes only equality is known.
+ * Elements of one dtype are equal if their bits are; elements of two
+ * floating-point dtypes if their values are. Distances are counted for F16,
+ * BF16, F32 and F64, in F64, over elements finite on both sides; other dtypes
+ * have only equality.
  *
- * A NaN, and an infinity whose partner is not the same infinity, has no distance: it counts as
- * `unpaired` and is outside of any tolerance. NaN with NaN is inside of any. +0 and -0 differ in
- * bits and have distance 0.
+ * A NaN, or an infinity against anything but the same infinity, has no
+ * distance: it counts as `unpaired` and is outside of any tolerance. NaN
+ * against NaN is within any. +0 and -0 differ in bits and have distance 0.
  *
- * Sums are kept in lanes by the index of the element, so that they do not depend on how a tensor is
- * cut into runs, if the runs of one struct come in their order. */
+ * Sums are kept in lanes by element index. So they do not depend on the
+ * division of a tensor into runs, if the runs of one struct come in order. */
 #ifndef FERRY_VALIDATE_COMPARE_STATISTICS_H
 #define FERRY_VALIDATE_COMPARE_STATISTICS_H
 
@@ -19,7 +20,7 @@
 
 #include "common/dtype.h"
 
-/* A difference passes if it is within either of the two. */
+/* A difference passes if it is within either bound. */
 struct tolerance {
     bool by_ulps, by_bounds;
     uint64_t max_ulp;  /* of one dtype only */
@@ -34,7 +35,7 @@ struct statistics {
     uint64_t first, last; /* indices of the first and last different element; first > last: none */
     uint64_t nan[2], infinite[2]; /* elements of a, of b */
     uint64_t unpaired;
-    uint64_t zeros[2]; /* different elements of which a's (b's) is zero and the other is not */
+    uint64_t zeros[2]; /* different elements that are zero in a (b) and not in the other */
     uint64_t zero_signs, nan_bits; /* different elements that are both 0; that are both NaN */
     uint64_t both_zero;
     uint64_t max_ulp; /* if both sides have one floating-point dtype */
@@ -42,30 +43,32 @@ struct statistics {
     uint64_t max_at;  /* index of the element with the largest distance */
     uint64_t finite;  /* elements that have a distance */
     double value[2];  /* value of the first element */
-    bool varies[2];   /* whether some element has another value, or values are not known */
-    uint64_t bits[2]; /* a sum over the bits of all elements that does not depend on their order */
+    bool varies[2];   /* some element has another value, or values are not known */
+    uint64_t bits[2]; /* sum over the bits of all elements, independent of their order */
     double differences[NUM_LANES], products[NUM_LANES], squares[2][NUM_LANES];
 };
 
-/* Elements of one run: the tensor's dtype and a pointer to them. */
+/* A run of elements. */
 struct elements {
     enum dtype dtype;
     const void *at;
 };
 
-/* Whether distances between elements of the two dtypes are counted. */
+/* Whether elements of the two dtypes have distances. */
 bool statistics_have_distances(enum dtype a, enum dtype b);
 /* Whether elements of the two dtypes can be equal at all. */
 bool statistics_exist(enum dtype a, enum dtype b);
 
 void statistics_init(struct statistics *s);
-/* Adds elements [first, first + count) of a tensor: a's and b's. tolerance may be NULL. */
+/* Adds elements [first, first + count) of a tensor: a's and b's. tolerance may
+ * be NULL. */
 void statistics_add(struct statistics *s, struct elements a, struct elements b, uint64_t first,
                     uint64_t count, const struct tolerance *tolerance);
-/* Adds the statistics of a later part of the same tensor. */
+/* Adds statistics of a later part of the same tensor. */
 void statistics_join(struct statistics *s, const struct statistics *later);
 
-/* Whether the largest distance, the relative error and the cosine cover all elements. */
+/* Whether the largest distance, the relative error and the cosine cover all
+ * elements. */
 static inline bool statistics_cover_all(const struct statistics *s)
 {
     return s->unpaired == 0;
@@ -76,12 +79,12 @@ static inline uint64_t statistics_different(const struct statistics *s)
     return s->elements - s->equal;
 }
 
-/* The norm of a - b divided by the norm of b; 0 if both are 0, infinite if only b's is 0, NaN if it
- * is not known: no element was finite, or the sums overflowed. */
+/* norm(a - b) / norm(b); 0 if both are 0, infinite if only norm(b) is 0, NaN if
+ * no element was finite or the sums overflowed. */
 double statistics_relative_error(const struct statistics *s);
-/* The cosine between a and b; NaN if a norm is 0 or not known. */
+/* Cosine of a and b; NaN if a norm is 0 or not known. */
 double statistics_cosine(const struct statistics *s);
-/* Whether both sides may hold the same elements, each in another order. */
+/* Whether both sides may hold the same elements in another order. */
 bool statistics_same_elements(const struct statistics *s);
 /* Whether all elements of side a (0) or b (1) have one value. */
 bool statistics_constant(const struct statistics *s, unsigned side);

@@ -6,14 +6,15 @@
 #include "kernels/cpu/cast.h"
 #include "tests/testing.h"
 
-/* The expected numbers, computed by their definitions, one element after the other, in long
- * double. */
+/* The expected numbers, computed by their definitions, one element after the
+ * other, in long double. */
 struct expected {
     uint64_t equal, first, last, unpaired, max_ulp;
     double max_difference, relative_error, cosine;
 };
 
-/* Steps from x to y through all values of the dtype, counted one by one from nearby values. */
+/* Steps from x to y through all values of the dtype, counted one by one from
+ * nearby values. */
 static uint64_t steps_between(enum dtype dtype, double x, double y)
 {
     uint64_t steps = 0;
@@ -310,7 +311,8 @@ static void of_other_dtypes_only_equality_is_counted(void **state)
     }
 }
 
-/* Elements of 1 to 16 bytes, few of them other than zero, against a plain count. */
+/* Elements of 1 to 16 bytes, few of them other than zero, against a plain
+ * count. */
 static void bits_are_counted_for_elements_of_all_sizes(void **state)
 {
     static const enum dtype dtypes[] = {DT_U8, DT_I16, DT_BF16, DT_F32, DT_I32, DT_I64, DT_C128};

@@ -29,9 +29,9 @@ const char *coordinates_text(struct arena *a, unsigned num_dims, const uint64_t 
     return out;
 }
 
-/* ---- many names in one ---- */
+/* ---- several names in one ---- */
 
-/* The common beginning of all names, up to the end of a word. */
+/* Length of the common beginning of all names, up to the end of a word. */
 static size_t common_start(const char *const *names, size_t n)
 {
     size_t length = strlen(names[0]);
@@ -46,7 +46,7 @@ static size_t common_start(const char *const *names, size_t n)
     return length;
 }
 
-/* Their common end, behind `start`, from the end of a word on. */
+/* Length of their common end behind `start`, from the end of a word on. */
 static size_t common_end(const char *const *names, size_t n, size_t start)
 {
     size_t all = strlen(names[0]), length = all - start;
@@ -62,7 +62,7 @@ static size_t common_end(const char *const *names, size_t n, size_t start)
 }
 
 /* "model.layers.3.mlp.{gate,up}_proj.weight", as a shell would write it. */
-static const char *braced(struct arena *a, const char *const *names, size_t n)
+static const char *braced_names(struct arena *a, const char *const *names, size_t n)
 {
     if (n == 1) return arena_printf(a, "%s", names[0]);
     size_t start = common_start(names, n), end = common_end(names, n, start);
@@ -85,14 +85,15 @@ static const char *braced(struct arena *a, const char *const *names, size_t n)
     return out;
 }
 
-/* ---- the names of one tensor ---- */
+/* ---- names of one tensor ---- */
 
 static bool part_differs(const struct compared *t, unsigned side, size_t i)
 {
     return t->first_in[side] && t->first_in[side][i] != UINT64_MAX;
 }
 
-/* Lists the stored names of a side: all, or those of tensors that differ. Returns their number. */
+/* Lists the stored names of a side, all or the differing ones; returns their
+ * number. */
 static size_t list_names(const struct compared *t, unsigned side, bool differing, const char **out)
 {
     const struct tensor *x = t->tensors[side];
@@ -102,11 +103,11 @@ static size_t list_names(const struct compared *t, unsigned side, bool differing
     return n;
 }
 
-/* Makes the name of one tensor a pattern for many, such as with * for the layer's number; or
- * returns it unchanged. */
+/* Turns the name of one tensor into a pattern for several (* for the layer's
+ * number), or returns it unchanged. */
 typedef const char *generalise(struct arena *a, const struct compared *t, const char *name);
 
-static const char *leave(struct arena *a, const struct compared *t, const char *name)
+static const char *unchanged_name(struct arena *a, const struct compared *t, const char *name)
 {
     (void)a, (void)t;
     return name;
@@ -123,20 +124,20 @@ static const char *names_of(struct arena *a, const struct compared *t, unsigned 
     if (n == 0 || (differing && n == x->num_stored_names)) return NULL;
     for (size_t i = 0; i < n; i++)
         names[i] = general(a, t, names[i]);
-    return braced(a, names, n);
+    return braced_names(a, names, n);
 }
 
 const char *stored_names_text(struct arena *a, const struct compared *t, unsigned side)
 {
-    return names_of(a, t, side, false, leave);
+    return names_of(a, t, side, false, unchanged_name);
 }
 
 const char *differing_names_text(struct arena *a, const struct compared *t, unsigned side)
 {
-    return names_of(a, t, side, true, leave);
+    return names_of(a, t, side, true, unchanged_name);
 }
 
-/* ---- where they differ ---- */
+/* ---- differences ---- */
 
 struct stored_difference *stored_differences(struct arena *a, const struct comparison *c,
                                              const struct compared *t, unsigned side, size_t *count)
@@ -169,7 +170,7 @@ const char *first_stored_text(struct arena *a, const struct comparison *c, const
 
 const char *starred_name(struct arena *a, const struct compared *t, const char *name)
 {
-    struct place p = place_of(a, name);
+    struct place p = place_of_name(a, name);
     if (p.layer < 0 || p.layer != t->place.layer || p.expert != t->place.expert) return name;
     return arena_printf(a, "%s%s*.%s", p.stack, *p.stack ? "." : "", p.kind);
 }
@@ -191,7 +192,7 @@ static const char *or_none(const char *text)
     return text ? text : "";
 }
 
-static const char *key_of(struct arena *a, const struct stored_line *x)
+static const char *line_key(struct arena *a, const struct stored_line *x)
 {
     return arena_printf(a, "%s\n%s\n%s\n%s\n%s", x->logical, or_none(x->names[0]),
                         or_none(x->names[1]), or_none(x->differing[0]), or_none(x->differing[1]));
@@ -207,13 +208,13 @@ struct stored_line *stored_lines(struct comparison *c, size_t *count)
         struct stored_line line = line_of(c, &c->tensors[i], starred_name);
         size_t k;
         if (!line.names[0] && !line.names[1]) continue;
-        if (map_add(&lines, key_of(&c->arena, &line), *count, &k))
+        if (map_add(&lines, line_key(&c->arena, &line), *count, &k))
             out[(*count)++] = line;
         else
             out[k].num_tensors++;
     }
     map_release(&lines);
     for (size_t i = 0; i < *count; i++)
-        if (out[i].num_tensors == 1) out[i] = line_of(c, out[i].first, leave);
+        if (out[i].num_tensors == 1) out[i] = line_of(c, out[i].first, unchanged_name);
     return out;
 }

@@ -1,5 +1,6 @@
-/* stored_names_test.c - tensors that differ are reported under the names in the files, with the
- * stored tensors that differ and the position of the first difference. */
+/* stored_names_test.c - tensors that differ are reported under the names in the
+ * files, with the stored tensors that differ and the position of the first
+ * difference. */
 #include "validate/compare/parts.h"
 #include "validate/compare/stored_names.h"
 #include "validate/report/verdict.h"
@@ -113,8 +114,8 @@ static void each_element_is_found_in_its_stored_tensor(void **state)
     release_sides(&x);
 }
 
-/* Changes one element of each stored tensor in turn: only that tensor is reported, with the
- * position. */
+/* Changes one element of each stored tensor in turn: only that tensor is
+ * reported, with the position. */
 static void one_element_is_told_where_it_is_stored(void **state)
 {
     (void)state;

@@ -14,9 +14,9 @@ static const struct param_group *find_group(const struct training *t, const char
     return NULL;
 }
 
-/* Experts have groups of their own only where they are split over ranks, so another layout has
- * other groups with the same settings. Gives t the groups of experts that only `other` has: copies
- * of t's groups that these experts are in. */
+/* Experts have their own groups only if split over ranks, so another layout has
+ * other groups with the same settings. Adds to t the expert groups that only
+ * `other` has, as copies of t's groups with these experts. */
 static void split_groups(struct training *t, const struct training *other, struct arena *a)
 {
     for (size_t i = 0; i < other->num_groups; i++) {

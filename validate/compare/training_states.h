@@ -1,6 +1,6 @@
-/* training_states.h - the fields in which the training states of two checkpoints differ: step,
- * schedule, parameter groups, loss scale. Groups of experts, which depend on the layout, are
- * compared with the groups that the experts are in on the other side. */
+/* training_states.h - differing fields of two training states: step, schedule,
+ * parameter groups, loss scale. Groups of experts depend on the layout: they
+ * are compared with the other side's groups that hold these experts. */
 #ifndef FERRY_VALIDATE_COMPARE_TRAINING_STATES_H
 #define FERRY_VALIDATE_COMPARE_TRAINING_STATES_H
 
@@ -10,8 +10,8 @@ struct training_comparison {
     bool compared;                           /* else nothing below is set */
     struct training_difference *differences; /* these count */
     size_t count;
-    const char *iterations; /* a sentence if they differ, which does not count: a checkpoint may be
-                               written under any number; NULL: they do not */
+    const char *iterations; /* sentence on differing iterations, which do not count: a checkpoint
+                               may be written under any number; NULL: equal */
 };
 
 /* Compares the training states of both sides; in arena a. */

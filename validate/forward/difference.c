@@ -58,19 +58,19 @@ struct difference difference_of(const struct array *a, const struct array *b,
     return d;
 }
 
-static double part_of(double part, double whole)
+static double ratio_of(double part, double whole)
 {
     return part > 0 ? part / whole : 0;
 }
 
 double difference_relative(const struct difference *d)
 {
-    return part_of(d->max, d->largest);
+    return ratio_of(d->max, d->largest);
 }
 
 double difference_relative_rms(const struct difference *d)
 {
-    return part_of(d->rms, d->rms_a);
+    return ratio_of(d->rms, d->rms_a);
 }
 
 enum agreement agreement_of(const struct difference *d, const struct rounding *r)
@@ -81,16 +81,19 @@ enum agreement agreement_of(const struct difference *d, const struct rounding *r
                                                                     : DISAGREE;
 }
 
-/* ---- what rounding explains ---- */
+/* ---- rounding ---- */
 
 const char *const elem_names[NUM_ELEM_TYPES] = {
     [ELEM_F32] = "f32", [ELEM_F64] = "f64", [ELEM_BF16] = "bf16", [ELEM_F16] = "fp16"};
 
-/* The rounding of arithmetic in a type is measured as the difference to a run in `beside`, a finer
- * type; for f64, a coarser one whose difference is scaled. Sums in another order may differ more,
- * so the difference is multiplied by a factor. In types of 16 bits a factor of 8 would hide errors,
- * since all results differ by per cent or tenths of them: A differs from the exact result by one
- * difference, and another program by up to two. */
+/* The rounding of arithmetic in a type is the difference from a run in
+ * `beside`, a finer type; for f64 a coarser one, whose difference is scaled.
+ * Sums in another order may differ more, so the difference is multiplied by a
+ * factor.
+ *
+ * In types of 16 bits a factor of 8 would hide errors, since all results differ
+ * by percents or tenths of them: A differs from the exact result by one
+ * difference, another program by up to two. */
 static const struct {
     enum elem_type beside;
     double scale, factor, by_another, unit;
@@ -110,10 +113,10 @@ double dtype_unit(enum dtype d)
     return units[d];
 }
 
-/* If the weights or results of one side were rounded to a coarser dtype: a run of A in that dtype,
- * whose activations are rounded too, has a larger distance than the rounding of the weights. For
- * F16, which only CPUs compute in, and for any other dtype the distance in bf16 is scaled by the
- * ratio of their roundings. */
+/* For a side with weights or results rounded to a coarser dtype. A run of A in
+ * that dtype rounds activations too, so its distance exceeds the rounding of
+ * weights. For F16 (computed on CPUs only) and other dtypes, the distance in
+ * bf16 is scaled by the ratio of roundings. */
 static struct yardstick yardstick_of_stored(enum dtype stored)
 {
     const enum elem_type elem = stored == DT_F32 ? ELEM_F32 : ELEM_BF16;
@@ -146,10 +149,10 @@ static struct yardstick yardstick_of_arithmetic(enum elem_type computed, bool by
     return y;
 }
 
-/* A token that is routed to another expert differs as much as the experts do, however small the
- * rounding. The number of such tokens is proportional to the rounding, so the root mean square
- * grows with the root of the rounding. With many layers of experts, most tokens change expert in
- * some. */
+/* A token routed to another expert differs as much as the experts do, however
+ * small the rounding. The number of such tokens is proportional to the
+ * rounding, so the root mean square grows with its root. With many layers of
+ * experts, most tokens change expert in some layer. */
 static void allow_for_experts(struct yardstick *y)
 {
     size_t n = strlen(y->text);
@@ -182,7 +185,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median over rows of the largest difference in the row. */
+/* Median over rows of the largest difference in the row. */
 static double median_of_rows(const struct array *a, const struct array *b)
 {
     double *most = must_calloc(a->rows + 1, sizeof *most);
@@ -196,12 +199,12 @@ static double median_of_rows(const struct array *a, const struct array *b)
     return median;
 }
 
-/* In multiples of the median row: rounding alone gives rows up to about 2, a token of another
- * expert about 20, tokens that attend to it about 5. */
+/* In multiples of the median row: rounding alone gives up to about 2, a token
+ * of another expert about 20, tokens that attend to it about 5. */
 enum { OUTLIER = 4, ONE_OF = 4 };
 
-/* The outliers that B may have, given those expected from A's second run: chance adds less than
- * twice the root of the expected number in 19 of 20 cases. */
+/* Outliers allowed in B, given the number expected from A's second run: in 19
+ * of 20 cases, chance adds less than twice the root of the expected number. */
 static uint64_t outliers_allowed(double expected, uint64_t rows)
 {
     return min_u64((uint64_t)(expected + 2 * sqrt(expected + 1)), rows / ONE_OF);
@@ -225,7 +228,7 @@ struct rounding rounding_of(const struct yardstick *y, const struct difference *
 
 /* ---- logits ---- */
 
-/* The logarithm of the sum of exp over a row; *top is the index of its largest element. */
+/* log(sum(exp(row))); *top is the index of the largest element. */
 static double log_sum_exp(const struct array *a, uint64_t row, uint64_t *top)
 {
     uint64_t first = row * a->columns;
@@ -248,7 +251,7 @@ static double row_kl(const struct array *a, double sum_a, const struct array *b,
         kl += exp(log_a) * (log_a - log_b);
     }
     if (isnan(kl)) return INFINITY;
-    return kl < 0 ? 0 : kl; /* by rounding only */
+    return kl < 0 ? 0 : kl; /* below 0 by rounding only */
 }
 
 struct logits_statistics logits_compare(const struct array *a, const struct array *b)

@@ -90,7 +90,7 @@ static void one_element_and_the_mean_both_must_be_within(void **state)
     assert_int_equal(agreement_of(&same, &none), AGREE_BIT_FOR_BIT);
 }
 
-/* ---- what rounding explains ---- */
+/* ---- rounding ---- */
 
 static struct yardstick choose(enum elem_type computed, enum dtype stored, bool experts)
 {
@@ -176,7 +176,8 @@ static void a_token_may_be_routed_to_another_expert(void **state)
     assert_int_equal(agreement_of(&d, &loose), DISAGREE);
 }
 
-/* Outliers do not raise the limit of the rounding, only the allowed number of outliers. */
+/* Outliers do not raise the limit of the rounding, only the allowed number of
+ * outliers. */
 static void outliers_of_the_second_run_do_not_raise_the_rounding(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* divergence.c - finds the first layer that differs, and the first op of it. */
+/* divergence.c - finds the first differing layer, and its first differing op. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,9 +25,9 @@ static const struct {
 
 const char *forward_op_text(const char *name)
 {
-    const char *own = strrchr(name, '.');
-    for (size_t i = 0; own && i < COUNT(ops); i++)
-        if (strcmp(ops[i].name, own + 1) == 0) return ops[i].text;
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < COUNT(ops); i++)
+        if (strcmp(ops[i].name, dot + 1) == 0) return ops[i].text;
     return "";
 }
 
@@ -44,7 +44,8 @@ static const struct forward_output *first_that_disagrees(const struct forward_ou
     return NULL;
 }
 
-/* Whether B has the output just before `o` and it agrees: then the difference starts at o. */
+/* Whether the difference starts at o: B has the output just before it, and that
+ * agrees. */
 static bool is_pinned(const struct forward *f, const struct forward_output *o)
 {
     return o == f->outputs.items || o[-1].compared;
@@ -59,7 +60,7 @@ void divergence_find(struct forward *f)
 
 /* ---- the sentence ---- */
 
-/* Which tokens differ; "" if all do. */
+/* The tokens that differ; "" if all do. */
 static const char *rows_text(struct forward *f, const struct forward_output *o)
 {
     uint64_t row = o->b.first_row;
@@ -84,7 +85,7 @@ static const char *layer_text(struct forward *f)
                         rows_text(f, d->op));
 }
 
-/* The text if B lacks the hidden states just before the first difference. */
+/* For a B that lacks the hidden states just before the first difference. */
 static const char *gap_text(struct forward *f)
 {
     const struct forward_output *first = f->divergence.first, *o = first - 1;

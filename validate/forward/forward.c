@@ -12,22 +12,22 @@
 #include "common/progress.h"
 #include "validate/forward/forward_internal.h"
 
-/* The context of the visitors of a run's outputs. */
+/* Context of the visitors of a run's outputs. */
 struct taking {
     struct forward *f;
     struct forward_outputs *to;
     bool is_part; /* ops of one layer: an op that only one side has is not an error */
 };
 
-static struct forward_output *find(const struct forward_outputs *o, const char *name)
+static struct forward_output *find_output(const struct forward_outputs *o, const char *name)
 {
     for (size_t i = 0; i < o->count; i++)
         if (strcmp(o->items[i].name, name) == 0) return &o->items[i];
     return NULL;
 }
 
-static struct forward_output *add_output(struct forward *f, struct forward_outputs *to,
-                                         const char *name, const struct array *a)
+static struct forward_output *add_forward_output(struct forward *f, struct forward_outputs *to,
+                                                 const char *name, const struct array *a)
 {
     struct forward_output *o = ARENA_PUSH(&f->arena, to->items, to->count, to->capacity);
     *o = (struct forward_output){.name = arena_printf(&f->arena, "%s", name), .a = *a};
@@ -47,12 +47,12 @@ static double loss_of(const struct forward *f, const struct array *logits)
 
 /* ---- A ---- */
 
-static enum status keep(void *context, const struct collected *c, struct error *err)
+static enum status keep_output(void *context, const struct collected *c, struct error *err)
 {
     struct taking *t = context;
     struct array a = array_of(c);
     const uint64_t bytes = collected_bytes(c);
-    struct forward_output *o = add_output(t->f, t->to, c->name, &a);
+    struct forward_output *o = add_forward_output(t->f, t->to, c->name, &a);
     o->values = malloc(bytes + 1);
     o->a.data = o->values;
     if (!o->values) return fail(err, ERR_MEMORY, "no memory to keep %s of A", c->name);
@@ -67,14 +67,14 @@ static bool may_have_outliers(const struct forward_output *o)
     return strcmp(o->name, "hidden.0") != 0;
 }
 
-static enum status measure(void *context, const struct collected *c, struct error *err)
+static enum status measure_output(void *context, const struct collected *c, struct error *err)
 {
     struct taking *t = context;
     struct array second = array_of(c);
     struct yardstick y = t->f->yardstick;
-    struct forward_output *o = find(t->to, c->name);
+    struct forward_output *o = find_output(t->to, c->name);
     if (!o || o->a.rows != c->rows || o->a.columns != c->columns)
-        return fail(err, ERR_OURS, "A has another %s when it runs a second time", c->name);
+        return fail(err, ERR_OURS, "the second run of A has another shape of %s", c->name);
     y.experts &= may_have_outliers(o);
     o->second_run = difference_of_second_run(&y, &o->a, &second);
     o->rounding = rounding_of(&y, &o->second_run);
@@ -127,15 +127,15 @@ static void compare_output(struct forward *f, struct forward_output *o, const st
 
 static enum status b_has_more(const struct forward *f, const char *name, struct error *err)
 {
-    return fail(err, ERR_UNSUPPORTED, "B (%s) has %s, A (%s) has not", f->paths[1], name,
+    return fail(err, ERR_UNSUPPORTED, "B (%s) has %s, A (%s) does not", f->paths[1], name,
                 f->paths[0]);
 }
 
-static enum status compare(void *context, const struct collected *c, struct error *err)
+static enum status compare_collected(void *context, const struct collected *c, struct error *err)
 {
     struct taking *t = context;
     struct array b = array_of(c);
-    struct forward_output *o = find(t->to, c->name);
+    struct forward_output *o = find_output(t->to, c->name);
     bool same_shape = o && o->a.rows == c->rows && o->a.columns == c->columns;
     if (same_shape)
         compare_output(t->f, o, &b);
@@ -148,12 +148,12 @@ static enum status compare(void *context, const struct collected *c, struct erro
     return OK;
 }
 
-/* Stored outputs of layers that A lacks are an error: B is another model. */
+/* Refuses stored outputs that A lacks: B is another model. */
 static enum status check_stored(const struct taking *t, struct error *err)
 {
     const struct stored *all = &t->f->results->opened.checkpoint.catalog.stored;
     for (size_t i = 0; i < all->num_tensors && !t->is_part; i++)
-        if (results_is_output(all->tensors[i].name) && !find(t->to, all->tensors[i].name))
+        if (results_is_output(all->tensors[i].name) && !find_output(t->to, all->tensors[i].name))
             return b_has_more(t->f, all->tensors[i].name, err);
     return OK;
 }
@@ -172,7 +172,7 @@ static enum status compare_stored(struct taking *t, struct error *err)
     return OK;
 }
 
-/* ---- the loss: of one's own logits, or as it is stored ---- */
+/* ---- the loss: from a side's own logits, or stored ---- */
 
 static enum status add_loss(struct forward *f, struct error *err)
 {
@@ -180,20 +180,20 @@ static enum status add_loss(struct forward *f, struct error *err)
     double *value;
     if (isnan(f->losses[0])) return OK;
     value = malloc(sizeof *value);
-    if (!value) return fail(err, ERR_MEMORY, "no memory for a number");
+    if (!value) return fail(err, ERR_MEMORY, "no memory for the loss");
     *value = f->losses[0];
     a.data = value;
-    add_output(f, &f->outputs, "loss", &a)->values = value;
+    add_forward_output(f, &f->outputs, "loss", &a)->values = value;
     return OK;
 }
 
-/* If no logit differs by more than r, their log-sum-exp differs by at most r, and the loss by at
- * most 2 r; 0x1p-22 allows for a loss that was rounded to f32. compare_loss() adds the share of
- * outlier tokens, which is known once B's logits are. */
+/* If logits differ by at most r, their log-sum-exp differs by at most r, and
+ * the loss by at most 2 r; 0x1p-22 allows for a loss rounded to f32.
+ * compare_loss() adds the share of outlier tokens, once B's logits are known. */
 static void measure_loss(struct forward *f)
 {
-    const struct forward_output *logits = find(&f->outputs, "logits");
-    struct forward_output *o = find(&f->outputs, "loss");
+    const struct forward_output *logits = find_output(&f->outputs, "logits");
+    struct forward_output *o = find_output(&f->outputs, "loss");
     if (!o) return;
     o->rounding.max = 2 * logits->rounding.max + fabs(f->losses[0]) * 0x1p-22;
     o->rounding.rms = o->rounding.max;
@@ -201,8 +201,8 @@ static void measure_loss(struct forward *f)
 
 static enum status compare_loss(struct forward *f, struct error *err)
 {
-    const struct forward_output *logits = find(&f->outputs, "logits");
-    struct forward_output *o = find(&f->outputs, "loss");
+    const struct forward_output *logits = find_output(&f->outputs, "logits");
+    struct forward_output *o = find_output(&f->outputs, "loss");
     if (o && f->results && results_have(f->results, "loss")) {
         double *stored;
         TRY(results_read(f->results, "loss", 1, 1, &stored, err));
@@ -229,8 +229,8 @@ static enum status only_batch(void *context, uint64_t number, struct batch *b, b
     return OK;
 }
 
-/* The source options of one side. A Hugging Face folder has its own config.json and no iterations;
- * the vocabulary size is the one that sides_open() has found. */
+/* Source options of one side. A Hugging Face folder has its own config.json and
+ * no iterations; the vocabulary size is that of sides_open(). */
 static struct source_options source_for(const char *path, const struct engine_model *model,
                                         const struct side *opened)
 {
@@ -245,7 +245,7 @@ static struct source_options source_for(const char *path, const struct engine_mo
     return out;
 }
 
-/* One run: of A, of A a second time, or of B. */
+/* A run: of A, of A a second time, or of B. */
 struct running {
     const struct engine *engine;
     const struct forward_options *options;
@@ -253,7 +253,8 @@ struct running {
     struct pass_options pass;
 };
 
-/* Visitors of the outputs of a run, and of the weights in memory before it (NULL: none). */
+/* Visitors of the outputs of a run, and of the weights in memory before it
+ * (NULL: none). */
 struct visitors {
     pass_visit *visit;
     weights_visit *visit_weights;
@@ -283,7 +284,7 @@ static enum status run_side(const struct running *r, enum forward_run run,
                                 .next = only_batch,
                                 .visit = visitors->visit,
                                 .visit_weights = visitors->visit_weights,
-                                .taking.keeps = visitors->visit == keep,
+                                .taking.keeps = visitors->visit == keep_output,
                                 .context = t};
     q.model.path = path;
     q.model.source = source_for(path, model, r->sides ? &r->sides[side] : NULL);
@@ -297,7 +298,7 @@ static enum status run_side(const struct running *r, enum forward_run run,
 /* NaN in the outputs of B alone is a difference, not an error. */
 static enum status run_b(const struct running *r, struct taking *t, struct error *err)
 {
-    const struct visitors visitors = {compare, t->is_part ? NULL : compare_weight};
+    const struct visitors visitors = {compare_collected, t->is_part ? NULL : compare_weight};
     if (t->f->results) return compare_stored(t, err);
     enum status st = run_side(r, RUN_OF_B, &visitors, t, err);
     if (st != ERR_NUMERIC) return st;
@@ -305,8 +306,9 @@ static enum status run_b(const struct running *r, struct taking *t, struct error
     return OK;
 }
 
-/* An outlier token makes outliers of tokens that attend to it, in one layer of A's second run and
- * in another layer of B. So all outputs may have as many outliers as the output with the most. */
+/* An outlier token makes outliers of tokens that attend to it, in one layer of
+ * A's second run and another of B. So all outputs may have as many outliers as
+ * the output with the most. */
 static void share_outliers(struct forward *f, struct forward_outputs *list)
 {
     for (size_t i = 0; i < list->count; i++)
@@ -317,7 +319,8 @@ static void share_outliers(struct forward *f, struct forward_outputs *list)
 
 static enum status run_a(const struct running *r, struct taking *t, struct error *err)
 {
-    const struct visitors first = {keep, t->is_part ? NULL : keep_weight}, second = {measure, NULL};
+    const struct visitors first = {keep_output, t->is_part ? NULL : keep_weight},
+                          second = {measure_output, NULL};
     TRY(run_side(r, FIRST_OF_A, &first, t, err));
     TRY(run_side(r, SECOND_OF_A, &second, t, err));
     share_outliers(t->f, t->to);
@@ -343,10 +346,10 @@ static enum status run_ops(struct running *r, struct forward *f, struct error *e
     return run_b(r, &t, err);
 }
 
-/* ---- what can be compared ---- */
+/* ---- checks ---- */
 
-static enum status check_size(const struct forward *f, const char *what, uint64_t a, uint64_t b,
-                              struct error *err)
+static enum status check_config_size(const struct forward *f, const char *what, uint64_t a,
+                                     uint64_t b, struct error *err)
 {
     if (a == b || !a || !b) return OK;
     return fail(err, ERR_UNSUPPORTED, "A (%s) has %s %" PRIu64 ", B (%s) has %" PRIu64, f->paths[0],
@@ -359,14 +362,14 @@ static enum status check_sides(const struct forward *f, const struct side *sides
     for (unsigned i = 0; i < 2; i++)
         if (sides[i].stored_only)
             return fail(err, ERR_UNSUPPORTED,
-                        "%c (%s) is no model that Ferry knows, so it cannot be run", i ? 'B' : 'A',
+                        "%c (%s) cannot be run: Ferry does not know its model", i ? 'B' : 'A',
                         f->paths[i]);
-    TRY(check_size(f, "num_layers", a->num_layers, b->num_layers, err));
-    TRY(check_size(f, "hidden_size", a->hidden_size, b->hidden_size, err));
-    return check_size(f, "vocab_size", a->vocab_size, b->vocab_size, err);
+    TRY(check_config_size(f, "num_layers", a->num_layers, b->num_layers, err));
+    TRY(check_config_size(f, "hidden_size", a->hidden_size, b->hidden_size, err));
+    return check_config_size(f, "vocab_size", a->vocab_size, b->vocab_size, err);
 }
 
-/* The coarsest dtype among tensors that A and B store in two dtypes; F64 if there is none. */
+/* The coarsest dtype among tensors stored in two dtypes; F64 if there are none. */
 static enum dtype coarsest_of_sides(const struct side *sides)
 {
     struct map names = {0};
@@ -386,7 +389,7 @@ static enum dtype coarsest_of_sides(const struct side *sides)
     return coarsest;
 }
 
-/* Opens A to check it, if it was not opened to compare weights. */
+/* Opens A to check it, if it is not open for a comparison of weights. */
 static enum status open_a(struct forward *f, const struct engine_model *model, bool *experts,
                           struct error *err)
 {
@@ -412,9 +415,9 @@ static enum status choose_yardstick(struct forward *f, const struct engine_model
     return OK;
 }
 
-static enum status set_up(struct forward *f, const char *const paths[2],
-                          const struct forward_options *o, struct results *results,
-                          const struct side *sides, struct error *err)
+static enum status prepare_forward(struct forward *f, const char *const paths[2],
+                                   const struct forward_options *o, struct results *results,
+                                   const struct side *sides, struct error *err)
 {
     *f = (struct forward){.paths = {paths[0], paths[1]},
                           .results = results,
@@ -428,21 +431,20 @@ static enum status set_up(struct forward *f, const char *const paths[2],
     return forward_tokens(f, o, sides, err);
 }
 
-static enum status sum_up(struct forward *f, struct error *err)
+static enum status judge_outputs(struct forward *f, struct error *err)
 {
     bool any = false;
     for (size_t i = 0; i < f->outputs.count; i++) {
         const struct forward_output *o = &f->outputs.items[i];
         if (!o->compared && !f->results && !f->broken && strcmp(o->name, "loss") != 0)
-            return fail(err, ERR_UNSUPPORTED, "A (%s) has %s, B (%s) has not", f->paths[0], o->name,
-                        f->paths[1]);
+            return fail(err, ERR_UNSUPPORTED, "A (%s) has %s, B (%s) does not", f->paths[0],
+                        o->name, f->paths[1]);
         any |= o->compared;
         if (o->compared && o->agreement > f->agreement) f->agreement = o->agreement;
     }
     if (f->broken) f->agreement = DISAGREE;
     if (any || f->broken) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s has none of the results that %s computes", f->paths[1],
-                f->paths[0]);
+    return fail(err, ERR_UNSUPPORTED, "%s has none of the results of %s", f->paths[1], f->paths[0]);
 }
 
 enum status forward_run(struct forward *f, const char *const paths[2],
@@ -452,11 +454,11 @@ enum status forward_run(struct forward *f, const char *const paths[2],
     const struct side *sides = weights ? weights->sides : NULL;
     struct running r = {.options = o, .sides = sides};
     double start = seconds_now();
-    TRY(set_up(f, paths, o, results, sides, err));
+    TRY(prepare_forward(f, paths, o, results, sides, err));
     TRY(engine_open(&r.engine, err));
     TRY(run_outputs(&r, f, err));
     loaded_judge(&f->loaded, weights);
-    TRY(sum_up(f, err));
+    TRY(judge_outputs(f, err));
     divergence_find(f);
     if (f->divergence.layer >= 0) TRY(run_ops(&r, f, err));
     divergence_tell(f);

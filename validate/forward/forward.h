@@ -1,14 +1,14 @@
-/* forward.h - runs two checkpoints and compares the results. Nothing is printed here. The weights
- * in memory are compared too: loaded.h.
+/* forward.h - runs two checkpoints and compares the results, and the weights in
+ * memory (loaded.h). Nothing is printed here.
  *
  *   1. A runs in f32 (or the type of --dtype); its hidden states and logits are kept.
- *   2. A runs a second time with another element type: the distance between the two runs shows how
- *      much rounding explains, output by output (difference.h).
- *   3. B runs, or its stored results are read; each output is compared when it arrives.
+ *   2. A runs a second time with another element type: the distance of the two runs
+ *      gives the rounding of each output (difference.h).
+ *   3. B runs, or its stored results are read; each output is compared on arrival.
  *   4. If a layer differs first, all three run again for the results of its ops.
  *
- * Memory: one model at a time, as in `ferry forward`, and A's outputs: tokens * (hidden_size *
- * (layers + 2) + vocabulary) elements. */
+ * Memory: one model at a time, as in `ferry forward`, and A's outputs: tokens *
+ * (hidden_size * (layers + 2) + vocabulary) elements. */
 #ifndef FERRY_VALIDATE_FORWARD_FORWARD_H
 #define FERRY_VALIDATE_FORWARD_FORWARD_H
 
@@ -22,11 +22,11 @@
 struct forward_options {
     struct engine_model model; /* options of both runs; path and vocabulary are set for each side */
     const char *input_ids;     /* a file; NULL: none */
-    uint64_t num_sequences, length; /* number and length of random sequences; length 0: 64, or the
-                                       model's maximum if that is less */
+    uint64_t num_sequences, length; /* of random sequences; length 0: 64, or the model's maximum if
+                                       that is smaller */
 };
 
-/* One output of A, and its differences from the second run and from B. */
+/* An output of A, and its differences from the second run and from B. */
 struct forward_output {
     const char *name; /* "hidden.3", "logits", "loss"; "layers.3.qkv" */
     struct array a;
@@ -44,7 +44,7 @@ struct forward_outputs {
 
 enum { MAX_POINTS = 4000 };
 
-/* The place where the results start to differ. */
+/* Where the results start to differ. */
 struct divergence {
     const struct forward_output *first; /* the first output of the model that disagrees */
     const struct forward_output *op;    /* the first of its layer's ops; NULL: not known */
@@ -59,7 +59,7 @@ struct forward {
     struct batch batch;
     int32_t *ids;        /* [num_sequences, length], on the heap */
     const char *ids_are; /* "at random, seed 1" */
-    enum elem_type elem; /* the type that both are computed in */
+    enum elem_type elem; /* of both computations */
     struct yardstick yardstick;
     uint64_t outliers;                   /* tokens of an output that may exceed the rounding */
     struct loaded loaded;                /* compares the weights in memory */
@@ -68,16 +68,16 @@ struct forward {
     double losses[2];                    /* NaN: not known */
     float points[MAX_POINTS][2];         /* a sample of logits, A's and B's */
     size_t num_points;
-    uint64_t logits_columns;  /* columns of the logits that the points are from */
+    uint64_t logits_columns;  /* of the sampled logits */
     const char *broken;       /* why B has no results, such as NaN; else NULL */
     enum agreement agreement; /* agreement of the outputs */
     struct divergence divergence;
     double seconds;
 };
 
-/* Runs both and compares. results: B's stored results, or NULL. weights: the comparison of both
- * checkpoints, if results is NULL. Release f after a failure too. Differences are no failure: see
- * forward_agreement(). */
+/* Runs both and compares. results: B's stored results, or NULL; then weights is
+ * the comparison of both checkpoints. Release f after a failure too.
+ * Differences are not failures: see forward_agreement(). */
 MUST_CHECK enum status forward_run(struct forward *f, const char *const paths[2],
                                    const struct forward_options *o, struct results *results,
                                    const struct comparison *weights, struct error *err);
@@ -86,14 +86,14 @@ void forward_release(struct forward *f);
 /* The agreement of the outputs and of the weights in memory together. */
 enum agreement forward_agreement(const struct forward *f);
 
-/* Text: "forward: identical: ..", and tables if DIFFERENT; verbose: always with tables. */
+/* Text: "forward: identical: ..", with tables if DIFFERENT or verbose. */
 const char *forward_word(const struct forward *f);
 const char *forward_id(const struct forward *f); /* the word in small letters, for JSON */
 void forward_line(struct strbuf *out, const struct forward *f);
 void forward_text(struct strbuf *out, const struct forward *f, bool coloured, bool verbose);
 void forward_json(cJSON *o, const struct forward *f);
 
-/* The op in words: "the projection to queries, keys and values". */
+/* An op in words: "the projection to queries, keys and values". */
 const char *forward_op_text(const char *name);
 extern const char *const agreement_names[]; /* "identical" */
 

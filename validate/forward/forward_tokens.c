@@ -1,4 +1,4 @@
-/* forward_tokens.c - chooses the tokens that both sides run on. */
+/* forward_tokens.c - chooses the tokens for both runs. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 enum { SEED = 1, USUAL_LENGTH = 64 };
 
 /* Rows of the embedding without padding; 0: not known. */
-static uint64_t vocabulary(const struct side *s)
+static uint64_t embedding_rows(const struct side *s)
 {
     const struct tensor *t =
         catalog_find(&s->checkpoint.catalog, "embedding.word_embeddings.weight");
@@ -40,16 +40,16 @@ static uint64_t usual_length(const struct side *sides)
     return length;
 }
 
-static enum status make_up(struct forward *f, const struct forward_options *o,
-                           const struct side *sides, struct error *err)
+static enum status make_random_ids(struct forward *f, const struct forward_options *o,
+                                   const struct side *sides, struct error *err)
 {
-    uint64_t tokens = min_u64(vocabulary(&sides[0]), vocabulary(&sides[1])), state = SEED;
+    uint64_t tokens = min_u64(embedding_rows(&sides[0]), embedding_rows(&sides[1])), state = SEED;
     uint64_t length = o->length ? o->length : usual_length(sides);
     if (!tokens || tokens > INT32_MAX)
         return fail(err, ERR_UNSUPPORTED,
                     "the vocabulary size is not known: give tokens with --input-ids");
     if (!o->num_sequences || length > INT32_MAX / o->num_sequences)
-        return fail(err, ERR_USAGE, "--batch %" PRIu64 " --seq %" PRIu64 " give no tokens",
+        return fail(err, ERR_USAGE, "--batch %" PRIu64 " --seq %" PRIu64 ": no tokens, or too many",
                     o->num_sequences, length);
     f->ids = must_calloc(o->num_sequences * length, sizeof *f->ids);
     for (uint64_t i = 0; i < o->num_sequences * length; i++)
@@ -59,7 +59,7 @@ static enum status make_up(struct forward *f, const struct forward_options *o,
     return OK;
 }
 
-static enum status read_file(struct forward *f, const char *path, struct error *err)
+static enum status read_ids_file(struct forward *f, const char *path, struct error *err)
 {
     struct token_ids t;
     enum status st = ids_read(path, &t, err);
@@ -69,13 +69,13 @@ static enum status read_file(struct forward *f, const char *path, struct error *
     free(t.lengths);
     TRY(st);
     f->batch.lengths = NULL;
-    f->ids_are = arena_printf(&f->arena, "of %s", path);
+    f->ids_are = arena_printf(&f->arena, "from %s", path);
     if (f->batch.num_sequences && f->batch.length) return OK;
     return fail(err, ERR_USAGE, "%s: input_ids have no tokens: [%" PRIu64 ", %" PRIu64 "]", path,
                 f->batch.num_sequences, f->batch.length);
 }
 
-/* Stored results are valid for their own input_ids only. */
+/* Stored results hold only for their own input_ids. */
 static enum status check_same_ids(const struct forward *f, struct error *err)
 {
     struct token_ids t;
@@ -87,7 +87,7 @@ static enum status check_same_ids(const struct forward *f, struct error *err)
                 memcmp(t.ids, f->ids, b->num_sequences * b->length * sizeof *t.ids) == 0;
     ids_release(&t);
     if (st || same) return st;
-    return fail(err, ERR_USAGE, "the results in %s are for other tokens than --input-ids has",
+    return fail(err, ERR_USAGE, "the results in %s are for other tokens than those of --input-ids",
                 f->results->path);
 }
 
@@ -95,11 +95,11 @@ enum status forward_tokens(struct forward *f, const struct forward_options *o,
                            const struct side *sides, struct error *err)
 {
     if (o->input_ids) {
-        TRY(read_file(f, o->input_ids, err));
+        TRY(read_ids_file(f, o->input_ids, err));
         return check_same_ids(f, err);
     }
-    if (!f->results) return make_up(f, o, sides, err);
-    if (results_have(f->results, "input_ids")) return read_file(f, f->results->path, err);
+    if (!f->results) return make_random_ids(f, o, sides, err);
+    if (results_have(f->results, "input_ids")) return read_ids_file(f, f->results->path, err);
     return fail(err, ERR_USAGE,
                 "%s has no input_ids: give the tokens of its results by --input-ids",
                 f->results->path);

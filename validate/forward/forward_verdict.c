@@ -33,7 +33,7 @@ const char *forward_id(const struct forward *f)
 
 /* ---- text ---- */
 
-/* "6 results"; "2 of 6 results" if B only has these. */
+/* "6 results"; "2 of 6 results" if B has only 2. */
 static void count_text(struct strbuf *out, const struct forward *f)
 {
     size_t compared = 0;
@@ -58,7 +58,7 @@ void forward_line(struct strbuf *out, const struct forward *f)
                   f->batch.length, elem_names[f->elem], f->seconds);
 }
 
-/* The outliers of the output that has most, if all outputs agree. */
+/* The outliers of the output with the most, if all outputs agree. */
 static void outliers_text(struct strbuf *out, const struct forward *f)
 {
     const struct forward_output *most = NULL;
@@ -83,7 +83,7 @@ static void facts_text(struct strbuf *out, const struct forward *f)
     strbuf_printf(out, "\n  rounding  %s\n", f->yardstick.text);
     if (f->logits.rows)
         strbuf_printf(out,
-                      "  logits    top-1 the same for %" PRIu64 " of %" PRIu64
+                      "  logits    same top-1 for %" PRIu64 " of %" PRIu64
                       " tokens; KL(A||B) mean %.3g, max %.3g\n",
                       f->logits.same_top, f->logits.rows, f->logits.kl_mean, f->logits.kl_max);
     outliers_text(out, f);
@@ -105,7 +105,7 @@ static void output_text(struct strbuf *out, const struct forward_output *o)
     strbuf_add_char(out, '\n');
 }
 
-/* The table of outputs, from the last before the first difference on. */
+/* The table of outputs, from the one before the first difference on. */
 static void outputs_text(struct strbuf *out, const struct forward *f,
                          const struct forward_outputs *list, const char *title, bool verbose)
 {

@@ -1,4 +1,5 @@
-/* Verdicts on results: the first that differs, the text, and the page. No model runs here. */
+/* Verdicts on results: the first that differs, the text, and the page. No model
+ * runs here. */
 #include "validate/forward/forward_internal.h"
 #include "validate/report/report_html.h"
 

@@ -62,16 +62,16 @@ static bool is_stored(struct arena *a, const struct compared *t, const char *dig
     return strcmp(digest_text(a, &stored), digest) == 0;
 }
 
-/* Whether the files differ in a way that memory may differ in, too: within the tolerance, or by a
- * cast between two dtypes. */
+/* Whether the files differ in a way allowed in memory too: within the
+ * tolerance, or by a cast between two dtypes. */
 static bool may_differ(const struct compared *t)
 {
     if (t->outcome == WITHIN) return true;
     return t->outcome == DTYPE_DIFFERS && t->hint && strcmp(t->hint->id, "rounding") == 0;
 }
 
-static enum loaded_outcome judge(struct loaded *l, const struct loaded_weight *w,
-                                 const struct compared *t)
+static enum loaded_outcome judge_weight(struct loaded *l, const struct loaded_weight *w,
+                                        const struct compared *t)
 {
     if (!w->digests[0] || !w->digests[1]) return LOADED_ONE_SIDE;
     if (!t) return LOADED_LEFT_OUT;
@@ -95,7 +95,7 @@ void loaded_judge(struct loaded *l, const struct comparison *files)
         struct loaded_weight *w = &l->items[i];
         size_t at;
         bool found = map_get(&names, w->name, &at);
-        w->outcome = judge(l, w, found ? &files->tensors[at] : NULL);
+        w->outcome = judge_weight(l, w, found ? &files->tensors[at] : NULL);
         l->counts[w->outcome]++;
     }
     map_release(&names);
@@ -106,7 +106,7 @@ bool loaded_passes(const struct loaded *l)
     return !l->counts[LOADED_DIFFERS] && !l->counts[LOADED_NOT_STORED];
 }
 
-/* ---- what is said ---- */
+/* ---- text and JSON ---- */
 
 static void names_text(struct strbuf *out, const struct loaded *l, enum loaded_outcome outcome)
 {
@@ -119,7 +119,7 @@ static void names_text(struct strbuf *out, const struct loaded *l, enum loaded_o
     if (l->counts[outcome] > shown) strbuf_printf(out, " and %zu more", l->counts[outcome] - shown);
 }
 
-/* "; 3 are only on one side", where there are any. */
+/* "; 3 are on one side only", if there are any. */
 static void count_text(struct strbuf *out, size_t count, const char *what)
 {
     if (count) strbuf_printf(out, "; %zu %s %s", count, count == 1 ? "is" : "are", what);

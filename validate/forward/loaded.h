@@ -1,9 +1,10 @@
-/* loaded.h - compares the weights in the memory of the ranks (train/model/weights.h): those of A
- * with those of B, and both with the files.
+/* loaded.h - compares the weights in the memory of the ranks
+ * (train/model/weights.h): A with B, and both with the files.
  *
- * A difference between A and B passes if the files differ likewise: by a cast between two dtypes,
- * or within the tolerance. Weights that only one side has do not fail here; the outputs show their
- * effect. Tensors left out by --only or --ignore are left out here, too. */
+ * A difference of A and B passes if the files differ likewise: by a cast
+ * between two dtypes, or within the tolerance. Weights of only one side do not
+ * fail here: the outputs show their effect. --only and --ignore leave tensors
+ * out here too. */
 #ifndef FERRY_VALIDATE_FORWARD_LOADED_H
 #define FERRY_VALIDATE_FORWARD_LOADED_H
 
@@ -14,7 +15,7 @@
 enum loaded_outcome {
     LOADED_EQUAL,
     LOADED_PASSES,     /* differs as the files do */
-    LOADED_ONE_SIDE,   /* the other side has no such weight, or is a file of results */
+    LOADED_ONE_SIDE,   /* the other side lacks the weight, or is a file of results */
     LOADED_LEFT_OUT,   /* by --only or --ignore */
     LOADED_DIFFERS,    /* A and B differ */
     LOADED_NOT_STORED, /* the files are equal, and memory differs from them */
@@ -23,7 +24,7 @@ enum loaded_outcome {
 
 struct loaded_weight {
     const char *name;
-    const char *digests[2]; /* as digest_print() has them; NULL: that side has none */
+    const char *digests[2]; /* by digest_print(); NULL: that side lacks the weight */
     enum loaded_outcome outcome;
 };
 
@@ -34,7 +35,7 @@ struct loaded {
     size_t count, capacity;
     size_t counts[NUM_LOADED_OUTCOMES];
     size_t num_stored;     /* weights equal to those in the files */
-    size_t num_not_loaded; /* tensors in the files that no rank loads */
+    size_t num_not_loaded; /* tensors in the files not loaded by any rank */
     bool has_b;
 };
 
@@ -43,8 +44,8 @@ void loaded_release(struct loaded *l);
 
 /* Adds a weight of side A (0) or B (1). */
 void loaded_take(struct loaded *l, unsigned side, const struct tensor_digest *d);
-/* Sets the outcome of each weight; call it after the last loaded_take(). files: NULL if B is a file
- * of results. */
+/* Sets the outcome of each weight, after the last loaded_take(). files: NULL if
+ * B is a file of results. */
 void loaded_judge(struct loaded *l, const struct comparison *files);
 
 bool loaded_passes(const struct loaded *l);

@@ -37,7 +37,7 @@ bool results_have(const struct results *r, const char *name)
 
 enum { LOOKED_AT = 1 << 20, TOO_FEW = 16 };
 
-/* Whether the first elements are all representable in a coarser dtype; too few may be by chance. */
+/* Whether a coarser dtype represents all elements; too few may be so by chance. */
 static bool are_all(const double *values, size_t count, enum dtype dtype)
 {
     for (size_t i = 0; i < count; i++) {

@@ -1,9 +1,9 @@
-/* arrange.c - see arrange.h. What the letters of the patterns stand for:
+/* arrange.c - see arrange.h. Letters of the patterns:
  *
  *   i j k   the dimensions of a tensor of two or three
- *   L n m   the dimension that is looked at, n, what is before it (L) and behind it (m)
+ *   L n m   the dimension in question, n; the product of those before it (L) and behind it (m)
  *   p h     2 and n / 2: gate and up
- *   t c     tensor parallel ranks, and n / 2t: rows of gate that one has
+ *   t c     tensor parallel ranks, and n / 2t: rows of gate on each
  *   g r d   groups, query heads of each, rows of a head; s = (r + 2) * d; w = n / d heads
  *   y       g / t groups of a rank
  *   o e u   rotated rows of a head, o / 2, and the rest d - o */
@@ -29,9 +29,9 @@ enum scope {
     HEADS,      /* for each g, r and d */
 };
 
-/* "A has SUBJECT FIRST, B SECOND": words for the first patterns, and for the second. A row is tried
- * both ways; the other way, A has the second patterns. Without a subject, `first` says what B is,
- * and the row is tried one way only. */
+/* "A has SUBJECT FIRST, B SECOND": words for the first and the second patterns.
+ * A row is tried both ways; the other way, A has the second patterns. Without a
+ * subject, `first` describes B, and the row is tried one way only. */
 struct row {
     const char *id;
     enum scope scope;
@@ -113,8 +113,8 @@ static const struct order {
      {"L (t (y r d)[0 of y*s]) m",        "L (t (y d)[y*r*d of y*s]) m",        "L (t (y d)[y*r*d + y*d of y*s]) m"}},
 };
 
-/* Exchanged names of q, k and v, in each of the orders. With fewer k and v than q heads, only the
- * first fits. */
+/* Exchanged names of q, k and v, in each order. With fewer k and v than q
+ * heads, only the first fits. */
 static const struct swap {
     const char *text;
     unsigned from[3]; /* the parts of A that are B's q, k and v */
@@ -154,7 +154,7 @@ static uint64_t product(const uint64_t *shape, unsigned from, unsigned to)
     return n;
 }
 
-/* a / b, or 0 if that is no whole number. */
+/* a / b; 0 if b does not divide a. */
 static uint64_t divided(uint64_t a, uint64_t b)
 {
     return b && a % b == 0 ? a / b : 0;
@@ -200,8 +200,8 @@ static bool letter(const void *context, const char *name, size_t length, int64_t
     return value > 0 && value <= MAX_ELEMENTS;
 }
 
-/* Adds a text with numbers in place of "{t}" and "{d}". */
-static void add_text(struct strbuf *out, const char *text, const struct sizes *x)
+/* Adds a text with numbers for "{t}" and "{d}". */
+static void add_template(struct strbuf *out, const char *text, const struct sizes *x)
 {
     for (const char *p = text; *p; p++) {
         if (p[0] == '{' && p[1] && p[2] == '}') {
@@ -224,7 +224,7 @@ struct finding {
     struct error *err;
 };
 
-/* Elements that a pattern has room for. */
+/* Number of elements in a pattern. */
 static uint64_t view_numel(const struct pattern_view *v)
 {
     return product(v->shape, 0, v->num_dims);
@@ -241,17 +241,17 @@ static bool pair_of(const struct finding *f, const char *first, const char *seco
            !pattern_pair(&a, &b, out, NULL);
 }
 
-/* Whether a part has no elements, such as the unrotated rows if all are rotated. Such parts are
- * left out. */
+/* Whether a part is empty and left out, such as the unrotated rows if all are
+ * rotated. */
 static bool is_empty(const struct finding *f, const char *pattern)
 {
     const struct heads *h = &f->sizes.heads;
     return strchr(pattern, 'u') && h->head_dim == h->rotary_dim;
 }
 
-/* Adds the pair of two patterns; false where they do not fit. */
-static bool add_part(const struct finding *f, struct arrangement *x, const char *first,
-                     const char *second)
+/* Adds the pair of two patterns; false if they do not fit. */
+static bool add_pattern_pair(const struct finding *f, struct arrangement *x, const char *first,
+                             const char *second)
 {
     if (is_empty(f, first)) return true;
     if (x->num_parts == MAX_AXES || !pair_of(f, first, second, &x->parts[x->num_parts]))
@@ -260,7 +260,7 @@ static bool add_part(const struct finding *f, struct arrangement *x, const char 
     return true;
 }
 
-static bool is_complete(const struct finding *f, const struct arrangement *x)
+static bool covers_tensor(const struct finding *f, const struct arrangement *x)
 {
     uint64_t count = 0;
     for (unsigned i = 0; i < x->num_parts; i++)
@@ -268,21 +268,22 @@ static bool is_complete(const struct finding *f, const struct arrangement *x)
     return count == f->numel;
 }
 
-/* "A has SUBJECT FIRST, B SECOND, along dimension 1"; without a subject, FIRST alone. */
-static const char *describe(const struct finding *f, const char *subject, const char *first,
-                            const char *second)
+/* "A has SUBJECT FIRST, B SECOND, along dimension 1"; without a subject, FIRST
+ * alone. */
+static const char *arrangement_text(const struct finding *f, const char *subject, const char *first,
+                                    const char *second)
 {
     struct strbuf text = {0};
     const struct sizes *x = &f->sizes;
     if (subject) {
         strbuf_add_text(&text, "A has ");
-        add_text(&text, subject, x);
+        add_template(&text, subject, x);
         strbuf_add_char(&text, ' ');
     }
-    add_text(&text, first, x);
+    add_template(&text, first, x);
     if (subject) {
         strbuf_add_text(&text, ", B ");
-        add_text(&text, second, x);
+        add_template(&text, second, x);
     }
     if (x->dim) strbuf_printf(&text, ", along dimension %u", x->dim);
     const char *out = arena_text(f->a, text.data, text.length);
@@ -294,10 +295,10 @@ static enum status offer_row(const struct finding *f, const struct row *row, boo
 {
     struct arrangement x = {.id = row->id};
     for (unsigned i = 0; i < MAX_PARTS && row->parts[i][0]; i++)
-        if (!add_part(f, &x, row->parts[i][reversed], row->parts[i][!reversed])) return OK;
-    if (!is_complete(f, &x)) return OK;
-    x.text = describe(f, row->subject, reversed ? row->second : row->first,
-                      reversed ? row->first : row->second);
+        if (!add_pattern_pair(f, &x, row->parts[i][reversed], row->parts[i][!reversed])) return OK;
+    if (!covers_tensor(f, &x)) return OK;
+    x.text = arrangement_text(f, row->subject, reversed ? row->second : row->first,
+                              reversed ? row->first : row->second);
     return f->visit(f->context, &x, f->err);
 }
 
@@ -306,9 +307,9 @@ static enum status offer_orders(const struct finding *f, const struct order *a,
 {
     struct arrangement x = {.id = "qkv-order"};
     for (unsigned i = 0; i < 3; i++)
-        if (!add_part(f, &x, a->parts[i], b->parts[i])) return OK;
-    if (!is_complete(f, &x)) return OK;
-    x.text = describe(f, "q, k and v", a->text, b->text);
+        if (!add_pattern_pair(f, &x, a->parts[i], b->parts[i])) return OK;
+    if (!covers_tensor(f, &x)) return OK;
+    x.text = arrangement_text(f, "q, k and v", a->text, b->text);
     return f->visit(f->context, &x, f->err);
 }
 
@@ -319,12 +320,12 @@ static enum status offer_swap(const struct finding *f, const struct order *order
     for (unsigned i = 0; i < 3; i++) {
         unsigned from = swap->from[i];
         bool moves = from != i; /* then q is one head */
-        if (!add_part(f, &x, order->parts[moves && !from ? 3 : from],
-                      order->parts[moves && !i ? 3 : i]))
+        if (!add_pattern_pair(f, &x, order->parts[moves && !from ? 3 : from],
+                              order->parts[moves && !i ? 3 : i]))
             return OK;
     }
-    if (!is_complete(f, &x)) return OK;
-    x.text = describe(f, NULL, swap->text, NULL);
+    if (!covers_tensor(f, &x)) return OK;
+    x.text = arrangement_text(f, NULL, swap->text, NULL);
     return f->visit(f->context, &x, f->err);
 }
 
@@ -355,7 +356,8 @@ static enum status offer_by_ranks(struct finding *f, const struct row *row)
     return st;
 }
 
-/* Offers pairs of orders: those with an order by rank for each number of ranks, the others once. */
+/* Offers pairs of orders: if by_rank, those with an order by rank; else the
+ * others. */
 static enum status offer_all_orders(struct finding *f, bool by_rank)
 {
     for (unsigned i = 0; i < NUM_ORDERS; i++)
@@ -380,7 +382,7 @@ static enum status offer_heads(struct finding *f)
     return st;
 }
 
-/* The head shapes that a fused tensor of n rows may have. */
+/* Offers the possible head shapes of a fused tensor of n rows. */
 static enum status guess_heads(struct finding *f, uint64_t head_dim)
 {
     uint64_t heads = divided(f->sizes.shape[f->sizes.dim], head_dim);

@@ -1,5 +1,5 @@
-/* attempts_prove.c - reads all elements for the claims that held on a few, and makes the first
- * proven claim of each tensor its hint. */
+/* attempts_prove.c - tests claims on all elements; the first proven claim of a
+ * tensor becomes its hint. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ static bool is_possible(const struct claim *c, double factor)
     return c->factors.low <= factor && factor <= c->factors.high;
 }
 
-/* Embeddings and scores are scaled by roots of these sizes. */
+/* Chooses the root of a size as factor: embeddings and scores are scaled so. */
 static bool choose_root(const struct comparison *c, struct claim *claim)
 {
     const struct model_config *m = &c->sides[0].checkpoint.config;
@@ -31,7 +31,8 @@ static bool choose_root(const struct comparison *c, struct claim *claim)
     return false;
 }
 
-/* Chooses the next possible factor of a SCALE claim; false if none is left, or only 0 or 1. */
+/* Chooses the next possible factor of a SCALE claim; false if only 0, 1 or none
+ * is left. */
 static bool choose_factor(const struct comparison *c, struct claim *claim)
 {
     bool first = !claim->factor_chosen;
@@ -43,7 +44,7 @@ static bool choose_factor(const struct comparison *c, struct claim *claim)
     return claim->factor != 0 && claim->factor != 1;
 }
 
-/* The next claim of an attempt that may still be proven; NULL: none. */
+/* The next claim to prove; NULL: none. */
 static struct claim *next_claim(const struct attempt *a)
 {
     return a->next < a->num_claims ? a->claims[a->next] : NULL;
@@ -71,12 +72,12 @@ static const char *proven_text(struct comparison *c, const struct claim *claim)
                             claim->factor, claim->factor < 1 ? "1 / " : "", claim->root_of);
     if (claim->transform == SCALE)
         return arena_printf(&c->arena, "%c is %c times %.9g", other, from, claim->factor);
-    return arena_printf(&c->arena, "each row of %c is that of %c times a factor of its own", other,
+    return arena_printf(&c->arena, "each row of %c is the row of %c times its own factor", other,
                         from);
 }
 
-/* Uses the result of the current claim after all elements were read: tries its next factor, makes
- * it the hint of the tensor, or goes on to the next claim. */
+/* Handles the result of the current claim: tries its next factor, makes it the
+ * tensor's hint, or goes on to the next claim. */
 static void take_result(struct comparison *c, struct attempt *a)
 {
     struct claim *claim = next_claim(a);

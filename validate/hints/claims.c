@@ -19,18 +19,19 @@ struct claim claim_of(const struct tensor *a, const struct tensor *b, enum trans
 }
 
 /* Elements in a row: the product of all dimensions but the first. */
-static uint64_t row_of(const struct tensor *t)
+static uint64_t elements_per_row(const struct tensor *t)
 {
     return t->num_dims > 1 && t->shape[0] ? t->numel / t->shape[0] : t->numel;
 }
 
-/* Whether the claim holds for elements [first, first + count): a's and b's. */
+/* Whether the claim holds for elements [first, first + count) of a and b. */
 static bool holds_for(struct claim *c, struct elements a, struct elements b, uint64_t first,
                       uint64_t count)
 {
     struct elements from = c->from ? b : a, to = c->from ? a : b;
     if (c->transform == SCALE_ROWS)
-        return rows_hold(from, to, first, count, max_u64(row_of(c->tensors[0]), 1), &c->factors);
+        return rows_hold(from, to, first, count, max_u64(elements_per_row(c->tensors[0]), 1),
+                         &c->factors);
     if (c->transform != SCALE || c->factor_chosen)
         return transform_holds(c->transform, c->factor, from, to, count);
     factors_narrow(&c->factors, from, to, count);
@@ -99,7 +100,7 @@ struct proving {
     struct progress *progress;
 };
 
-static uint64_t bytes_of(const struct claim *c, uint64_t elements)
+static uint64_t claim_bytes(const struct claim *c, uint64_t elements)
 {
     return elements * (dtype_bytes(c->tensors[0]->dtype) + dtype_bytes(c->tensors[1]->dtype));
 }
@@ -110,7 +111,7 @@ static enum status skip_wrong(void *context, const struct scan_task *t, bool *sk
     const struct proving *x = context;
     (void)err;
     *skip = x->wrong[t->item];
-    if (*skip) progress_add(x->progress, bytes_of(x->claims[t->item], t->high - t->low));
+    if (*skip) progress_add(x->progress, claim_bytes(x->claims[t->item], t->high - t->low));
     return OK;
 }
 
@@ -122,10 +123,10 @@ static void join_factors(struct claim *c, const struct claim *part)
     c->factors.high = found ? fmax(c->factors.high, high) : fmin(c->factors.high, high);
 }
 
-/* A row that is split between two panels cannot be proven to have one factor. */
+/* Rows split between two panels cannot be proven to have one factor. */
 static bool has_whole_rows(const struct claim *c, const struct scan_panel *p)
 {
-    uint64_t row = max_u64(row_of(c->tensors[0]), 1);
+    uint64_t row = max_u64(elements_per_row(c->tensors[0]), 1);
     return p->low % row == 0 && (p->low + p->count) % row == 0;
 }
 
@@ -137,7 +138,7 @@ static enum status check_panel(void *context, const struct scan_panel *p, struct
     struct elements a = {c->tensors[0]->dtype, p->elements[0]},
                     b = {c->tensors[1]->dtype, p->elements[1]};
     (void)err;
-    progress_add(x->progress, bytes_of(c, p->count));
+    progress_add(x->progress, claim_bytes(c, p->count));
     if (x->wrong[item]) return OK;
     if (c->transform == SCALE_ROWS && !has_whole_rows(c, p)) x->wrong[item] = true;
     bool gathers = c->transform == SCALE_ROWS || (c->transform == SCALE && !c->factor_chosen);
@@ -164,7 +165,7 @@ static enum status scan_claims(struct proving *x, const struct comparison *c, si
     for (size_t i = 0; i < num_claims; i++) {
         const struct claim *claim = x->claims[i];
         items[i] = (struct scan_item){.tensors = {claim->tensors[0], claim->tensors[1]}};
-        bytes += bytes_of(claim, claim->tensors[0]->numel);
+        bytes += claim_bytes(claim, claim->tensors[0]->numel);
     }
     struct scan s = {.catalogs = {&c->sides[0].checkpoint.catalog, &c->sides[1].checkpoint.catalog},
                      .items = items,

@@ -1,4 +1,5 @@
-/* hint_lines.c - stores the hint of a tensor; sums up the hints of many tensors in few lines. */
+/* hint_lines.c - stores the hint of a tensor; sums up the hints of many tensors
+ * in few lines. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "validate/hints/hints_internal.h"
 
 enum {
-    MAX_KIND_LINES = 4 /* lines of one hint; if there are more kinds of tensors, one line has all */
+    MAX_KIND_LINES = 4 /* lines of one hint; more kinds of tensors share one line */
 };
 
 const char moved_id[] = "moved";
@@ -29,30 +30,30 @@ void hint_line_push(struct comparison *c, const char *id, const char *text,
 
 /* ---- layers ---- */
 
-static int by_number(const void *a, const void *b)
+static int by_layer_number(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return x < y ? -1 : x > y;
 }
 
-/* Sorted, each once. */
-static size_t unique(int64_t *numbers, size_t n)
+/* Sorts and removes duplicates; returns the remaining count. */
+static size_t sort_unique(int64_t *numbers, size_t n)
 {
     size_t kept = 0;
-    qsort(numbers, n, sizeof *numbers, by_number);
+    qsort(numbers, n, sizeof *numbers, by_layer_number);
     for (size_t i = 0; i < n; i++)
         if (!kept || numbers[kept - 1] != numbers[i]) numbers[kept++] = numbers[i];
     return kept;
 }
 
-/* Layers in which there is a tensor of this kind. */
+/* Number of layers with a tensor of this kind. */
 static size_t num_layers_of(const struct comparison *c, const struct place *kind)
 {
     int64_t *layers = must_calloc(c->num_tensors + 1, sizeof *layers);
     size_t n = 0;
     for (size_t i = 0; i < c->num_tensors; i++)
         if (place_same_kind(&c->tensors[i].place, kind)) layers[n++] = c->tensors[i].place.layer;
-    n = unique(layers, n);
+    n = sort_unique(layers, n);
     free(layers);
     return n;
 }
@@ -109,7 +110,7 @@ static bool same_hint(const struct compared *x, const struct compared *y)
     return strcmp(x->hint->id, y->hint->id) == 0 && strcmp(x->hint->text, y->hint->text) == 0;
 }
 
-/* The end of the run of tensors that are like the first. */
+/* End of the run of tensors with the hint of the first. */
 static size_t end_of_hint(const struct compared *const *t, size_t n)
 {
     size_t end = 1;
@@ -134,8 +135,8 @@ static size_t num_kinds(const struct compared *const *t, size_t n)
     return kinds;
 }
 
-/* "in 32 of 32 layers, KIND", "in 4 of 4 layers, KIND (32 tensors)"; the name of a single
- * tensor. */
+/* "in 32 of 32 layers, KIND", "in 4 of 4 layers, KIND (32 tensors)"; the name
+ * of a single tensor. */
 static const char *where_text(struct comparison *c, const struct compared *const *t, size_t n)
 {
     struct arena *a = &c->arena;
@@ -143,7 +144,7 @@ static const char *where_text(struct comparison *c, const struct compared *const
     int64_t *layers = must_calloc(n, sizeof *layers);
     for (size_t i = 0; i < n; i++)
         layers[i] = t[i]->place.layer;
-    size_t num_layers = unique(layers, n);
+    size_t num_layers = sort_unique(layers, n);
     const char *where = layers_text(c, &t[0]->place, layers, num_layers);
     const char *kind = place_kind_text(a, &t[0]->place, c->main_stack);
     free(layers);
@@ -160,8 +161,8 @@ static const char *kinds_text(struct comparison *c, const struct compared *const
                         place_kind_text(&c->arena, &t[second]->place, c->main_stack), kinds - 2, n);
 }
 
-/* Whether a hint gives row numbers of a tensor that is stored in parts: no file has these
- * numbers. */
+/* Whether a hint gives row numbers of a tensor stored in parts: no file has
+ * these numbers. */
 static bool has_rows_of_its_own(const struct compared *t)
 {
     const char *text = t->hint->text;
@@ -169,7 +170,8 @@ static bool has_rows_of_its_own(const struct compared *t)
            t->tensors[0]->num_stored_names > 1;
 }
 
-static void push(struct comparison *c, const char *where, const struct compared *const *t, size_t n)
+static void push_hint(struct comparison *c, const char *where, const struct compared *const *t,
+                      size_t n)
 {
     const char *text =
         arena_printf(&c->arena, "%s: %s%s", where, t[0]->hint->text,
@@ -180,12 +182,12 @@ static void push(struct comparison *c, const char *where, const struct compared 
 static void add_hint(struct comparison *c, const struct compared *const *t, size_t n)
 {
     if (num_kinds(t, n) > MAX_KIND_LINES) {
-        push(c, kinds_text(c, t, n), t, n);
+        push_hint(c, kinds_text(c, t, n), t, n);
         return;
     }
     for (size_t i = 0, count; i < n; i += count) {
         count = end_of_kind(t + i, n - i);
-        push(c, where_text(c, t + i, count), t + i, count);
+        push_hint(c, where_text(c, t + i, count), t + i, count);
     }
 }
 

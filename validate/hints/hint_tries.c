@@ -1,5 +1,5 @@
-/* hint_tries.c - makes claims about one tensor, tests each on a few elements, and keeps those that
- * hold. Each function in `tries` makes one kind of claim. */
+/* hint_tries.c - makes claims about one tensor, tests each on a few elements,
+ * keeps those that hold. Each function in `tries` makes one kind of claim. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static bool has_enough(const struct trying *x)
     return x->attempt->num_claims >= MAX_CLAIMS;
 }
 
-/* Copies a tensor that was made for a claim to the arena of kept claims. */
+/* Copies a tensor made for a claim to the arena of kept claims. */
 static const struct tensor *keep_tensor(const struct trying *x, const struct tensor *t)
 {
     const struct compared *of = x->attempt->of;
@@ -65,8 +65,8 @@ static struct claim *keep_claim(const struct trying *x, const struct claim *c)
     return out;
 }
 
-/* Tests a claim on the sampled elements and keeps it if it holds. The range of factors found here
- * is dropped: the proof finds it from all elements. */
+/* Tests a claim on the samples and keeps it if it holds. Drops its range of
+ * factors: the proof finds the range of all elements. */
 static enum status try_claim(struct trying *x, const struct claim *claim, struct error *err)
 {
     struct attempt *at = x->attempt;
@@ -95,7 +95,8 @@ static bool can_be_cast(const struct compared *t)
 
 /* ---- values ---- */
 
-/* `from` is the side to transform. A text of NULL is written when the factors are known. */
+/* `from` is the side to transform. text NULL: written when the factors are
+ * known. */
 static const struct value_hint {
     const char *id, *text;
     enum transform transform;
@@ -121,8 +122,8 @@ static const struct value_hint {
 };
 enum { NUM_VALUE_HINTS = COUNT(value_hints) };
 
-/* A factor that changes few elements is only noise in the last bit. A factor of a row needs enough
- * elements in the row to be meaningful. */
+/* A factor that changes few elements is noise in the last bit. A factor of a
+ * row needs enough elements in the row. */
 static bool may_be_scaled(const struct compared *t, enum transform transform)
 {
     const struct statistics *s = &t->statistics;
@@ -162,7 +163,7 @@ static enum status try_casts(struct trying *x, struct error *err)
     if (t->outcome != DTYPE_DIFFERS || !can_be_cast(t)) return OK;
     unsigned wide = wider_side(t);
     bool widens = dtype_bytes(t->read[0]->dtype) != dtype_bytes(t->read[1]->dtype);
-    if (t->read[0]->dtype == t->read[1]->dtype) { /* some of their parts differ in dtype */
+    if (t->read[0]->dtype == t->read[1]->dtype) { /* some parts differ in dtype */
         struct claim claim = claim_of(t->read[0], t->read[1], CAST, 0);
         claim.id = "rounding";
         claim.text = "B is A in other dtypes: the same values";
@@ -183,7 +184,7 @@ static enum status try_casts(struct trying *x, struct error *err)
 
 /* ---- arrangements ---- */
 
-/* A permutation keeps the sum of all bits; two sums that differ rule it out at once. */
+/* A permutation keeps the sum of all bits, so different sums rule it out. */
 static bool may_be_arranged(const struct compared *t)
 {
     if (t->read[0]->numel != t->read[1]->numel || !can_be_cast(t)) return false;
@@ -230,7 +231,7 @@ static enum status try_arrangements(struct trying *x, struct error *err)
 
 /* ---- extents ---- */
 
-/* The only dimension in which the shapes differ; num_dims if they differ in several or none. */
+/* The only dimension in which the shapes differ; num_dims: several or none. */
 static unsigned odd_dim(const struct tensor *a, const struct tensor *b)
 {
     unsigned odd = a->num_dims;
@@ -300,7 +301,7 @@ static enum status try_extents(struct trying *x, struct error *err)
 
 /* ---- slices ---- */
 
-/* A slice of the first dimension, and the digest of a few of its elements. */
+/* A slice of the first dimension, with a digest of a few elements. */
 struct slice {
     struct digest digest;
     uint64_t number;
@@ -331,8 +332,8 @@ static enum status read_slices(struct trying *x, unsigned side, struct slice *sl
     return OK;
 }
 
-/* Fills from[] with the slice of A that has the digest of each slice of B; false if one has none.
- */
+/* Sets from[] to the slice of A with the digest of each slice of B; false if
+ * one has none. */
 static bool match_slices(const struct slice *a, const struct slice *b, uint64_t n, uint64_t *from)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -342,7 +343,7 @@ static bool match_slices(const struct slice *a, const struct slice *b, uint64_t 
     return true;
 }
 
-/* Number of slices from i on that are consecutive in A and in B. */
+/* Number of slices from i on that are consecutive on both sides. */
 static uint64_t run_length(const uint64_t *from, uint64_t n, uint64_t i)
 {
     uint64_t run = 1;
@@ -352,14 +353,14 @@ static uint64_t run_length(const uint64_t *from, uint64_t n, uint64_t i)
 }
 
 /* Appends "5" or "5 to 9". */
-static void add_run(struct strbuf *out, uint64_t first, uint64_t count)
+static void add_slice_run(struct strbuf *out, uint64_t first, uint64_t count)
 {
     strbuf_printf(out, "%s %" PRIu64, out->length ? "," : "", first);
     if (count > 1) strbuf_printf(out, " to %" PRIu64, first + count - 1);
 }
 
-/* "its rows are permuted (6 of 8 moved): 2 to 4, 5 to 7 of B are 5 to 7, 2 to 4 of A": the first
- * SHOWN runs of moved slices. */
+/* "its rows are permuted (6 of 8 moved): 2 to 4, 5 to 7 of B are 5 to 7, 2 to 4
+ * of A", with the first SHOWN runs. */
 static const char *order_text(struct arena *a, const char *what, const uint64_t *from, uint64_t n)
 {
     enum { SHOWN = 6 };
@@ -370,8 +371,8 @@ static const char *order_text(struct arena *a, const char *what, const uint64_t 
         if (from[i] == i) continue;
         moved += run;
         if (runs++ >= SHOWN) continue;
-        add_run(&b_slices, i, run);
-        add_run(&a_slices, from[i], run);
+        add_slice_run(&b_slices, i, run);
+        add_slice_run(&a_slices, from[i], run);
     }
     const char *more = runs > SHOWN ? ", .." : "";
     const char *out = arena_printf(
@@ -382,7 +383,7 @@ static const char *order_text(struct arena *a, const char *what, const uint64_t 
     return out;
 }
 
-/* One pair for each run of slices that is consecutive on both sides. */
+/* Makes one pair for each run of slices that is consecutive on both sides. */
 static size_t slice_pairs(const uint64_t *from, uint64_t n, uint64_t row, struct pair *out)
 {
     size_t count = 0;
@@ -430,7 +431,8 @@ static enum status try_slices(struct trying *x, struct error *err)
 
 /* ---- all of them ---- */
 
-/* In order of precedence. If a cast explains the difference, the others are not tried. */
+/* In order of precedence. If a cast explains the difference, the rest is not
+ * tried. */
 static enum status (*const tries[])(struct trying *x, struct error *err) = {
     try_casts, try_arrangements, try_slices, try_extents, try_values,
 };

@@ -1,5 +1,5 @@
-/* hints.c - finds the hints of all tensors that differ: first hints that the counts prove, then
- * claims. */
+/* hints.c - finds the hints of all differing tensors: first by the counts, then
+ * by claims. */
 #include "validate/hints/hints.h"
 
 #include <inttypes.h>
@@ -18,7 +18,7 @@ enum {
     OPEN_FILES = 256,
 };
 
-/* ---- hints that the counts prove ---- */
+/* ---- hints by the counts ---- */
 
 static bool set_hint_constant(struct comparison *c, struct compared *t)
 {
@@ -38,8 +38,8 @@ static bool set_hint_constant(struct comparison *c, struct compared *t)
     return false;
 }
 
-/* "first in row 640, last in row 6143": of the first dimension. Rows between them may not differ.
- */
+/* "first in row 640, last in row 6143", of the first dimension; rows between
+ * may be equal. */
 static const char *rows_text(struct arena *a, const struct compared *t)
 {
     const struct tensor *x = t->tensors[0];
@@ -63,7 +63,7 @@ static bool set_hint_zero(struct comparison *c, struct compared *t)
     return false;
 }
 
-/* Elements whose bits differ and whose values do not: +0 and -0, or two NaN. */
+/* Only bits differ, not values: +0 and -0, or two NaN. */
 static bool set_hint_same_number(struct comparison *c, struct compared *t)
 {
     const struct statistics *s = &t->statistics;
@@ -73,7 +73,7 @@ static bool set_hint_same_number(struct comparison *c, struct compared *t)
     if (!s->nan_bits)
         text = "only the sign of zero differs";
     else if (!s->zero_signs)
-        text = "wherever they differ both are NaN, of other bits";
+        text = "wherever they differ both are NaN, with other bits";
     else
         text = "only the sign of zero and the bits of NaN differ";
     set_hint(c, t, "same-number", text);
@@ -90,7 +90,8 @@ static void set_hints_of_counts(struct comparison *c)
     }
 }
 
-/* Neighbouring values may be two roundings of one number that is stored on neither side. */
+/* Neighbouring values may be two roundings of one number that is stored on
+ * neither side. */
 static void set_hint_last_bit(struct comparison *c)
 {
     for (size_t i = 0; i < c->num_tensors; i++) {
@@ -108,8 +109,8 @@ static void set_hint_last_bit(struct comparison *c)
 
 /* ---- the vocabulary ---- */
 
-/* Whether only the last rows of an embedding or head differ, which vocabulary padding would
- * explain. */
+/* Whether only the last rows of an embedding or head differ, as with vocabulary
+ * padding. */
 static bool may_be_padding(const struct compared *t)
 {
     if (t->place.region != REGION_EMBEDDINGS && t->place.region != REGION_HEAD) return false;
@@ -118,7 +119,7 @@ static bool may_be_padding(const struct compared *t)
            t->statistics.first >= t->statistics.elements / 2;
 }
 
-/* Without a vocabulary size on either side, padding rows cannot be told from others. */
+/* Without a vocabulary size on either side, padding rows look like others. */
 static void add_vocabulary_line(struct comparison *c)
 {
     const struct side *a = &c->sides[0], *b = &c->sides[1];

@@ -1,12 +1,13 @@
-/* hints_internal.h - functions that the files of hints.h share. Calls go downwards in this order:
- * hints.c, moves.c, hint_tries.c and attempts_prove.c, move_lines.c, hint_lines.c. */
+/* hints_internal.h - functions shared by the files of hints.h. Calls go
+ * downwards in this order: hints.c, moves.c, hint_tries.c and attempts_prove.c,
+ * move_lines.c, hint_lines.c. */
 #ifndef FERRY_VALIDATE_HINTS_HINTS_INTERNAL_H
 #define FERRY_VALIDATE_HINTS_HINTS_INTERNAL_H
 
 #include "validate/hints/claims.h"
 #include "validate/hints/hints.h"
 
-/* A tensor, and the claims about it that held on a few elements, the likeliest first. */
+/* A tensor and its claims that held on a few elements, the likeliest first. */
 struct attempt {
     struct compared *of;
     struct claim **claims;
@@ -27,27 +28,29 @@ struct workshop {
 /* Makes claims about a tensor, in the worker's arena. */
 MUST_CHECK enum status attempt_try(struct workshop *w, struct attempt *attempt, unsigned worker,
                                    struct error *err);
-/* Tests the claims of each attempt on all elements, in order. The first that is proven becomes the
- * hint of its tensor. */
+/* Tests the claims of each attempt on all elements, in order. The first proven
+ * one becomes the tensor's hint. */
 MUST_CHECK enum status attempts_prove(struct comparison *c, struct attempt *attempts,
                                       size_t num_attempts, struct error *err);
 void set_hint(struct comparison *c, struct compared *t, const char *id, const char *text);
 
-/* Finds tensors of B that equal tensors of A with other names, and adds the lines that report them.
- */
+/* Finds tensors of B that equal tensors of A with other names, and adds their
+ * lines. */
 MUST_CHECK enum status moves_find(struct workshop *w, struct error *err);
 
-/* Adds lines for moved tensors. A whole layer or expert is reported as moved only if each of its
- * tensors moved with it, or is equal at both positions. */
+/* Adds lines for moved tensors. A layer or expert is reported as moved only if
+ * each of its tensors moved with it or is equal at both positions. */
 MUST_CHECK enum status move_lines_add(struct workshop *w, struct error *err);
 
-/* Adds one line for equal hints of tensors of one kind. Skips hints of id "moved", which
- * move_lines_add() has reported. */
+/* Adds one line for equal hints of tensors of one kind. Skips hints "moved",
+ * which move_lines_add() reports. */
 void hint_lines_add(struct comparison *c);
-/* A line for n tensors, which are copied; text is in the comparison's arena. */
+/* Adds a line for n tensors, which are copied; text is in the comparison's
+ * arena. */
 void hint_line_push(struct comparison *c, const char *id, const char *text,
                     const struct compared *const *tensors, size_t n);
-/* "in 8 of 32 layers (8 to 15)"; layers are sorted, of tensors like `like`. In the arena. */
+/* "in 8 of 32 layers (8 to 15)", for sorted layers with tensors like `like`. In
+ * the arena. */
 const char *layers_text(struct comparison *c, const struct place *like, const int64_t *layers,
                         size_t num_layers);
 

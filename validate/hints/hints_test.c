@@ -1,4 +1,5 @@
-/* hints_test.c - each hint is reported if it holds, and is not after one element is changed. */
+/* hints_test.c - each hint is reported if it holds, and is not after one
+ * element is changed. */
 #include "common/count.h"
 #include "validate/testing_validate.h"
 
@@ -25,7 +26,8 @@ static void check_tensor(const struct made *a, const struct made *b, const char 
     release_sides(&x);
 }
 
-/* Checks that the single tensor gets the hint, and does not after one element of B is changed. */
+/* Checks that the single tensor gets the hint, and does not after one element
+ * of B is changed. */
 static void check_hint(const struct made *a, const struct made *b, const char *id, const char *part,
                        uint64_t *seed)
 {
@@ -38,7 +40,8 @@ static void check_hint(const struct made *a, const struct made *b, const char *i
 
 /* ---- arrangements ---- */
 
-/* 8 query heads of 8 rows, in 2 groups; the same in 4 and in 8; half of each head rotated. */
+/* 8 query heads of 8 rows, in 2 groups; the same in 4 and in 8; half of each
+ * head rotated. */
 static const char heads_2[] = "{'num_attention_heads': 8, 'num_key_value_heads': 2, "
                               "'hidden_size': 64}";
 static const char heads_4[] = "{'text_config': {'num_attention_heads': 8, "
@@ -47,7 +50,8 @@ static const char heads_8[] = "{'n_head': 8, 'n_embd': 64}";
 static const char heads_partial[] = "{'num_attention_heads': 8, 'num_key_value_heads': 2, "
                                     "'hidden_size': 64, 'partial_rotary_factor': 0.5}";
 
-/* Llama 3; a model of 64 query heads in 8 groups; one without groups; one with a single group. */
+/* Llama 3; a model of 64 query heads in 8 groups; one without groups; one with
+ * a single group. */
 static const char llama_3[] = "{'num_attention_heads': 32, 'num_key_value_heads': 8, "
                               "'head_dim': 128}";
 static const char gqa_8[] = "{'num_attention_heads': 64, 'num_key_value_heads': 8, "
@@ -134,8 +138,8 @@ ROWS(version_1_of_groups, r / 24 * 24 + r % 3 * 8 + r % 24 / 3)
 ROWS(groups_of_version_1, r / 24 * 24 + r % 8 * 3 + r % 24 / 8)
 ROWS(heads_by_place, (r / 8 % 2 * 4 + r / 16) * 8 + r % 8)
 
-/* As in real models: heads of 128 rows, q_heads query heads, a k and a v in each group. B's k is
- * A's v. */
+/* As in real models: heads of 128 rows, q_heads query heads, a k and a v in
+ * each group. B's k is A's v. */
 static uint64_t kv_swapped(uint64_t r, uint64_t q_heads)
 {
     uint64_t group = (q_heads + 2) * 128, in = r % group;
@@ -505,11 +509,11 @@ static void a_factor_of_each_row_is_told(void **state)
     for (uint64_t i = 0; i < a->tensors[0].numel; i++)
         made_set(&b->tensors[0], i,
                  (double)((float)made_get(&a->tensors[0], i) * (0.3F + (float)(i / 40) * 0.1F)));
-    check_hint(a, b, "row-scale", "each row of B is that of A", &seed);
+    check_hint(a, b, "row-scale", "each row of B is the row of A", &seed);
 }
 
-/* If one element of each row differs, any factor explains it; also if the last bit of a few
- * differs. */
+/* If one element of each row differs, any factor explains it; also if the last
+ * bit of a few differs. */
 static void a_factor_that_explains_anything_is_not_told(void **state)
 {
     (void)state;
@@ -588,7 +592,8 @@ static void other_bits_of_zero_and_nan_are_told(void **state)
         check_hint(a, b, "same-number", "only the sign of zero and the bits of NaN differ", &seed);
         for (uint64_t k = 100; k < 140; k++)
             made_set(&a->tensors[0], k, -0.0);
-        check_hint(a, b, "same-number", "wherever they differ both are NaN, of other bits", &seed);
+        check_hint(a, b, "same-number", "wherever they differ both are NaN, with other bits",
+                   &seed);
     }
     /* If one side has zeros and the other numbers, the hint is still reported. */
     struct made *a = one("w", DT_F32, (uint64_t[3]){20, 20}, NULL), *b;
@@ -719,7 +724,8 @@ static void layers_off_by_some_are_told(void **state)
     check_lines(a, b,
                 LINES("layers 1 to 2 of B are layers 3 to 4 of A",
                       "layers 3 to 4 of B are layers 1 to 2 of A"));
-    /* One tensor of the layer is changed: the layer did not move, but the other tensors did. */
+    /* One tensor of the layer is changed: the layer did not move, but the other
+     * tensors did. */
     made_set(made_find(b, layer_name(3, kinds[5])), 17, 7.25);
     struct compared_sides x;
     struct compare_options o = plain_options();
@@ -741,7 +747,8 @@ static void a_layer_that_is_another_once_more_is_told(void **state)
     check_lines(a, b, LINES("layer 5 of B is layer 4 of A"));
 }
 
-/* A layer with tensors that did not move counts as moved only if these are equal in both layers. */
+/* A layer with tensors that did not move counts as moved only if these are
+ * equal in both layers. */
 static void a_layer_moved_if_all_of_it_did(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* move_lines.c - reports moved tensors: as moved layers or experts if all their tensors moved. */
+/* move_lines.c - reports moved tensors, as moved layers or experts if all their
+ * tensors moved. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,8 @@
 #include "common/strbuf.h"
 #include "validate/hints/hints_internal.h"
 
-/* A layer or expert of B whose tensors all equal those of one other layer or expert of A. */
+/* A layer or expert of B whose tensors equal those of another layer or expert
+ * of A. */
 struct unit {
     size_t first, end; /* in telling.sorted */
     int64_t from_layer, from_expert;
@@ -22,7 +24,7 @@ struct telling {
     bool *told;               /* of each tensor of c */
     struct unit *units;
     size_t num_units;
-    struct claim **claims; /* claims that a tensor that did not move is equal in both units */
+    struct claim **claims; /* that a tensor that did not move is equal in both units */
     size_t *unit_of;       /* of each claim */
     size_t num_claims;
 };
@@ -41,7 +43,7 @@ static int by_unit(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void set_up(struct telling *t, struct workshop *w)
+static void telling_init(struct telling *t, struct workshop *w)
 {
     struct comparison *c = w->c;
     size_t n = c->num_tensors + 1;
@@ -58,7 +60,7 @@ static void set_up(struct telling *t, struct workshop *w)
     qsort(t->sorted, c->num_tensors, sizeof *t->sorted, by_unit);
 }
 
-static void tear_down(struct telling *t)
+static void telling_release(struct telling *t)
 {
     map_release(&t->names);
     free(t->sorted);
@@ -79,7 +81,8 @@ static size_t end_of_unit(const struct telling *t, size_t i, bool experts)
     return end;
 }
 
-/* The tensor of A with the stack and kind of p, in the given layer and expert; NULL: none. */
+/* The tensor of A with the stack and kind of p, in the given layer and expert;
+ * NULL: none. */
 static const struct compared *counterpart(const struct telling *t, const struct place *p,
                                           int64_t layer, int64_t expert)
 {
@@ -96,7 +99,7 @@ static const struct compared *counterpart(const struct telling *t, const struct 
     return found && t->c->tensors[i].tensors[0] ? &t->c->tensors[i] : NULL;
 }
 
-/* The first moved tensor that has no line yet; NULL: none. */
+/* The first moved tensor without a line; NULL: none. */
 static const struct compared *first_moved(const struct telling *t, size_t i, size_t end)
 {
     for (; i < end; i++)
@@ -110,8 +113,8 @@ static bool same_kind_of_tensor(const struct tensor *a, const struct tensor *b)
            memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
 }
 
-/* A tensor that did not move, in a unit that did, must equal its counterpart in A. Tests a few
- * elements; the claim is proven later with all others. */
+/* A tensor that did not move with its unit must equal its counterpart in A.
+ * Tests a few elements; the claim is proven later with all others. */
 static enum status claim_same(struct telling *t, const struct compared *here,
                               const struct compared *there, bool *holds, struct error *err)
 {
@@ -157,7 +160,7 @@ static size_t num_on_side(const struct telling *t, size_t i, size_t end, unsigne
     return n;
 }
 
-/* How many tensors A has in the unit of p. */
+/* Number of A's tensors in the unit of p. */
 static size_t num_in_a(const struct telling *t, const struct place *p, bool experts)
 {
     size_t low = 0, high = t->c->num_tensors;
@@ -209,7 +212,7 @@ static enum status find_units(struct telling *t, bool experts, struct error *err
 
 /* ---- lines ---- */
 
-/* The tensors of units [first, end) that moved, as a line. */
+/* Adds a line for the moved tensors of the units. */
 static void tell_units(struct telling *t, const char *id, const char *text,
                        const struct unit *const *units, size_t num_units)
 {
@@ -258,7 +261,7 @@ static void tell_layers(struct telling *t)
     free(run);
 }
 
-/* A line on the experts of one layer: units [first, first + count). */
+/* A line on the experts of one layer, units [first, first + count). */
 struct expert_line {
     const char *text;
     size_t first, count;
@@ -272,7 +275,8 @@ static int by_text(const void *a, const void *b)
     return x->first < y->first ? -1 : x->first > y->first;
 }
 
-/* "the experts are permuted: 0 1 2 .. of B are 2 0 1 .. of A": the moved experts only. */
+/* "the experts are permuted: 0 1 2 .. of B are 2 0 1 .. of A", with moved
+ * experts only. */
 static const char *experts_text(struct telling *t, const struct unit *units, size_t n)
 {
     enum { SHOWN = 8 };
@@ -293,7 +297,7 @@ static const char *experts_text(struct telling *t, const struct unit *units, siz
     return text;
 }
 
-/* One line for layers whose experts moved alike. */
+/* Adds one line for layers whose experts moved alike. */
 static void tell_alike(struct telling *t, const struct expert_line *lines, size_t n)
 {
     const struct unit **units = must_calloc(t->num_units, sizeof(struct unit *));
@@ -355,7 +359,8 @@ static int by_kinds(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Whether both are of one kind and equal tensors of one other kind, each in its own layer. */
+/* Whether both have one kind and equal tensors of one other kind, each in its
+ * own layer. */
 static bool moved_alike(const struct compared *x, const struct compared *y)
 {
     const struct compared *both[] = {x, y};
@@ -402,7 +407,7 @@ static void tell_names(struct telling *t)
     free(rest);
 }
 
-/* Sets the hint of tensors that only A has and that B has under another name. */
+/* Sets the hint of tensors only in A that B has under another name. */
 static void explain_sources(struct comparison *c)
 {
     for (size_t i = 0; i < c->num_tensors; i++) {
@@ -415,7 +420,7 @@ static void explain_sources(struct comparison *c)
 enum status move_lines_add(struct workshop *w, struct error *err)
 {
     struct telling t;
-    set_up(&t, w);
+    telling_init(&t, w);
     enum status st = find_units(&t, false, err);
     if (!st) tell_layers(&t);
     if (!st) st = find_units(&t, true, err);
@@ -424,6 +429,6 @@ enum status move_lines_add(struct workshop *w, struct error *err)
         tell_names(&t);
         explain_sources(w->c);
     }
-    tear_down(&t);
+    telling_release(&t);
     return st;
 }

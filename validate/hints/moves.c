@@ -1,6 +1,6 @@
-/* moves.c - finds tensors of B that equal tensors of A with other names: shifted layers, permuted
- * experts, exchanged names. The key of a tensor is a digest of a few elements; pairs with equal
- * keys are compared in full. */
+/* moves.c - finds tensors of B that equal tensors of A with other names:
+ * shifted layers, permuted experts, exchanged names. A tensor's key is a digest
+ * of a few elements; pairs with equal keys are compared in full. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,7 +66,7 @@ static void list_targets(struct movers *m, struct comparison *c)
     qsort(m->all, m->num_targets, sizeof *m->all, by_shape);
 }
 
-/* Tensors of A that have the dtype and shape of a target. */
+/* Lists tensors of A with the dtype and shape of a target. */
 static void list_sources(struct movers *m, struct comparison *c)
 {
     for (size_t i = 0; i < c->num_tensors; i++) {
@@ -106,8 +106,8 @@ static enum status read_key(void *context, size_t index, unsigned worker, struct
 
 /* ---- claims ---- */
 
-/* Orders the sources of a target: a smaller distance is likelier. */
-static uint64_t distance(const struct compared *target, const struct compared *source)
+/* Orders the sources of a target; a smaller distance is likelier. */
+static uint64_t move_distance(const struct compared *target, const struct compared *source)
 {
     const struct place *x = &target->place, *y = &source->place;
     uint64_t layers = (uint64_t)llabs((long long)(x->layer - y->layer));
@@ -115,7 +115,7 @@ static uint64_t distance(const struct compared *target, const struct compared *s
     return (place_same_kind(x, y) ? UINT64_C(1) << 60 : UINT64_C(1) << 61) + layers;
 }
 
-/* Inserts a claim in the order of distance; keeps the MAX_SOURCES nearest. */
+/* Inserts a claim in order of distance; keeps the MAX_SOURCES nearest. */
 static void add_claim(struct arena *a, struct attempt *at, const struct moving *target,
                       const struct moving *source)
 {
@@ -126,15 +126,15 @@ static void add_claim(struct arena *a, struct attempt *at, const struct moving *
     claim->text = arena_printf(a, "%s of B is %s of A", target->of->name, source->of->name);
     if (!at->claims) at->claims = arena_array(a, MAX_SOURCES + 1, sizeof(struct claim *));
     size_t i = at->num_claims;
-    for (; i > 0 &&
-           distance(target->of, at->claims[i - 1]->source) > distance(target->of, source->of);
+    for (; i > 0 && move_distance(target->of, at->claims[i - 1]->source) >
+                        move_distance(target->of, source->of);
          i--)
         at->claims[i] = at->claims[i - 1];
     at->claims[i] = claim;
     if (at->num_claims < MAX_SOURCES) at->num_claims++;
 }
 
-/* The first source with the key of the target; sources are sorted by key. */
+/* The first source with the target's key, among sources sorted by key. */
 static const struct moving *first_source(const struct moving *sources, size_t n,
                                          const struct moving *target)
 {

@@ -13,7 +13,7 @@ enum { BLOCK = 512, MAX_BYTES = 16 };
 
 /* ---- making elements ---- */
 
-/* n elements of one side, and the buffer for the transformed ones; n is at most BLOCK. */
+/* n <= BLOCK elements of one side, and the buffer for the transformed ones. */
 struct making {
     enum dtype from, to;
     const void *in;
@@ -140,7 +140,7 @@ static bool both_nan(enum dtype dtype, const char *x, const char *y, size_t i)
     return isnan(dtype_load(dtype, x, i)) && isnan(dtype_load(dtype, y, i));
 }
 
-/* The same bits, or NaN in the same places. */
+/* Equal bits, or NaN in the same places. */
 static bool same_values(enum dtype dtype, const char *x, const char *y, size_t n)
 {
     size_t bytes = dtype_bytes(dtype);
@@ -155,7 +155,7 @@ static const char *element(struct elements e, uint64_t i)
     return (const char *)e.at + i * dtype_bytes(e.dtype);
 }
 
-static struct elements part_of(struct elements e, uint64_t from)
+static struct elements elements_from(struct elements e, uint64_t from)
 {
     return (struct elements){e.dtype, element(e, from)};
 }
@@ -182,8 +182,8 @@ struct factors factors_all(void)
     return (struct factors){-INFINITY, INFINITY};
 }
 
-/* The value `step` places up in the order of the dtype's values. */
-static double neighbour(enum dtype dtype, const char *at, int step)
+/* The value `step` places up in the order of the dtype. */
+static double neighbour_value(enum dtype dtype, const char *at, int step)
 {
     unsigned size = dtype_infos[dtype].bits;
     uint64_t bits = 0, sign = UINT64_C(1) << (size - 1);
@@ -194,13 +194,14 @@ static double neighbour(enum dtype dtype, const char *at, int step)
     return dtype_load(dtype, &bits, 0);
 }
 
-/* The numbers that are rounded to the finite element at `at`, and a little more: 16-bit elements
- * are rounded from F32, and quotients of these numbers are rounded too. For F64, whose half steps
- * F64 cannot express, the numbers up to its neighbours. */
+/* The numbers that round to the finite element at `at`, and a little more:
+ * 16-bit elements are rounded from F32, and quotients of these numbers are
+ * rounded too. For F64, which cannot express its half steps, the numbers up to
+ * its neighbours. */
 static struct factors rounded_to(enum dtype dtype, const char *at)
 {
-    double y = dtype_load(dtype, at, 0), up = neighbour(dtype, at, 1),
-           down = neighbour(dtype, at, -1);
+    double y = dtype_load(dtype, at, 0), up = neighbour_value(dtype, at, 1),
+           down = neighbour_value(dtype, at, -1);
     if (isinf(up)) up = y + (y - down);
     if (isinf(down)) down = y - (up - y);
     if (dtype == DT_F64) return (struct factors){down, up};
@@ -224,9 +225,10 @@ static void narrow_by(struct factors *f, double x, struct elements to, uint64_t 
     f->high = fmin(f->high, fmax(low, high));
 }
 
-/* Whether factors near both ends turn the elements into the right ones. Then all factors in between
- * do, and the elements hardly narrow the range. After a few elements this holds for most. The ends
- * themselves are avoided: there half of the elements are rounded the other way. */
+/* Whether factors near both ends fit the elements. Then all factors between do,
+ * and the elements hardly narrow the range; after a few elements this holds for
+ * most. Avoids the ends themselves, where half of the elements round the other
+ * way. */
 static bool both_ends_hold(const struct factors *f, struct elements from, struct elements to,
                            uint64_t count)
 {
@@ -240,14 +242,14 @@ void factors_narrow(struct factors *f, struct elements from, struct elements to,
 {
     for (uint64_t i = 0, n; i < count; i += n) {
         n = min_u64(BLOCK, count - i);
-        if (both_ends_hold(f, part_of(from, i), part_of(to, i), n)) continue;
+        if (both_ends_hold(f, elements_from(from, i), elements_from(to, i), n)) continue;
         for (uint64_t k = i; k < i + n && f->low <= f->high; k++)
             narrow_by(f, dtype_load(from.dtype, from.at, k), to, k);
     }
 }
 
 /* The shortest decimal number in [low, high]. */
-static double shortest(double low, double high)
+static double shortest_decimal(double low, double high)
 {
     char text[40];
     double middle = low + (high - low) / 2;
@@ -265,9 +267,9 @@ double factors_candidate(const struct factors *f, unsigned number)
     double middle = f->low + (f->high - f->low) / 2, margin = (f->high - f->low) / 8;
     switch (number) { /* a program that scales a tensor most likely has the factor in F32 */
     case 0:
-        return shortest(f->low + margin, f->high - margin);
+        return shortest_decimal(f->low + margin, f->high - margin);
     case 1:
-        return shortest(f->low, f->high);
+        return shortest_decimal(f->low, f->high);
     case 2:
         return (double)(float)middle;
     case 3:
@@ -279,7 +281,7 @@ double factors_candidate(const struct factors *f, unsigned number)
     }
 }
 
-/* The factor of one row; 0: there is none. */
+/* The factor of one row; 0: none. */
 static double factor_of(struct elements from, struct elements to, uint64_t count,
                         const struct factors *possible)
 {
@@ -308,7 +310,7 @@ bool rows_hold(struct elements from, struct elements to, uint64_t first, uint64_
 {
     for (uint64_t i = 0, n; i < count; i += n) {
         n = min_u64(count - i, row - (first + i) % row);
-        if (!row_holds(part_of(from, i), part_of(to, i), n, seen)) return false;
+        if (!row_holds(elements_from(from, i), elements_from(to, i), n, seen)) return false;
     }
     return true;
 }

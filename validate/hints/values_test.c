@@ -42,7 +42,7 @@ static struct buffer random_buffer(enum dtype dtype, uint64_t *seed)
     return b;
 }
 
-/* What one element becomes, as a program in Python would have it. */
+/* One element after each transform, as a Python program computes it. */
 static float bf16(float x)
 {
     uint32_t bits;

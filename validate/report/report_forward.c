@@ -50,7 +50,7 @@ static double relative_rounding(const struct forward_output *o)
     return largest > 0 ? o->rounding.max / largest : 0;
 }
 
-static void widen(struct log_axis *x, double value)
+static void widen_axis(struct log_axis *x, double value)
 {
     if (!(value > 0)) return;
     double power = isfinite(value) ? log10(value) : 1;
@@ -62,8 +62,8 @@ static struct log_axis axis_of(const struct forward_outputs *list)
 {
     struct log_axis x = {-6, -5};
     for (size_t i = 0; i < list->count; i++) {
-        widen(&x, relative_rounding(&list->items[i]));
-        if (list->items[i].compared) widen(&x, difference_relative(&list->items[i].b));
+        widen_axis(&x, relative_rounding(&list->items[i]));
+        if (list->items[i].compared) widen_axis(&x, difference_relative(&list->items[i].b));
     }
     x.low = fmax(x.low, -18);
     x.high = fmin(x.high, 4);
@@ -102,7 +102,7 @@ static void add_grid(const struct page *p, const struct forward_outputs *list,
     }
 }
 
-/* What rounding explains: the area below it. */
+/* The area of errors explained by rounding. */
 static void add_band(const struct page *p, const struct forward_outputs *list,
                      const struct log_axis *x)
 {
@@ -114,8 +114,8 @@ static void add_band(const struct page *p, const struct forward_outputs *list,
     strbuf_printf(p->out, "V%.1fZ\"/>\n", bottom);
 }
 
-static void add_line(const struct page *p, const struct forward_outputs *list,
-                     const struct log_axis *x)
+static void add_error_line(const struct page *p, const struct forward_outputs *list,
+                           const struct log_axis *x)
 {
     char command = 'M';
     page_add(p, "<path class=\"line\" d=\"");
@@ -137,30 +137,29 @@ static void add_dot(const struct page *p, const struct forward_outputs *list, si
     strbuf_printf(p->out, "<circle class=\"dot-%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\"><title>",
                   classes[o->agreement], chart_x(list, (double)i), chart_y(x, error));
     page_add_escaped(p, o->name);
-    strbuf_printf(p->out,
-                  "\n%s\nerror %.3g of the largest, rounding explains %.3g</title></circle>\n",
+    strbuf_printf(p->out, "\n%s\nrelative error %.3g, rounding explains %.3g</title></circle>\n",
                   agreement_names[o->agreement], error, relative_rounding(o));
 }
 
-/* "hidden.12" becomes 12; other names their part after the last dot. */
+/* The part after the last dot: "12" of "hidden.12". */
 static const char *short_name(const char *name)
 {
     const char *dot = strrchr(name, '.');
     return dot ? dot + 1 : strcmp(name, "final_norm") == 0 ? "norm" : name;
 }
 
-static double step_of(const struct forward_outputs *list)
+static double chart_step(const struct forward_outputs *list)
 {
     return chart_x(list, 1) - chart_x(list, 0);
 }
 
 static bool is_narrow(const struct forward_outputs *list)
 {
-    return step_of(list) < 48;
+    return chart_step(list) < 48;
 }
 
-static void add_name(const struct page *p, const struct forward_outputs *list, size_t i,
-                     unsigned line, const char *anchor)
+static void add_output_name(const struct page *p, const struct forward_outputs *list, size_t i,
+                            unsigned line, const char *anchor)
 {
     strbuf_printf(p->out, "<text x=\"%.1f\" y=\"%u\" text-anchor=\"%s\">", chart_x(list, (double)i),
                   CHART_HEIGHT - CHART_BOTTOM + 15 + 14 * line, anchor);
@@ -168,19 +167,20 @@ static void add_name(const struct page *p, const struct forward_outputs *list, s
     page_add(p, "</text>");
 }
 
-/* Names of as many layers as fit; the outputs after the layers one below the other. */
+/* Adds the names of as many layers as fit; the outputs after them one below the
+ * other. */
 static void add_names(const struct page *p, const struct forward_outputs *list)
 {
-    size_t step = (size_t)ceil(26 / fmax(step_of(list), 0.1));
+    size_t step = (size_t)ceil(26 / fmax(chart_step(list), 0.1));
     unsigned line = 0;
     for (size_t i = 0; i < list->count; i++) {
         bool is_layer = strncmp(list->items[i].name, "hidden.", 7) == 0;
         if (!is_narrow(list))
-            add_name(p, list, i, 0, "middle");
+            add_output_name(p, list, i, 0, "middle");
         else if (!is_layer)
-            add_name(p, list, i, ++line, "end");
+            add_output_name(p, list, i, ++line, "end");
         else if (i % step == 0)
-            add_name(p, list, i, 0, "middle");
+            add_output_name(p, list, i, 0, "middle");
     }
     page_add(p, "\n");
 }
@@ -195,7 +195,7 @@ static void add_errors(const struct page *p, const struct forward_outputs *list,
                   is_narrow(list) ? CHART_HEIGHT : CHART_HEIGHT - 42, label);
     add_band(p, list, &x);
     add_grid(p, list, &x);
-    add_line(p, list, &x);
+    add_error_line(p, list, &x);
     for (size_t i = 0; i < list->count; i++)
         if (list->items[i].compared) add_dot(p, list, i, &x);
     add_names(p, list);
@@ -213,8 +213,8 @@ static void add_error_legend(const struct page *p)
                       "cy=\"6\" r=\"4.5\"/></svg>%s</span>",
                       classes[i], texts[i]);
     page_add(p, "<span><svg width=\"14\" height=\"14\"><rect class=\"band\" width=\"14\" "
-                "height=\"14\"/></svg>what rounding explains</span>"
-                "<span>largest |a-b| as part of the largest |a|</span></div>\n");
+                "height=\"14\"/></svg>explained by rounding</span>"
+                "<span>largest |a-b| relative to the largest |a|</span></div>\n");
 }
 
 /* ---- logits ---- */
@@ -308,8 +308,8 @@ static void add_facts(const struct page *p, const struct forward *f)
     page_add_row(p, "rounding", f->yardstick.text);
     if (l->rows) {
         page_add_row(p, "top-1",
-                     arena_printf(p->a, "the same for %" PRIu64 " of %" PRIu64 " tokens",
-                                  l->same_top, l->rows));
+                     arena_printf(p->a, "equal for %" PRIu64 " of %" PRIu64 " tokens", l->same_top,
+                                  l->rows));
         page_add_row(p, "KL(A||B)",
                      arena_printf(p->a, "mean %.3g, max %.3g nats", l->kl_mean, l->kl_max));
     }
@@ -332,7 +332,7 @@ static void add_logits(const struct page *p, const struct forward *f)
 
 /* ---- tables ---- */
 
-static void add_output(const struct page *p, const struct forward_output *o)
+static void add_output_row(const struct page *p, const struct forward_output *o)
 {
     page_add(p, "<tr>");
     page_add_text_cell(p, "t", o->name);
@@ -359,7 +359,7 @@ static void add_table(const struct page *p, const struct forward_outputs *list)
                 "<th class=\"n\">rel. max</th><th class=\"n\">rel. rms</th>"
                 "<th class=\"n\">tokens beyond</th><th></th></tr></thead><tbody>\n");
     for (size_t i = 0; i < list->count; i++)
-        add_output(p, &list->items[i]);
+        add_output_row(p, &list->items[i]);
     page_add(p, "</tbody></table></div>\n");
 }
 

@@ -36,7 +36,8 @@ static const char *verdict_class(const struct comparison *c)
     return !passes ? "bad" : c->counts[WITHIN] ? "mid" : "ok";
 }
 
-/* Whether the forward pass decides: configs and training states that differ outweigh it. */
+/* Whether the forward pass decides: differing configs and training states
+ * outweigh it. */
 static bool is_by_forward(const struct verdict *v)
 {
     return v->forward && (!v->c || compare_settings_pass(v->c));
@@ -127,7 +128,7 @@ static void begin_fields(const struct page *p)
                 "<th>A</th><th>B</th><th>difference</th></tr></thead><tbody>\n");
 }
 
-/* The config table comes first if a field changes what is computed. */
+/* A table before the others, for fields that change the computation. */
 static void add_computing_fields(const struct page *p)
 {
     const struct config_comparison *x = &p->c->configs;
@@ -148,7 +149,7 @@ static void add_training_fields(const struct page *p)
         page_add_text_cell(p, "t", x->differences[i].field);
         page_add_text_cell(p, "s", x->differences[i].values[0]);
         page_add_text_cell(p, "s", x->differences[i].values[1]);
-        page_add_text_cell(p, "s", "of the training state");
+        page_add_text_cell(p, "s", "training state");
         page_add(p, "</tr>\n");
     }
     page_add(p, "</tbody></table></div>\n");
@@ -161,7 +162,7 @@ static bool is_listed(const struct config_comparison *x, const char *field)
     return false;
 }
 
-/* Fields that differ come first; those that neither model has are left out. */
+/* Differing fields come first; fields that neither model has are left out. */
 static void add_configs(const struct page *p)
 {
     const struct side *s = p->c->sides;
@@ -231,16 +232,16 @@ static void add_hints(const struct page *p)
 
 /* ---- the heat map ---- */
 
-/* One square: the tensors of one kind in one layer. */
+/* A square: tensors of one kind in one layer. */
 struct cell {
     const struct compared *worst;
     size_t num_tensors, num_different, num_within;
 };
 
 struct kind {
-    struct place place; /* place of the first tensor */
+    struct place place; /* of the first tensor */
     const char *label;
-    struct cell *cells; /* [num_layers]; one cell for tensors outside of layers */
+    struct cell *cells; /* [num_layers]; only the first for tensors outside of layers */
 };
 
 struct heat_map {
@@ -381,7 +382,7 @@ static void add_kind(const struct page *p, const struct heat_map *m, size_t row,
     page_add(p, "\n");
 }
 
-/* Numbers of layers below the columns, as many as there is room for. */
+/* Adds numbers of layers below the columns, as many as fit. */
 static void add_layer_numbers(const struct page *p, const struct heat_map *m, unsigned left,
                               double width)
 {
@@ -459,7 +460,7 @@ static void add_number_cell(const struct page *p, bool known, double value, cons
         strbuf_printf(p->out, "<td class=\"n\" data-v=\"%.9g\">%s</td>", value, text);
 }
 
-/* Without a number that covers all elements, the cell sorts with the worst. */
+/* A cell whose number does not cover all elements sorts with the worst. */
 static void add_distance_cell(const struct page *p, bool known, const struct statistics *s,
                               double value, const char *text)
 {
@@ -469,7 +470,7 @@ static void add_distance_cell(const struct page *p, bool known, const struct sta
         add_number_cell(p, known, INFINITY, "nan");
 }
 
-static const char *both(struct arena *a, const char *x, const char *y)
+static const char *join_both(struct arena *a, const char *x, const char *y)
 {
     if (!x || !y) return x ? x : y;
     return strcmp(x, y) ? arena_printf(a, "%s / %s", x, y) : x;
@@ -478,14 +479,14 @@ static const char *both(struct arena *a, const char *x, const char *y)
 static const char *dtypes_of_both(const struct page *p, const struct compared *t)
 {
     const struct tensor *x = t->tensors[0], *y = t->tensors[1];
-    return both(p->a, x ? dtypes_text(p->a, x) : NULL, y ? dtypes_text(p->a, y) : NULL);
+    return join_both(p->a, x ? dtypes_text(p->a, x) : NULL, y ? dtypes_text(p->a, y) : NULL);
 }
 
 static const char *shapes_text(const struct page *p, const struct compared *t)
 {
     const struct tensor *x = t->tensors[0], *y = t->tensors[1];
-    return both(p->a, x ? shape_text(p->a, x->num_dims, x->shape) : NULL,
-                y ? shape_text(p->a, y->num_dims, y->shape) : NULL);
+    return join_both(p->a, x ? shape_text(p->a, x->num_dims, x->shape) : NULL,
+                     y ? shape_text(p->a, y->num_dims, y->shape) : NULL);
 }
 
 static void add_statistics(const struct page *p, const struct compared *t)
@@ -529,7 +530,7 @@ static void add_stored_names(const struct page *p, const char *label, const char
     page_add(p, "</div>");
 }
 
-/* Names that are equal on both sides are printed once. */
+/* Names equal on both sides are printed once. */
 static void add_both_names(const struct page *p, const char *const names[2], const char *what)
 {
     if (text_equal(names[0], names[1])) {
@@ -541,7 +542,7 @@ static void add_both_names(const struct page *p, const char *const names[2], con
                          names[side]);
 }
 
-/* The stored names of the tensor, which of them differ, and the first difference. */
+/* The tensor's stored names, those that differ, and the first difference. */
 static void add_name_cell(const struct page *p, const struct compared *t)
 {
     const char *names[2], *differing[2], *first[2];
@@ -560,7 +561,7 @@ static void add_name_cell(const struct page *p, const struct compared *t)
     page_add(p, "</td>");
 }
 
-static void add_tensor(const struct page *p, const struct compared *t)
+static void add_tensor_row(const struct page *p, const struct compared *t)
 {
     static const char *const classes[] = {[IDENTICAL] = "ok", [WITHIN] = "mid"};
     bool passes = outcome_passes(t->outcome);
@@ -598,7 +599,7 @@ static void add_tensors(const struct page *p)
                     "<th class=\"n\">cosine</th><th>first</th>");
     page_add(p, "<th>dtype</th><th>shape</th></tr></thead><tbody>\n");
     for (size_t i = 0; i < p->c->num_tensors; i++)
-        add_tensor(p, &p->c->tensors[i]);
+        add_tensor_row(p, &p->c->tensors[i]);
     page_add(p, "</tbody></table></div>\n");
 }
 

@@ -1,7 +1,9 @@
-/* report_html.h - a comparison as one HTML page that needs no network and no other file.
+/* report_html.h - a comparison as one HTML page without network and other
+ * files.
  *
- * The verdict, both sides and their configs, hints, a heat map of layers by kinds of tensors, a
- * table of all tensors, and the command and time. Light or dark as the reader's system is. */
+ * It has the verdict, both sides and their configs, hints, a heat map of layers
+ * by kinds of tensors, a table of all tensors, command and time; light or dark
+ * like the reader's system. */
 #ifndef FERRY_VALIDATE_REPORT_REPORT_HTML_H
 #define FERRY_VALIDATE_REPORT_REPORT_HTML_H
 

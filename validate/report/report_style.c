@@ -61,8 +61,8 @@ const char *const report_style[] = {
     NULL,
 };
 
-/* A click on a title sorts a table. Tables of tensors have a filter by name, and equal tensors can
- * be hidden or shown. */
+/* A click on a title sorts a table. Tables of tensors have a filter by name,
+ * and hide or show equal tensors. */
 const char *const report_script[] = {
     "(function(){",
     "function value(row,i){var c=row.cells[i];if(!c)return'';var v=c.getAttribute('data-v');",

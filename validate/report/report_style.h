@@ -1,4 +1,4 @@
-/* report_style.h - the lines of the style and the script of the report's page, each list ended by
+/* report_style.h - lines of the page's style and script, each list ended by
  * NULL. */
 #ifndef FERRY_VALIDATE_REPORT_REPORT_STYLE_H
 #define FERRY_VALIDATE_REPORT_REPORT_STYLE_H

@@ -12,7 +12,7 @@
 
 enum { SHOWN_TENSORS = 20, SHOWN_NAMES = 10, LONGEST_NAME = 80 };
 
-static const char *escaped(struct arena *a, const char *text)
+static const char *escaped_text(struct arena *a, const char *text)
 {
     struct strbuf buffer = {0};
     strbuf_add_escaped(&buffer, text, strlen(text));
@@ -34,7 +34,7 @@ static const char *differ_cell(struct arena *a, const struct compared *t)
                         t->statistics.elements);
 }
 
-/* A distance of all elements; there is none where one of them is NaN on one side. */
+/* A distance over all elements; "nan" if one of them is NaN on one side. */
 static const char *distance_cell(struct arena *a, const struct compared *t, double x)
 {
     if (!has_distances(t)) return "-";
@@ -74,7 +74,8 @@ static const char *first_cell(struct arena *a, const struct compared *t)
     return coordinates_text(a, x->num_dims, x->shape, t->statistics.first);
 }
 
-/* In order of importance: the last columns are dropped if the line gets too long. */
+/* In order of importance: the last columns are dropped from lines that are too
+ * long. */
 static const struct column {
     const char *title;
     const char *(*cell)(struct arena *a, const struct compared *t);
@@ -109,7 +110,8 @@ static const char *remark_text(struct arena *a, const struct compared *t)
 
 /* ---- the table ---- */
 
-/* One tensor, or several of one kind without statistics that differ in the same way. */
+/* One tensor, or several of one kind without statistics that differ in the same
+ * way. */
 struct row {
     const struct compared *tensor;
     size_t num_tensors;
@@ -124,9 +126,9 @@ struct table {
     unsigned num_columns;
 };
 
-static struct row row_of(struct arena *a, const struct compared *t)
+static struct row make_table_row(struct arena *a, const struct compared *t)
 {
-    struct row out = {.tensor = t, .num_tensors = 1, .name = escaped(a, t->name)};
+    struct row out = {.tensor = t, .num_tensors = 1, .name = escaped_text(a, t->name)};
     if (!t->counted) out.outcome = outcome_text(a, t);
     for (unsigned k = 0; k < NUM_COLUMNS && t->counted; k++)
         out.cells[k] = columns[k].cell(a, t);
@@ -135,13 +137,13 @@ static struct row row_of(struct arena *a, const struct compared *t)
 
 static void name_group(struct arena *a, struct row *r)
 {
-    const char *name = escaped(a, starred_name(a, r->tensor, r->tensor->name));
+    const char *name = escaped_text(a, starred_name(a, r->tensor, r->tensor->name));
     if (r->num_tensors > 1) r->name = arena_printf(a, "%s (%zu)", name, r->num_tensors);
 }
 
-/* Rows of at most `most` tensors or groups of them. */
-static void add_rows(struct table *x, struct arena *a, const struct compared *const *tensors,
-                     size_t count, size_t most, bool alone)
+/* Collects at most `most` rows, of a tensor or a group; alone: without groups. */
+static void collect_rows(struct table *x, struct arena *a, const struct compared *const *tensors,
+                         size_t count, size_t most, bool alone)
 {
     struct map groups = {0};
     x->rows = arena_array(a, count + 1, sizeof *x->rows);
@@ -156,7 +158,7 @@ static void add_rows(struct table *x, struct arena *a, const struct compared *co
         if (new && x->num_rows == most) continue;
         if (k >= most) continue;
         if (new)
-            x->rows[x->num_rows++] = row_of(a, t);
+            x->rows[x->num_rows++] = make_table_row(a, t);
         else
             x->rows[k].num_tensors++;
         x->num_tensors++;
@@ -166,18 +168,18 @@ static void add_rows(struct table *x, struct arena *a, const struct compared *co
     map_release(&groups);
 }
 
-static void widen(size_t *width, const char *text)
+static void widen_column(size_t *width, const char *text)
 {
     size_t length = strlen(text);
     if (length > *width) *width = length;
 }
 
-/* Aligns the outcomes, moved to the left if the longest one does not fit. */
+/* Aligns the outcomes, further left if the longest does not fit. */
 static void place_outcomes(struct table *x)
 {
     size_t longest = 0;
     for (size_t i = 0; i < x->num_rows; i++)
-        if (x->rows[i].outcome) widen(&longest, x->rows[i].outcome);
+        if (x->rows[i].outcome) widen_column(&longest, x->rows[i].outcome);
     x->outcome_at = x->name_width;
     if (x->name_width + 2 + longest > TABLE_WIDTH)
         x->outcome_at = longest + 2 < TABLE_WIDTH ? TABLE_WIDTH - 2 - longest : 0;
@@ -192,10 +194,10 @@ static void choose_columns(struct table *x, bool all)
         x->widths[k] = strlen(columns[k].title);
     for (size_t i = 0; i < x->num_rows; i++) {
         const struct row *r = &x->rows[i];
-        widen(&x->name_width, r->name);
+        widen_column(&x->name_width, r->name);
         any |= !r->outcome;
         for (unsigned k = 0; k < NUM_COLUMNS && !r->outcome; k++)
-            widen(&x->widths[k], r->cells[k]);
+            widen_column(&x->widths[k], r->cells[k]);
     }
     if (x->name_width > LONGEST_NAME) x->name_width = LONGEST_NAME;
     place_outcomes(x);
@@ -224,7 +226,8 @@ static void add_titles(struct strbuf *out, const struct table *x)
     add_cells(out, x, grouped ? "tensor (how many of a kind)" : "tensor", titles);
 }
 
-static void add_row(struct strbuf *out, struct arena *a, const struct table *x, const struct row *r)
+static void add_table_row(struct strbuf *out, struct arena *a, const struct table *x,
+                          const struct row *r)
 {
     if (r->outcome) {
         strbuf_printf(out, "%-*s  %s\n", (int)x->outcome_at, r->name, r->outcome);
@@ -240,12 +243,12 @@ void tensor_table_text(struct strbuf *out, struct comparison *c, bool verbose)
     size_t count;
     const struct compared **worst = compare_worst(c, &count);
     struct table x = {0};
-    add_rows(&x, &c->arena, worst, count, verbose ? count : SHOWN_TENSORS, verbose);
+    collect_rows(&x, &c->arena, worst, count, verbose ? count : SHOWN_TENSORS, verbose);
     choose_columns(&x, verbose);
     strbuf_add_char(out, '\n');
     add_titles(out, &x);
     for (size_t i = 0; i < x.num_rows; i++)
-        add_row(out, &c->arena, &x, &x.rows[i]);
+        add_table_row(out, &c->arena, &x, &x.rows[i]);
     if (x.num_tensors < count)
         strbuf_printf(out, "and %zu more (-v, or --json)\n", count - x.num_tensors);
 }
@@ -260,7 +263,7 @@ static void add_labelled(struct strbuf *out, const char *label, const char *text
     strbuf_add_char(out, '\n');
 }
 
-/* If most elements differ, the position of the first is not useful. */
+/* NULL if most elements differ: the position of the first says little then. */
 static const char *first_text(struct comparison *c, const struct compared *t, unsigned side)
 {
     const struct statistics *s = &t->statistics;
@@ -280,7 +283,8 @@ static void add_side(struct strbuf *out, const char *label, const struct side_na
     if (x->first) add_labelled(out, "first", x->first);
 }
 
-static void add_line(struct strbuf *out, struct comparison *c, const struct stored_line *line)
+static void add_stored_line(struct strbuf *out, struct comparison *c,
+                            const struct stored_line *line)
 {
     struct side_names sides[2];
     for (unsigned side = 0; side < 2; side++)
@@ -305,6 +309,6 @@ void stored_names_table_text(struct strbuf *out, struct comparison *c, bool verb
     if (!count) return;
     strbuf_add_text(out, "\nstored as (* is the number of a layer or expert)\n");
     for (size_t i = 0; i < shown; i++)
-        add_line(out, c, &lines[i]);
+        add_stored_line(out, c, &lines[i]);
     if (shown < count) strbuf_printf(out, "  and %zu more (-v, or --json)\n", count - shown);
 }

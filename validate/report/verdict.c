@@ -73,7 +73,7 @@ const char *side_text(struct comparison *c, unsigned side)
 
 /* ---- places ---- */
 
-static int by_place(const void *a, const void *b)
+static int by_place_in_model(const void *a, const void *b)
 {
     const struct compared *x = *(const struct compared *const *)a,
                           *y = *(const struct compared *const *)b;
@@ -97,7 +97,7 @@ struct place_sum *sum_places(struct comparison *c, size_t *count)
     struct place_sum *out = arena_array(&c->arena, c->num_tensors, sizeof *out);
     for (size_t i = 0; i < c->num_tensors; i++)
         sorted[i] = &c->tensors[i];
-    qsort(sorted, c->num_tensors, sizeof *sorted, by_place);
+    qsort(sorted, c->num_tensors, sizeof *sorted, by_place_in_model);
     *count = 0;
     for (size_t i = 0; i < c->num_tensors; i++) {
         bool new = !i || place_compare(&sorted[i - 1]->place, &sorted[i]->place);
@@ -133,7 +133,7 @@ void verdict_line(struct strbuf *out, const struct verdict *v)
     weights_line(out, v);
 }
 
-static void add_name(struct strbuf *out, const char *name)
+static void add_escaped_text(struct strbuf *out, const char *name)
 {
     strbuf_add_escaped(out, name, strlen(name));
 }
@@ -147,7 +147,7 @@ static void add_value(struct strbuf *out, const char *value)
     if (length > SHOWN) strbuf_add_text(out, "..");
 }
 
-/* The fields that change what is computed; the others are notes. */
+/* The fields that change the computation; the others are notes. */
 static void configs_text(struct strbuf *out, const struct config_comparison *x)
 {
     if (x->num_computing) strbuf_printf(out, "%-30s %-18s %s\n", "config", "A", "B");
@@ -184,7 +184,7 @@ static void sides_text(struct strbuf *out, struct comparison *c)
 {
     for (unsigned side = 0; side < 2; side++) {
         strbuf_printf(out, "%c  ", side_letter(side));
-        add_name(out, c->sides[side].checkpoint.path);
+        add_escaped_text(out, c->sides[side].checkpoint.path);
         strbuf_printf(out, "  (%s)\n", side_text(c, side));
     }
 }
@@ -223,10 +223,11 @@ static void run_text(struct strbuf *out, struct comparison *c, const struct plac
     const struct place *p = &r->first->place;
     struct strbuf name = {0};
     if (r->num_places > 1)
-        add_name(&name, layers_range_text(&c->arena, p, p->layer,
-                                          p->layer + (int64_t)r->num_places - 1, c->main_stack));
+        add_escaped_text(&name,
+                         layers_range_text(&c->arena, p, p->layer,
+                                           p->layer + (int64_t)r->num_places - 1, c->main_stack));
     else
-        add_name(&name, place_text(&c->arena, p, c->main_stack));
+        add_escaped_text(&name, place_text(&c->arena, p, c->main_stack));
     strbuf_printf(out, "%-24s %10zu %10zu   %s\n", name.data, r->num_tensors, r->num_different,
                   badness_text(&c->arena, r->worst));
     strbuf_release(&name);
@@ -247,7 +248,7 @@ static void places_text(struct strbuf *out, struct comparison *c, bool verbose)
         strbuf_printf(out, "and %zu more (-v)\n", shown - SHOWN_PLACES);
 }
 
-/* "no hint holds for 2 tensors: A, B"; the names only if they are few. */
+/* "no hint holds for 2 tensors: A, B"; without names if there are many. */
 static void no_hint_text(struct strbuf *out, const struct comparison *c)
 {
     enum { MAX_NAMED = 3 };
@@ -262,7 +263,7 @@ static void no_hint_text(struct strbuf *out, const struct comparison *c)
     if (n) strbuf_printf(out, "  no hint holds for %zu tensor%s", n, plural(n));
     for (size_t i = 0; i < n && n <= MAX_NAMED; i++) {
         strbuf_add_text(out, i ? ", " : ": ");
-        add_name(out, names[i]);
+        add_escaped_text(out, names[i]);
     }
     if (n) strbuf_add_char(out, '\n');
 }
@@ -273,7 +274,7 @@ static void hints_text(struct strbuf *out, const struct comparison *c, bool verb
     strbuf_add_text(out, "\nhints\n");
     for (size_t i = 0; i < shown; i++) {
         strbuf_add_text(out, "  ");
-        add_name(out, c->hints[i].text);
+        add_escaped_text(out, c->hints[i].text);
         strbuf_add_char(out, '\n');
     }
     if (shown < c->num_hints)

@@ -101,7 +101,7 @@ static void stored_names_json(cJSON *o, const struct compared *t)
     }
 }
 
-/* The stored tensors that differ, and the first position in each; none if not known. */
+/* Differing stored tensors and the first position in each; none if not known. */
 static void stored_differences_json(cJSON *o, struct comparison *c, const struct compared *t)
 {
     cJSON *both = cJSON_AddObjectToObject(o, "stored_differences");

@@ -12,7 +12,7 @@
 #include "validate/compare/optimizer.h"
 
 enum { USUAL_LENGTH = 64 };
-/* Constant, since one that adapts would skip the first steps. */
+/* Constant: an adapting scale would skip the first steps. */
 #define LOSS_SCALE_OF_FP16 1024
 
 void trained_release(struct trained *t)
@@ -30,7 +30,7 @@ static bool is_within(const struct tolerance *t, double a, double b)
     return t->by_bounds && fabs(a - b) <= t->atol + t->rtol * fabs(b);
 }
 
-/* Bits count: both are finite. */
+/* By bits, since both are finite. */
 static enum outcome outcome_of_numbers(const struct tolerance *t, double a, double b)
 {
     if (memcmp(&a, &b, sizeof a) == 0) return IDENTICAL;
@@ -106,7 +106,7 @@ static enum status keep_weight(void *context, const struct watched_weight *w, bo
         return OK;
     }
     if (!map_get(&t->names, w->name, &at))
-        return fail(err, ERR_OURS, "tensor %s: it was not there before training", w->name);
+        return fail(err, ERR_OURS, "tensor %s: missing before training", w->name);
     void *copy = t->weights[at].values = malloc(bytes);
     if (!copy) return fail(err, ERR_MEMORY, "tensor %s: no memory for a copy", w->name);
     memcpy(copy, w->elements, bytes);
@@ -121,7 +121,8 @@ static enum status compare_step(void *context, const struct step_record *r, stru
     const struct tolerance *within = &t->options.tolerance;
     const uint64_t at = r->iteration - 1;
     if (at >= t->num_steps)
-        return fail(err, ERR_OURS, "step %" PRIu64 ": A has %zu", r->iteration, t->num_steps);
+        return fail(err, ERR_OURS, "step %" PRIu64 ": A has only %zu steps", r->iteration,
+                    t->num_steps);
     struct trained_step *s = &t->steps[at];
     s->loss[1] = r->loss.value;
     s->grad_norm[1] = r->grad_norm;
@@ -151,7 +152,8 @@ static enum status compare_weight(void *context, const struct watched_weight *w,
     struct trained *t = context;
     size_t at;
     if (!map_get(&t->names, w->name, &at) || t->weights[at].numel != w->numel)
-        return fail(err, ERR_UNSUPPORTED, "it trains tensor %s, which A does not have so", w->name);
+        return fail(err, ERR_UNSUPPORTED, "trains tensor %s, which A lacks or has in another size",
+                    w->name);
     struct trained_weight *x = &t->weights[at];
     if (!trained) {
         const struct digest d = digest_of(w);
@@ -162,7 +164,8 @@ static enum status compare_weight(void *context, const struct watched_weight *w,
     return OK;
 }
 
-/* The first of each kind, in the order of A's model. */
+/* Finds the first differing weight before and after training, in the order of
+ * A's model. */
 static void find_first(struct trained *t)
 {
     for (size_t i = t->num_weights; i-- > 0;) {
@@ -197,8 +200,8 @@ static void take_end(void *context, const struct train_summary *s)
     (void)context, (void)s;
 }
 
-static enum status train(struct trained *t, unsigned side, const struct engine *engine,
-                         const struct train_options *o, struct error *err)
+static enum status run_training(struct trained *t, unsigned side, const struct engine *engine,
+                                const struct train_options *o, struct error *err)
 {
     const struct train_watch watch = {.keeps_weights = side == 0,
                                       .step = side ? compare_step : keep_step,
@@ -226,16 +229,16 @@ static enum status train_side(struct trained *t, unsigned side, const struct eng
     const struct source_options source = side_source_options(o.load, &t->options.source, 0);
     if (source.has_ckpt_step) o.ckpt_step = source.ckpt_step;
     enum status st = train_options_finish(&o, &notes, err);
-    if (!st) st = train(t, side, engine, &o, err);
+    if (!st) st = run_training(t, side, engine, &o, err);
     strbuf_release(&notes);
     train_options_release(&o);
     return st;
 }
 
-/* ---- what can be compared ---- */
+/* ---- checks ---- */
 
-static enum status check_size(const struct side sides[2], const char *what, uint64_t a, uint64_t b,
-                              struct error *err)
+static enum status check_model_size(const struct side sides[2], const char *what, uint64_t a,
+                                    uint64_t b, struct error *err)
 {
     if (a == b || !a || !b) return OK;
     return fail(err, ERR_UNSUPPORTED,
@@ -243,17 +246,17 @@ static enum status check_size(const struct side sides[2], const char *what, uint
                 sides[0].checkpoint.path, what, a, sides[1].checkpoint.path, b);
 }
 
-static enum status check_sizes(const struct side sides[2], struct error *err)
+static enum status check_model_sizes(const struct side sides[2], struct error *err)
 {
     const struct model_config *a = &sides[0].checkpoint.config, *b = &sides[1].checkpoint.config;
     for (unsigned i = 0; i < 2; i++)
         if (sides[i].stored_only)
             return fail(err, ERR_UNSUPPORTED,
-                        "%c (%s) is no model that Ferry knows, so it cannot be trained",
-                        side_letter(i), sides[i].checkpoint.path);
-    TRY(check_size(sides, "num_layers", a->num_layers, b->num_layers, err));
-    TRY(check_size(sides, "hidden_size", a->hidden_size, b->hidden_size, err));
-    return check_size(sides, "vocab_size", a->vocab_size, b->vocab_size, err);
+                        "%c (%s) cannot be trained: Ferry does not know its model", side_letter(i),
+                        sides[i].checkpoint.path);
+    TRY(check_model_size(sides, "num_layers", a->num_layers, b->num_layers, err));
+    TRY(check_model_size(sides, "hidden_size", a->hidden_size, b->hidden_size, err));
+    return check_model_size(sides, "vocab_size", a->vocab_size, b->vocab_size, err);
 }
 
 static bool has_shape_of(const struct tensor *a, const struct tensor *b)
@@ -262,17 +265,17 @@ static bool has_shape_of(const struct tensor *a, const struct tensor *b)
            memcmp(a->shape, b->shape, a->num_dims * sizeof *a->shape) == 0;
 }
 
-/* Rows of padding count as those of a vocabulary whose size nobody says. */
+/* Padding rows count as tokens if the vocabulary size is not known. */
 static const char *padding_hint(const struct trained *t, const char *name)
 {
     const bool has_rows = strcmp(name, "embedding.word_embeddings.weight") == 0 ||
                           strcmp(name, "output_layer.weight") == 0;
     const bool is_known =
         t->sides[0].checkpoint.config.vocab_size || t->sides[1].checkpoint.config.vocab_size;
-    return has_rows && !is_known ? "; --true-vocab-size N says what of it is padding" : "";
+    return has_rows && !is_known ? "; --true-vocab-size N leaves out padding rows" : "";
 }
 
-/* Whether each weight of one side is one of the other, of the same shape. */
+/* Checks that the other side has each weight of one side, with the same shape. */
 static enum status check_weights(struct trained *t, unsigned side, struct error *err)
 {
     const struct checkpoint *c = &t->sides[side].checkpoint,
@@ -283,7 +286,7 @@ static enum status check_weights(struct trained *t, unsigned side, struct error 
         const struct tensor *y = catalog_find(&other->catalog, x->name);
         if (!y)
             return fail(err, ERR_UNSUPPORTED,
-                        "models of different shape: %c (%s) has tensor %s, %c (%s) has not",
+                        "models of different shape: %c (%s) has tensor %s, %c (%s) does not",
                         side_letter(side), c->path, x->name, side_letter(1 - side), other->path);
         if (!has_shape_of(x, y))
             return fail(err, ERR_UNSUPPORTED,
@@ -314,15 +317,16 @@ static bool has_state(const struct checkpoint *c, const char *prefix)
     return false;
 }
 
-/* Those of AdamW, which makes the steps: another optimizer's states begin anew, on both sides. */
+/* Whether it has AdamW's states. With another optimizer's, both sides begin
+ * with new states. */
 static bool has_moments(const struct checkpoint *c)
 {
     return has_state(c, "optimizer.exp_avg.") && has_state(c, "optimizer.exp_avg_sq.");
 }
 
-static enum status prepare(struct trained *t, struct error *err)
+static enum status prepare_training(struct trained *t, struct error *err)
 {
-    TRY(check_sizes(t->sides, err));
+    TRY(check_model_sizes(t->sides, err));
     for (unsigned i = 0; i < 2; i++)
         TRY(check_weights(t, i, err));
     for (unsigned i = 0; i < 2 && !t->options.no_optim; i++)
@@ -341,7 +345,7 @@ enum status trained_run(struct trained *t, const char *const paths[2], const str
     const struct engine *engine;
     *t = (struct trained){.options = *o, .paths = paths, .sides = sides};
     arena_init(&t->arena);
-    TRY(prepare(t, err));
+    TRY(prepare_training(t, err));
     TRY(engine_open(&engine, err));
     for (unsigned i = 0; i < 2; i++)
         TRY(train_side(t, i, engine, err));

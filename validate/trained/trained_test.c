@@ -1,5 +1,5 @@
-/* trained_test.c - the verdict of two runs, from their steps and weights. The runs themselves:
- * tests/cli/verify_train_test.sh. */
+/* trained_test.c - the verdict of two runs, from their steps and weights. The
+ * runs themselves: tests/cli/verify_train_test.sh. */
 #include "validate/trained/trained.h"
 
 #include <setjmp.h>

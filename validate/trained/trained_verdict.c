@@ -1,4 +1,4 @@
-/* trained_verdict.c - what came of training both sides, as text and as JSON. */
+/* trained_verdict.c - the result of training both sides, as text and as JSON. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,15 +8,14 @@
 #include "validate/report/texts.h"
 #include "validate/trained/trained.h"
 
-/* Of steps, and of tensors. */
-enum { SHOWN = 20 };
+enum { SHOWN = 20 }; /* lines of steps, and lines of tensors */
 
 static const char *const words[NUM_OUTCOMES] = {
     [IDENTICAL] = "identical", [WITHIN] = "within tolerance", [VALUES_DIFFER] = "DIFFERENT"};
 static const char *const ids[NUM_OUTCOMES] = {
     [IDENTICAL] = "identical", [WITHIN] = "within tolerance", [VALUES_DIFFER] = "different"};
 
-static void add_name(struct strbuf *out, const char *name)
+static void add_trained_name(struct strbuf *out, const char *name)
 {
     strbuf_add_escaped(out, name, strlen(name));
 }
@@ -54,7 +53,7 @@ static void sides_text(struct strbuf *out, const struct trained *t)
     for (unsigned side = 0; side < 2; side++) {
         const struct checkpoint *c = &t->sides[side].checkpoint;
         strbuf_printf(out, "%c  ", side_letter(side));
-        add_name(out, t->paths[side]);
+        add_trained_name(out, t->paths[side]);
         strbuf_printf(out, "  (%s)\n", c->format->name);
     }
 }
@@ -69,11 +68,11 @@ static void facts_text(struct strbuf *out, const struct trained *t)
     for (size_t i = 0; i < t->configs.num_computing; i++) {
         const struct config_difference *d = &t->configs.differences[i];
         strbuf_add_text(out, "  config    ");
-        add_name(out, d->field);
+        add_trained_name(out, d->field);
         strbuf_add_text(out, ": ");
-        add_name(out, d->values[0]);
+        add_trained_name(out, d->values[0]);
         strbuf_add_text(out, " in A, ");
-        add_name(out, d->values[1]);
+        add_trained_name(out, d->values[1]);
         strbuf_add_text(out, " in B\n");
     }
 }
@@ -85,7 +84,7 @@ static void first_differences_text(struct strbuf *out, const struct trained *t)
     if (loaded) {
         strbuf_printf(out, "  loaded    %zu tensor%s before step 1, first ", loaded,
                       loaded > 1 ? "s differ" : " differs");
-        add_name(out, t->loaded->name);
+        add_trained_name(out, t->loaded->name);
         strbuf_add_char(out, '\n');
     } else if (trained_outcome(t) != IDENTICAL) {
         strbuf_add_text(out, "  loaded    all weights are the same before step 1\n");
@@ -95,7 +94,7 @@ static void first_differences_text(struct strbuf *out, const struct trained *t)
                       t->step - t->steps + 1);
     if (!t->trained) return;
     strbuf_printf(out, "  tensor    the first that differs after step %zu is ", t->num_steps);
-    add_name(out, t->trained->name);
+    add_trained_name(out, t->trained->name);
     strbuf_add_char(out, '\n');
 }
 
@@ -106,7 +105,7 @@ static void step_text(struct strbuf *out, const struct trained *t, size_t at)
                   s->grad_norm[0], s->grad_norm[1], words[s->outcome]);
 }
 
-/* From the last before the first difference on. */
+/* The table of steps, from the one before the first difference on. */
 static void steps_text(struct strbuf *out, const struct trained *t, bool verbose)
 {
     const size_t differs = t->step ? (size_t)(t->step - t->steps) : 0;
@@ -124,7 +123,7 @@ static void steps_text(struct strbuf *out, const struct trained *t, bool verbose
 static void weight_text(struct strbuf *out, const struct trained_weight *w, struct arena *a)
 {
     struct strbuf name = {0};
-    add_name(&name, w->name);
+    add_trained_name(&name, w->name);
     strbuf_printf(out, "%-60s %12" PRIu64 " %12s %12s\n", name.data,
                   statistics_different(&w->statistics),
                   number_text(a, w->statistics.max_difference),

@@ -11,9 +11,9 @@
 #include "convert/megatron/args_tree.h"
 #include "formats/torch.h"
 
-/* ---- of run_config.yaml ---- */
+/* ---- run_config.yaml ---- */
 
-/* JSON has no NaN and infinity, so YAML's .nan and .inf become texts. */
+/* YAML's .nan and .inf become texts in JSON. */
 static cJSON *without_infinity(cJSON *item)
 {
     double x;
@@ -23,14 +23,14 @@ static cJSON *without_infinity(cJSON *item)
     return text;
 }
 
-/* Moves the values of a tree into one object, named by their path. */
-static void flatten(cJSON *out, cJSON *tree, struct arena *a, const char *path)
+/* Moves the values of a tree into one object, under their paths. */
+static void flatten_tree(cJSON *out, cJSON *tree, struct arena *a, const char *path)
 {
     while (tree->child) {
         cJSON *item = cJSON_DetachItemViaPointer(tree, tree->child);
         const char *name = arena_printf(a, "%s%s%s", path, *path ? "." : "", item->string);
         if (cJSON_IsObject(item) && item->child) {
-            flatten(out, item, a, name);
+            flatten_tree(out, item, a, name);
             cJSON_Delete(item);
         } else {
             cJSON_AddItemToObject(out, name, without_infinity(item));
@@ -50,7 +50,7 @@ static enum status run_config_json(const struct checkpoint *c, cJSON **out, stru
             : fail(err, ERR_USAGE, "%s: --args: it has neither Megatron's args nor run_config.yaml",
                    c->path);
     *out = cJSON_CreateObject();
-    if (cJSON_IsObject(tree)) flatten(*out, tree, &a, "");
+    if (cJSON_IsObject(tree)) flatten_tree(*out, tree, &a, "");
     cJSON_Delete(tree);
     arena_release(&a);
     return st;
@@ -58,7 +58,7 @@ static enum status run_config_json(const struct checkpoint *c, cJSON **out, stru
 
 /* ---- both ---- */
 
-static int by_name(const void *a, const void *b)
+static int by_json_name(const void *a, const void *b)
 {
     const cJSON *const *x = a, *const *y = b;
     return strcmp((*x)->string, (*y)->string);
@@ -70,13 +70,13 @@ static void sort_items(cJSON *o)
     cJSON **items = must_calloc(count + 1, sizeof(cJSON *));
     while (o->child)
         items[n++] = cJSON_DetachItemViaPointer(o, o->child);
-    qsort(items, n, sizeof *items, by_name);
+    qsort(items, n, sizeof *items, by_json_name);
     for (size_t i = 0; i < n; i++)
         cJSON_AddItemToArray(o, items[i]); /* keeps its name */
     free(items);
 }
 
-/* The args of common.pt, for a checkpoint that was not opened as a model. */
+/* The args of common.pt, for a checkpoint not opened as a model. */
 static cJSON *common_file_json(const char *folder)
 {
     struct stored s;
@@ -110,7 +110,7 @@ void args_lines(struct strbuf *out, const cJSON *args)
     for (const cJSON *i = args->child; i; i = i->next) {
         add_row_name(out, i->string, 44);
         if (json_as_text(i))
-            add_name(out, json_as_text(i));
+            add_escaped_name(out, json_as_text(i));
         else if (cJSON_IsNull(i))
             strbuf_add_text(out, "None");
         else if (cJSON_IsBool(i))

@@ -1,5 +1,5 @@
-/* inspect_command.c - ferry inspect: prints the format, model, config and tensors of a checkpoint
- * or file. */
+/* inspect_command.c - ferry inspect: prints the format, model, config and
+ * tensors of a checkpoint or file. */
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <math.h>
@@ -35,9 +35,9 @@ struct inspect_flags {
 // clang-format off
 #define AT(field) offsetof(struct inspect_flags, field)
 static const struct arg inspect_args[] = {
-    {"--tensors", ARG_TEXT, AT(tensors), "GLOB", NULL, "list the tensors whose names match, as '*' or '*.linear_fc1.*': logical names; if none matches, names in the files; if none matches either, Hugging Face's names. Exit code 2 if no tensor matches"},
-    {"--stored", ARG_FLAG, AT(stored), NULL, NULL, "list tensors as the files name and shard them"},
-    {"--stats", ARG_FLAG, AT(stats), NULL, NULL, "read the listed tensors, all without --tensors: min, max, mean and standard deviation (as numpy.std) of their finite elements, how many are NaN, infinite and zero"},
+    {"--tensors", ARG_TEXT, AT(tensors), "GLOB", NULL, "list tensors by name, such as '*' or '*.linear_fc1.*'; matches logical names, else names in the files, else Hugging Face's names. Exit code 2 if no tensor matches"},
+    {"--stored", ARG_FLAG, AT(stored), NULL, NULL, "list tensors with the names and shards of the files"},
+    {"--stats", ARG_FLAG, AT(stats), NULL, NULL, "print statistics of the listed tensors (all without --tensors): min, max, mean and standard deviation (numpy.std) of the finite elements, counts of NaN, infinities and zeros"},
     {"--args", ARG_FLAG, AT(args), NULL, NULL, "list the args of a Megatron checkpoint, or the values of its run_config.yaml"},
 };
 static const struct arg_group inspect_groups[] = {
@@ -48,31 +48,31 @@ static const struct arg_group inspect_groups[] = {
 };
 // clang-format on
 
-static void set_defaults(void *options)
+static void set_inspect_defaults(void *options)
 {
     struct inspect_flags *f = options;
     f->source.ckpt_step = UINT64_MAX;
     f->run.max_memory = DEFAULT_MAX_MEMORY;
 }
 
-/* The result, before it is printed. */
-struct answer {
+/* The result before printing. */
+struct inspection {
     struct checkpoint *c;
     const struct inspect_flags *f;
-    bool stored_only, stored; /* stored_only: no model; stored: sums are of stored tensors */
+    bool stored_only, stored; /* stored_only: no model; stored: sums count stored tensors */
     struct named_tensor *tensors;
     size_t num_tensors;
     size_t more;           /* tensors that are not listed */
-    bool is_listed;        /* tensors were asked for, or SOURCE is a file */
-    struct moments *stats; /* [num_tensors]; NULL: not asked for */
-    cJSON *args;           /* NULL: not asked for */
+    bool is_listed;        /* tensors were requested, or PATH is a file */
+    struct moments *stats; /* [num_tensors]; NULL: not requested */
+    cJSON *args;           /* NULL: not requested */
     cJSON *record;         /* ferry.json; NULL: none */
     struct error record_error;
 };
 
 /* ---- groups of tensors ---- */
 
-/* The first pattern that fits says the group; the last fits all. */
+/* The first matching pattern gives the group; the last matches all. */
 static const struct {
     const char *pattern, *group;
 } groups[] = {
@@ -110,7 +110,7 @@ struct sums {
     struct sum groups[NUM_GROUPS], dtypes[NUM_DTYPES], moments[NUM_MOMENTS], all;
 };
 
-static void add_tensor(struct sums *s, const char *name, enum dtype dtype, uint64_t bytes)
+static void add_to_sums(struct sums *s, const char *name, enum dtype dtype, uint64_t bytes)
 {
     struct sum *of_moment = NULL;
     for (int i = 0; name_is_optimizer(name) && i < NUM_MOMENTS; i++) {
@@ -126,19 +126,19 @@ static void add_tensor(struct sums *s, const char *name, enum dtype dtype, uint6
     }
 }
 
-static struct sums sum_up(const struct checkpoint *c, bool stored)
+static struct sums sum_tensors(const struct checkpoint *c, bool stored)
 {
     struct sums s = {.all = {0, 0}};
     for (size_t i = 0; stored && i < c->catalog.stored.num_tensors; i++) {
         const struct stored_tensor *t = &c->catalog.stored.tensors[i];
-        add_tensor(&s, t->name, t->dtype, stored_tensor_bytes(t));
+        add_to_sums(&s, t->name, t->dtype, stored_tensor_bytes(t));
     }
     for (size_t i = 0; !stored && i < c->catalog.num_tensors; i++) {
         const struct tensor *t = &c->catalog.tensors[i];
         uint64_t bytes = 0;
         if (t->same_as) continue; /* stored once, as a weight */
         (void)dtype_size_bytes(t->dtype, t->numel, &bytes);
-        add_tensor(&s, t->name, t->dtype, bytes);
+        add_to_sums(&s, t->name, t->dtype, bytes);
     }
     return s;
 }
@@ -167,13 +167,13 @@ static void partners_text(struct strbuf *out, const struct named_tensor *t)
     if (t->num_partners == 1 && strcmp(t->name, t->partners[0]) == 0) return;
     for (size_t i = 0; i < t->num_partners && i < MAX_PARTNERS; i++) {
         strbuf_add_text(out, i ? ", " : t->kind == NAME_LOGICAL ? "  <- " : "  -> ");
-        add_name(out, t->partners[i]);
+        add_escaped_name(out, t->partners[i]);
     }
     if (t->num_partners > MAX_PARTNERS)
         strbuf_printf(out, " and %s more", grouped_text(t->num_partners - MAX_PARTNERS));
 }
 
-/* The weight that a listed master weight is, without being stored again; NULL: it is stored. */
+/* For a listed master: the weight that is this master; NULL: it is stored. */
 static const char *same_as(const struct checkpoint *c, const struct named_tensor *t)
 {
     const struct tensor *logical =
@@ -185,20 +185,20 @@ static void tensor_line(struct strbuf *out, struct checkpoint *c, const struct n
 {
     const char *weight = same_as(c, t);
     strbuf_add_text(out, "  ");
-    add_name(out, t->name);
+    add_escaped_name(out, t->name);
     strbuf_printf(out, "  %s %s", dtype_infos[t->dtype].name,
                   shape_text(&c->arena, t->num_dims, t->shape));
     if (t->num_shards > 1 && !weight) strbuf_printf(out, "  %zu shards", t->num_shards);
     if (weight) strbuf_add_text(out, "  = ");
     if (weight)
-        add_name(out, weight);
+        add_escaped_name(out, weight);
     else
         partners_text(out, t);
     strbuf_add_char(out, '\n');
 }
 
 /* A table; a tensor without moments has dashes. */
-static void stats_text(struct strbuf *out, const struct answer *x)
+static void stats_text(struct strbuf *out, const struct inspection *x)
 {
     int width = 6;
     for (size_t i = 0; i < x->num_tensors; i++)
@@ -223,7 +223,7 @@ static void stats_text(struct strbuf *out, const struct answer *x)
     }
 }
 
-static void tensors_text(struct strbuf *out, const struct answer *x)
+static void tensors_text(struct strbuf *out, const struct inspection *x)
 {
     static const char *const titles[] = {[NAME_LOGICAL] = "tensors\n",
                                          [NAME_STORED] = "tensors, as the files name them\n",
@@ -236,8 +236,8 @@ static void tensors_text(struct strbuf *out, const struct answer *x)
     for (size_t i = 0; x->f->tensors && x->stored && i < s->num_objects; i++) {
         if (fnmatch(x->f->tensors, s->objects[i].name, 0)) continue;
         strbuf_add_text(out, "  ");
-        add_name(out, s->objects[i].name);
-        strbuf_printf(out, "  no tensor, %s\n", bytes_text(s->objects[i].size_bytes));
+        add_escaped_name(out, s->objects[i].name);
+        strbuf_printf(out, "  not a tensor, %s\n", bytes_text(s->objects[i].size_bytes));
     }
     if (x->more)
         strbuf_printf(out, "  ... and %s more, --tensors '*' lists all\n", grouped_text(x->more));
@@ -250,7 +250,7 @@ static void names_text(struct strbuf *out, const char *what, const char *const *
     add_count(out, count, "tensor\n", "tensors\n");
     for (size_t i = 0; i < count; i++) {
         strbuf_add_text(out, "  ");
-        add_name(out, names[i]);
+        add_escaped_name(out, names[i]);
         strbuf_add_char(out, '\n');
     }
 }
@@ -258,11 +258,11 @@ static void names_text(struct strbuf *out, const char *what, const char *const *
 static void add_member(struct strbuf *out, const char *before, const cJSON *text)
 {
     strbuf_add_text(out, before);
-    add_name(out, json_as_text(text) ? json_as_text(text) : "(not known)");
+    add_escaped_name(out, json_as_text(text) ? json_as_text(text) : "(not known)");
 }
 
-/* The content of ferry.json; a line says so if it cannot be read. */
-static void record_text(struct strbuf *out, const struct answer *x)
+/* The content of ferry.json, or a line with the error. */
+static void record_text(struct strbuf *out, const struct inspection *x)
 {
     if (x->record_error.code)
         strbuf_printf(out, "record     not readable: %s\n", x->record_error.text);
@@ -281,7 +281,7 @@ static void format_line(struct strbuf *out, const struct checkpoint *c)
     add_count(out, c->catalog.stored.num_tensors, "stored tensor, ", "stored tensors, ");
     if (c->catalog.stored.num_objects)
         add_count(out, c->catalog.stored.num_objects, "non-tensor entry, ", "non-tensor entries, ");
-    strbuf_printf(out, "%s\n", bytes_text(sum_up(c, true).all.bytes));
+    strbuf_printf(out, "%s\n", bytes_text(sum_tensors(c, true).all.bytes));
 }
 
 /* Format, files, and the program that wrote them. */
@@ -316,7 +316,7 @@ static void parameters_line(struct strbuf *out, const struct checkpoint *c)
     strbuf_add_char(out, '\n');
 }
 
-/* The weights that have a master of their own. */
+/* Weights with a separate master. */
 static size_t count_masters(struct checkpoint *c)
 {
     size_t n = 0;
@@ -330,8 +330,8 @@ static size_t count_masters(struct checkpoint *c)
     return n;
 }
 
-/* Where no file says which elements are whose, and all states were read: the number of weights that
- * prove it, since they are their masters rounded. */
+/* If the places of state elements were inferred and all states were read: the
+ * number of weights that equal their rounded masters, which proves the places. */
 static size_t num_witnesses(struct checkpoint *c)
 {
     const struct optimizer_info *o = &c->training.optimizer;
@@ -366,7 +366,7 @@ static void training_text(struct strbuf *out, struct checkpoint *c)
     const size_t count = training_lines(&c->training.run, &c->arena, &lines);
     for (size_t i = 0; i < count; i++) {
         strbuf_printf(out, "%-11s", i ? "" : "training");
-        add_name(out, lines[i]);
+        add_escaped_name(out, lines[i]);
         strbuf_add_char(out, '\n');
     }
 }
@@ -381,10 +381,10 @@ static void files_text(struct strbuf *out, const struct stored *s)
     }
 }
 
-static void answer_text(struct strbuf *out, const struct answer *x)
+static void inspection_text(struct strbuf *out, const struct inspection *x)
 {
     struct checkpoint *c = x->c;
-    struct sums sums = sum_up(c, x->stored);
+    struct sums sums = sum_tensors(c, x->stored);
     format_line(out, c);
     if (!x->stored_only) {
         origin_lines(out, c);
@@ -470,7 +470,7 @@ static cJSON *optimizer_json(struct checkpoint *c)
 {
     const struct optimizer_info *info = &c->training.optimizer;
     if (!info->present) return cJSON_CreateNull();
-    struct sums s = sum_up(c, false);
+    struct sums s = sum_tensors(c, false);
     const struct state_sums states = states_of_catalog(&c->catalog, &c->arena);
     cJSON *o = cJSON_CreateObject();
     json_add_text(o, "kind", info->kind);
@@ -517,8 +517,8 @@ static void record_json(cJSON *o, const cJSON *record)
             cJSON_AddItemToObject(whole, i->string, cJSON_Duplicate(i, true));
 }
 
-/* Also lists stored objects that are no tensors and match. */
-static cJSON *entries_json(const struct answer *x)
+/* Stored objects that match and are not tensors. */
+static cJSON *entries_json(const struct inspection *x)
 {
     cJSON *list = cJSON_CreateArray();
     const struct stored *s = &x->c->catalog.stored;
@@ -532,7 +532,7 @@ static cJSON *entries_json(const struct answer *x)
     return list;
 }
 
-static cJSON *answer_json(const struct answer *x)
+static cJSON *inspection_json(const struct inspection *x)
 {
     static const char *const origins[] = {[CONFIG_OF_TENSORS] = "tensors",
                                           [CONFIG_OF_ARGS] = "args",
@@ -540,10 +540,10 @@ static cJSON *answer_json(const struct answer *x)
     cJSON *o = cJSON_CreateObject();
     struct checkpoint *c = x->c;
     struct conversion report = {.source = c, .gaps = &c->gaps};
-    struct sums sums = sum_up(c, x->stored);
+    struct sums sums = sum_tensors(c, x->stored);
     report_plan_json(o, &report);
     json_add_u64(o, "stored_tensors", c->catalog.stored.num_tensors);
-    json_add_u64(o, "stored_bytes", sum_up(c, true).all.bytes);
+    json_add_u64(o, "stored_bytes", sum_tensors(c, true).all.bytes);
     json_add_u64(o, "non_tensor_entries", c->catalog.stored.num_objects);
     json_add_u64(o, "files", c->catalog.stored.num_files);
     cJSON_AddItemToObject(o, "file_list", files_json(&c->catalog.stored));
@@ -569,8 +569,8 @@ static cJSON *answer_json(const struct answer *x)
 
 /* ---- the command ---- */
 
-/* Whether a glob that no tensor matches is the name of something else that is stored. */
-static bool matches_object(const struct answer *x)
+/* Whether a glob without a matching tensor matches another stored object. */
+static bool matches_object(const struct inspection *x)
 {
     for (size_t i = 0; x->stored && i < x->c->catalog.stored.num_objects; i++)
         if (fnmatch(x->f->tensors, x->c->catalog.stored.objects[i].name, 0) == 0) return true;
@@ -578,7 +578,7 @@ static bool matches_object(const struct answer *x)
 }
 
 /* A file lists its tensors by default; a folder only on request. */
-static enum status find_tensors(struct answer *x, struct tensor_names *n, bool is_file,
+static enum status find_tensors(struct inspection *x, struct tensor_names *n, bool is_file,
                                 struct error *err)
 {
     const char *glob = x->f->tensors ? x->f->tensors : is_file || x->f->stats ? "*" : NULL;
@@ -593,7 +593,7 @@ static enum status find_tensors(struct answer *x, struct tensor_names *n, bool i
     return st;
 }
 
-static enum status find_stats(struct answer *x, struct tensor_names *n, struct error *err)
+static enum status find_stats(struct inspection *x, struct tensor_names *n, struct error *err)
 {
     struct executor_options run = executor_options_of(&x->f->run, &x->f->output);
     struct stats_options o = {run.threads, run.max_memory, run.direct_io, run.progress};
@@ -604,14 +604,14 @@ static enum status find_stats(struct answer *x, struct tensor_names *n, struct e
     return tensor_stats(&x->c->catalog, tensors, x->num_tensors, &o, x->stats, err);
 }
 
-static void print_answer(const struct answer *x)
+static void print_inspection(const struct inspection *x)
 {
     struct strbuf text = {0};
     if (x->f->output.json) {
-        result_set(answer_json(x));
+        result_set(inspection_json(x));
         return;
     }
-    answer_text(&text, x);
+    inspection_text(&text, x);
     fputs(text.data, stdout);
     strbuf_release(&text);
 }
@@ -620,7 +620,7 @@ static enum status inspect_opened(struct opened *o, const struct inspect_flags *
                                   struct error *err)
 {
     bool stored = o->stored_only || f->stored;
-    struct answer x = {
+    struct inspection x = {
         .c = &o->checkpoint, .f = f, .stored_only = o->stored_only, .stored = stored};
     struct tensor_names names;
     tensor_names_init(&names, x.c, &o->maps, stored);
@@ -628,15 +628,15 @@ static enum status inspect_opened(struct opened *o, const struct inspect_flags *
     enum status st = find_tensors(&x, &names, o->reading == AS_FILE, err);
     if (!st && f->stats) st = find_stats(&x, &names, err);
     if (!st && f->args) st = args_json(x.c, &x.args, err);
-    if (!st) print_answer(&x);
+    if (!st) print_inspection(&x);
     cJSON_Delete(x.args);
     cJSON_Delete(x.record);
     tensor_names_release(&names);
     return st;
 }
 
-static enum status inspect(void *options, const char *const *positional, size_t num_positional,
-                           struct error *err)
+static enum status run_inspect(void *options, const char *const *positional, size_t num_positional,
+                               struct error *err)
 {
     const struct inspect_flags *f = options;
     struct opened o;
@@ -651,18 +651,18 @@ static enum status inspect(void *options, const char *const *positional, size_t 
 
 const struct command command_inspect = {
     .name = "inspect",
-    .summary = "say what a checkpoint is: format, model, layout, tensors, optimizer",
+    .summary = "describe a checkpoint: format, model, layout, tensors, optimizer",
     .positional = "PATH",
     .text =
-        "PATH is whatever convert can read, or one .safetensors or torch.save file, or a folder of "
-        "torch.distributed.checkpoint. The tensors of a single file are listed without "
-        "--tensors; in a list, <- stands before the stored names of a logical tensor, -> before "
-        "the logical name of a stored one.\n\n"
+        "PATH is any source of ferry convert, one .safetensors or torch.save file, or a folder of "
+        "torch.distributed.checkpoint. The tensors of a single file are listed even without "
+        "--tensors. In a list, <- precedes the stored names of a logical tensor, -> the logical "
+        "name of a stored one.\n\n"
         "  ferry inspect ckpt --tensors '*.layers.0.*'\n"
         "  ferry inspect ckpt --stats --tensors '*norm*'",
     .groups = inspect_groups,
     .num_groups = COUNT(inspect_groups),
     .options_bytes = sizeof(struct inspect_flags),
-    .defaults = set_defaults,
-    .run = inspect,
+    .defaults = set_inspect_defaults,
+    .run = run_inspect,
 };

@@ -20,8 +20,8 @@ static uint64_t count_layers(const struct model_config *m,
 }
 
 /* " in 16 of 32 layers"; nothing if all layers have it. */
-static void add_layers(struct strbuf *out, const struct model_config *m,
-                       bool (*has)(const struct model_config *m, uint64_t layer))
+static void add_layer_count(struct strbuf *out, const struct model_config *m,
+                            bool (*has)(const struct model_config *m, uint64_t layer))
 {
     uint64_t n = count_layers(m, has);
     if (n != m->num_layers)
@@ -32,16 +32,16 @@ static void experts_line(struct strbuf *out, const struct model_config *m)
 {
     if (!m->num_experts) return;
     strbuf_printf(out, "experts    %" PRIu64, m->num_experts);
-    add_layers(out, m, model_layer_is_moe);
+    add_layer_count(out, m, model_layer_is_moe);
     strbuf_printf(out, ", top-%" PRIu64 " per token, ffn %" PRIu64 ", ", m->moe_router_topk,
                   m->moe_ffn_hidden_size);
     if (!m->moe_router_score_function)
         strbuf_printf(out, "softmax %s top-k", m->moe_router_pre_softmax ? "before" : "after");
     else
         strbuf_printf(out, "scores by %s", m->moe_router_score_function);
-    if (m->moe_router_enable_expert_bias) strbuf_add_text(out, ", a bias of each expert");
+    if (m->moe_router_enable_expert_bias) strbuf_add_text(out, ", expert bias");
     if (m->moe_router_topk_scaling_factor > 0)
-        strbuf_printf(out, ", weights times %.6g", m->moe_router_topk_scaling_factor);
+        strbuf_printf(out, ", weights scaled by %.6g", m->moe_router_topk_scaling_factor);
     if (m->moe_aux_loss_coeff > 0) strbuf_printf(out, ", aux loss %.6g", m->moe_aux_loss_coeff);
     strbuf_add_char(out, '\n');
 }
@@ -56,7 +56,7 @@ static void vocabulary_line(struct strbuf *out, const struct model_config *m)
                   grouped_text(m->max_position_embeddings));
 }
 
-/* Whether the softmax scale is anything but 1 / sqrt(kv_channels). */
+/* Whether the softmax scale differs from 1 / sqrt(kv_channels). */
 static bool scale_is_unusual(const struct model_config *m)
 {
     return m->softmax_scale > 0 && fabs(m->softmax_scale * sqrt((double)m->kv_channels) - 1) > 1e-6;
@@ -71,7 +71,7 @@ static void attention_line(struct strbuf *out, const struct model_config *m)
     strbuf_printf(out, "attention  %s%s", bias, m->qk_layernorm ? ", qk norm" : "");
     if (m->sliding_window) {
         strbuf_printf(out, ", sliding window %s", grouped_text(m->sliding_window));
-        add_layers(out, m, model_layer_slides);
+        add_layer_count(out, m, model_layer_slides);
     }
     if (scale_is_unusual(m)) strbuf_printf(out, ", softmax scale %.9g", m->softmax_scale);
     if (m->softmax_scale_by_layer) strbuf_add_text(out, ", scores divided by layer number");
@@ -138,7 +138,7 @@ void config_field_lines(struct strbuf *out, const struct model_config *m)
         cJSON *value = field_json(m, &model_fields[i].field);
         add_row_name(out, model_fields[i].field.name, 42);
         if (json_as_text(value))
-            add_name(out, json_as_text(value));
+            add_escaped_name(out, json_as_text(value));
         else if (cJSON_IsNull(value))
             strbuf_add_char(out, '-');
         else

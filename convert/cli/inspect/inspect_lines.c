@@ -9,7 +9,7 @@ void add_count(struct strbuf *out, uint64_t n, const char *one, const char *many
     strbuf_printf(out, "%s %s", grouped_text(n), n == 1 ? one : many);
 }
 
-void add_name(struct strbuf *out, const char *name)
+void add_escaped_name(struct strbuf *out, const char *name)
 {
     strbuf_add_escaped(out, name, strlen(name));
 }
@@ -18,7 +18,7 @@ void add_row_name(struct strbuf *out, const char *name, int width)
 {
     size_t start = out->length;
     strbuf_add_text(out, "  ");
-    add_name(out, name);
+    add_escaped_name(out, name);
     size_t used = out->length - start;
     strbuf_add_repeated(out, ' ', used + 1 < (size_t)width ? (size_t)width - used : 1);
 }

@@ -6,22 +6,22 @@
 #include "convert/deepspeed/write/zero_values.h"
 #include "convert/deepspeed/zero_layout.h"
 
-/* zero_optimization.sub_group_size, where a config does not give it. */
+/* Default of zero_optimization.sub_group_size. */
 static const uint64_t SUB_GROUP_SIZE = 1000000000;
 
-/* A file of the model that is being planned. */
+/* A planned file of the model. */
 struct model_file {
     struct zero_run *r;
     struct arena *a;
     struct torch_archive *archive;
     bool is_partitioned; /* stage 3 */
     uint64_t rank, ranks;
-    struct value **tensors; /* [own.out.count] of module */
+    struct value **tensors; /* [native.out.count] of module */
 };
 
 static const struct out_tensor *param_of(const struct zero_run *r, size_t at)
 {
-    return &r->own.out.items[at];
+    return &r->native.out.items[at];
 }
 
 /* ---- module ---- */
@@ -36,7 +36,7 @@ static enum status module_tensor(struct model_file *f, size_t at, struct error *
     return OK;
 }
 
-/* Another tensor on the same storage, as tied parameters are. */
+/* A tensor on the same storage, as for tied parameters. */
 static struct value *same_storage(struct arena *a, const struct value *v)
 {
     const struct value_tensor *t = v->tensor;
@@ -77,7 +77,7 @@ static void add_shape(struct model_file *f, struct value *pairs, size_t at)
     value_dict_add(f->a, pairs, o->name, zero_size(f->a, o->num_dims, o->shape));
 }
 
-/* A dict of shapes for each group, or for each of its sub-groups. */
+/* A dict of shapes per group, or per sub-group. */
 static struct value *param_shapes(struct model_file *f)
 {
     struct zero_run *r = f->r;
@@ -130,7 +130,8 @@ static enum status frozen_params(struct model_file *f, struct value *shapes,
     return OK;
 }
 
-/* DeepSpeed keeps them apart where gradients are partitioned. */
+/* Adds frozen parameters; apart: with their own keys, as where gradients are
+ * partitioned. */
 static enum status add_frozen(struct model_file *f, struct value *dict, bool apart,
                               struct error *err)
 {
@@ -145,7 +146,7 @@ static enum status add_frozen(struct model_file *f, struct value *dict, bool apa
 
 /* ---- the optimizer of stage 0 ---- */
 
-/* torch.optim's own state dict: parameters are numbered through the groups. */
+/* A state dict of torch.optim: numbers parameters through the groups. */
 static enum status plain_optimizer(struct model_file *f, struct value **out, struct error *err)
 {
     const struct zero_run *r = f->r;
@@ -175,8 +176,8 @@ static enum status plain_optimizer(struct model_file *f, struct value **out, str
 
 /* ---- the dict ---- */
 
-/* Where a scheduler stands, in the words of torch's and of DeepSpeed's own: what else it is made of
- * comes from the run. */
+/* A scheduler's position, in torch's and DeepSpeed's keys; its shape comes from
+ * the run. */
 static struct value *scheduler_position(struct model_file *f)
 {
     const int64_t steps = (int64_t)f->r->iteration;
@@ -252,7 +253,7 @@ static enum status plan_file(struct model_file *f, const char *path, struct erro
 {
     struct value *dict = value_dict(f->a), *module;
     f->archive = zero_file(f->r, path);
-    f->tensors = arena_array(f->a, f->r->own.out.count, sizeof *f->tensors);
+    f->tensors = arena_array(f->a, f->r->native.out.count, sizeof *f->tensors);
     TRY(module_value(f, &module, err));
     value_dict_add(f->a, dict, "module", module);
     add_buffer_names(f, dict);

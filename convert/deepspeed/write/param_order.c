@@ -7,10 +7,10 @@
 
 #include "common/map.h"
 
-/* A module, and its parameters in the order in which they came. */
+/* A module and its parameters, in input order. */
 struct module {
     const char *name; /* its last component */
-    size_t stem;      /* bytes of the name before its number; SIZE_MAX: it has no number */
+    size_t stem;      /* bytes of the name before its number; SIZE_MAX: none */
     unsigned long number;
     size_t *params;
     size_t num_params, capacity;
@@ -52,7 +52,7 @@ static void sort_numbered(struct module *modules, size_t count)
         }
 }
 
-/* Orders the parameters of a module, whose name is the first `prefix` bytes of theirs. */
+/* Orders a module's parameters; prefix: length of its name in theirs. */
 static void order_module(struct ordering *o, const size_t *params, size_t count, size_t prefix)
 {
     struct module *modules = NULL;

@@ -1,12 +1,14 @@
-/* target_deepspeed.c - writes a checkpoint of DeepSpeed: global_stepN with the files of the model
- * and, in the stages of ZeRO, of the optimizer's partitions; `latest` beside it.
+/* target_deepspeed.c - writes a DeepSpeed checkpoint: global_stepN with the
+ * model's files and, in ZeRO's stages, the optimizer's partitions; `latest`
+ * beside it.
  *
- * The optimizer's file of rank R is [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt:
- * {optimizer_state_dict: S, ds_config, ds_version}. S of stages 1 and 2 has for each group this
- * rank's part of the vectors (deepspeed/runtime/zero/stage_1_and_2.py:state_dict): moments with
- * padding, masters without. S of stage 3 has for each sub-group this rank's parts of all its
- * parameters (stage3.py:_rigid_state_dict). clip_grad is left out: DeepSpeed then takes the run's.
- */
+ * Rank R's optimizer file is [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt:
+ * {optimizer_state_dict: S, ds_config, ds_version}. S of stages 1 and 2 has,
+ * per group, this rank's part of the vectors
+ * (deepspeed/runtime/zero/stage_1_and_2.py:state_dict): moments with padding,
+ * masters without. S of stage 3 has, per sub-group, this rank's parts of all
+ * its parameters (stage3.py:_rigid_state_dict). clip_grad is left out:
+ * DeepSpeed then takes the run's. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -17,7 +19,7 @@
 #include "convert/hf/hf_model.h"
 #include "convert/record.h"
 
-/* The file of a rank that is being planned. */
+/* A rank's planned file. */
 struct optim_file {
     struct zero_run *r;
     struct arena *a;
@@ -27,19 +29,19 @@ struct optim_file {
 
 /* ---- stages 1 and 2 ---- */
 
-/* The part of a rank in the vector of a group. */
+/* A rank's part of a group's vector. */
 struct part {
     const struct zero_group *g;
     struct zero_place *places; /* [num_params] */
     uint64_t begin, length, padding;
 };
 
-static struct part part_of(const struct optim_file *f, const struct zero_group *g)
+static struct part rank_part(const struct optim_file *f, const struct zero_group *g)
 {
     const struct zero_run *r = f->r;
     struct part p = {.g = g, .places = arena_array(f->a, g->num_params, sizeof *p.places)};
     for (size_t i = 0; i < g->num_params; i++)
-        p.places[i].numel = r->own.out.items[g->params[i]].numel;
+        p.places[i].numel = r->native.out.items[g->params[i]].numel;
     const uint64_t end = zero_place_group(p.places, g->num_params, NULL);
     p.length = zero_padded(end, r->dp) / r->dp;
     p.begin = f->rank * p.length;
@@ -47,7 +49,7 @@ static struct part part_of(const struct optim_file *f, const struct zero_group *
     return p;
 }
 
-/* The elements of parameter i that the part has; false: none. */
+/* The part's elements of parameter i; false: none. */
 static bool part_has(const struct part *p, size_t i, uint64_t *from, uint64_t *to)
 {
     const struct zero_place *at = &p->places[i];
@@ -56,7 +58,7 @@ static bool part_has(const struct part *p, size_t i, uint64_t *from, uint64_t *t
     return *from < *to;
 }
 
-/* This rank's part of the vector of state k. */
+/* This rank's part of state k's vector. */
 static enum status part_tensor(struct optim_file *f, const struct part *p, size_t k, bool padded,
                                struct value **out, struct error *err)
 {
@@ -79,7 +81,7 @@ static struct value *slice_mapping(struct optim_file *f, const struct part *p)
     uint64_t from, to;
     for (size_t i = 0; i < p->g->num_params; i++)
         if (part_has(p, i, &from, &to))
-            value_dict_add(f->a, pairs, f->r->own.out.items[p->g->params[i]].name,
+            value_dict_add(f->a, pairs, f->r->native.out.items[p->g->params[i]].name,
                            zero_fragment(f->a, from - p->begin, to - from));
     return mapping;
 }
@@ -97,16 +99,16 @@ static struct value *list_of(struct arena *a, struct value *one)
     return value_list(a, VALUE_LIST, 1, &one);
 }
 
-/* The lists of S, an item for each group. */
+/* The lists of S, an item per group. */
 struct group_lists {
     struct value *state, *groups, *masters, *paddings, *alignments, *counts, *mappings;
 };
 
-static enum status add_group(struct optim_file *f, size_t number, struct group_lists *to,
-                             struct error *err)
+static enum status add_flat_group(struct optim_file *f, size_t number, struct group_lists *to,
+                                  struct error *err)
 {
     const struct zero_group *g = &f->r->groups[number];
-    const struct part p = part_of(f, g);
+    const struct part p = rank_part(f, g);
     struct value *of = value_dict(f->a), *v;
     value_dict_add(f->a, of, "step", zero_scalar(f->r, f->archive, g->step));
     for (size_t k = 1; k < g->num_states; k++) {
@@ -137,7 +139,7 @@ static enum status flat_groups(struct optim_file *f, struct value *dict, struct 
     struct group_lists to = {value_dict(a), new_list(a), new_list(a), new_list(a),
                              new_list(a),   new_list(a), new_list(a)};
     for (size_t g = 0; g < f->r->num_groups; g++)
-        TRY(add_group(f, g, &to, err));
+        TRY(add_flat_group(f, g, &to, err));
     value_dict_add(a, base, "state", to.state);
     value_dict_add(a, base, "param_groups", to.groups);
     value_dict_add(a, dict, "base_optimizer_state", base);
@@ -152,11 +154,12 @@ static enum status flat_groups(struct optim_file *f, struct value *dict, struct 
 
 /* ---- stage 3 ---- */
 
-/* This rank's parts of parameters [first, last) of a group, state k, one after the other. */
+/* This rank's consecutive parts of state k of a group's parameters [first,
+ * last). */
 static enum status parts_tensor(struct optim_file *f, const struct zero_group *g, size_t first,
                                 size_t last, size_t k, struct value **out, struct error *err)
 {
-    const struct out_tensor *all = f->r->own.out.items;
+    const struct out_tensor *all = f->r->native.out.items;
     uint64_t length = 0, place = 0, part;
     uint32_t segment = 0;
     for (size_t i = first; i < last; i++)
@@ -171,7 +174,7 @@ static enum status parts_tensor(struct optim_file *f, const struct zero_group *g
     return OK;
 }
 
-/* Numbers of sub-groups run through all groups. */
+/* Adds a sub-group; their numbers run through all groups. */
 static enum status add_sub_group(struct optim_file *f, const struct zero_group *g, size_t first,
                                  size_t last, struct value *state, struct value *masters,
                                  struct error *err)
@@ -245,16 +248,17 @@ static enum status check_stage(struct zero_run *r, struct error *err)
     struct target *t = r->t;
     if (r->stage == 3 && !r->num_groups)
         return fail(err, ERR_UNSUPPORTED,
-                    "--zero 3: this stage keeps the weights in the optimizer's files, and there is "
-                    "no optimizer to write; stages 0 to 2 take weights alone");
+                    "--zero 3: the weights belong to the optimizer's files, but there is no "
+                    "optimizer to write; use stages 0 to 2 for weights alone");
     if (r->stage == 0 && r->num_groups && r->dtype != DT_F32)
         return fail(err, ERR_UNSUPPORTED,
-                    "--zero 0: weights are %s and have masters; without ZeRO only fp32 runs are "
-                    "written: --zero 1, 2 or 3, or --torch-dtype float32",
+                    "--zero 0: the weights are %s with masters, but without ZeRO only fp32 runs "
+                    "can be written; use --zero 1, 2 or 3, or --torch-dtype float32",
                     dtype_infos[r->dtype].name);
     if (!r->num_groups)
-        notes_add(&t->notes, &t->plan.arena,
-                  "weights alone: load_checkpoint(..., load_module_only=True) reads them");
+        notes_add(
+            &t->notes, &t->plan.arena,
+            "only weights are written: load them with load_checkpoint(..., load_module_only=True)");
     return OK;
 }
 
@@ -277,12 +281,12 @@ static enum status plan_deepspeed(struct target *t, struct error *err)
     return OK;
 }
 
-static enum status root_files(struct target *t, struct root_file **files, size_t *num_files,
-                              struct error *err)
+static enum status deepspeed_root_files(struct target *t, struct root_file **files,
+                                        size_t *num_files, struct error *err)
 {
     (void)err;
     return zero_root_files(t, "latest", files, num_files);
 }
 
-const struct target_kind target_deepspeed = {plan_deepspeed, zero_small_files, root_files,
+const struct target_kind target_deepspeed = {plan_deepspeed, zero_small_files, deepspeed_root_files,
                                              zero_run_release};

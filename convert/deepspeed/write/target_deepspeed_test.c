@@ -1,4 +1,4 @@
-/* What is written is what DeepSpeed itself wrote of the same run, tensor by tensor. */
+/* Written files equal DeepSpeed's own of the same run, tensor by tensor. */
 #include <string.h>
 
 #include "convert/testing_hf.h"
@@ -26,7 +26,8 @@ static void close_torch(struct opened *o)
 
 /* ---- values ---- */
 
-/* Keys that depend on the config of the run, or that DeepSpeed takes from it when they are missing.
+/* Keys that depend on the config of the run, or that DeepSpeed takes from it
+ * when they are missing.
  */
 static bool is_of_config(const char *key)
 {
@@ -81,8 +82,8 @@ static void check_value(const struct value *ours, const struct value *theirs, co
 
 /* ---- files ---- */
 
-/* DeepSpeed leaves behind each parameter of the last ranks of stage 3 what was in memory; ours are
- * zeros there. */
+/* DeepSpeed leaves behind each parameter of the last ranks of stage 3 what was
+ * in memory; ours are zeros there. */
 static void check_elements(struct opened *ours, const struct stored_tensor *x,
                            struct opened *theirs, const struct stored_tensor *y, bool has_tails)
 {
@@ -155,14 +156,16 @@ static void stage_1_with_two_groups_is_deepspeeds(void **state)
     check_case("zero1-fp32-dp2", "--zero=1", "--dp=2", "--weight-decay=0.1", "--split-decay");
 }
 
-/* 4824 elements at 4 ranks: no padding; the tied head is a second name of one storage. */
+/* 4824 elements at 4 ranks: no padding; the tied head is a second name of one
+ * storage. */
 static void stage_2_with_a_tied_head_is_deepspeeds(void **state)
 {
     (void)state;
     check_case("zero2-fp32-dp4-tied", "--zero=2", "--dp=4", "--weight-decay=0.01", NULL);
 }
 
-/* Two groups, and parameters without states, which are frozen: fragments in the model's files. */
+/* Two groups, and parameters without states, which are frozen: fragments in the
+ * model's files. */
 static void stage_3_with_frozen_parameters_is_deepspeeds(void **state)
 {
     (void)state;
@@ -172,8 +175,8 @@ static void stage_3_with_frozen_parameters_is_deepspeeds(void **state)
 
 /* ---- padding ---- */
 
-/* Stage 2 at 7 ranks: 4824 elements are padded to 4830, so the last rank has 6 of padding, in
- * moments and not in masters. */
+/* Stage 2 at 7 ranks: 4824 elements are padded to 4830, so the last rank has 6
+ * of padding, in moments and not in masters. */
 static void moments_end_with_padding_and_masters_do_not(void **state)
 {
     const char *out = in_scratch("out"), *name = "zero_pp_rank_6_mp_rank_00_optim_states.pt";

@@ -1,16 +1,18 @@
-/* target_universal.c - writes a universal checkpoint of DeepSpeed, which loads with any number of
- * data parallel ranks: global_stepN_universal with
+/* target_universal.c - writes a universal DeepSpeed checkpoint, which loads
+ * with any number of data parallel ranks: global_stepN_universal with
  *
- *   mp_rank_00_model_states.pt               for stages 1 and 2
- *   zero_pp_rank_0_mp_rank_00_model_states.pt   for stage 3
- *   zero/optimizer_state.pt                  hyperparameters, loss scale
- *   zero/NAME/STATE.pt                       {"param": the whole tensor}; the master is fp32.pt
- *   zero/NAME/step.pt                        the updates that it has seen
+ *   mp_rank_00_model_states.pt                 for stages 1 and 2
+ *   zero_pp_rank_0_mp_rank_00_model_states.pt  for stage 3
+ *   zero/optimizer_state.pt                    hyperparameters, loss scale
+ *   zero/NAME/STATE.pt                         {"param": the whole tensor}; the
+ *                                              master is fp32.pt
+ *   zero/NAME/step.pt                          updates that it has seen
  *
- * and `latest_universal` beside it. Stages 1 and 2 read param_groups and step.pt, stage 3
- * optimizer_state_dict (deepspeed/runtime/base_optimizer.py and runtime/zero/stage3.py:
- * load_hp_checkpoint_state_from_checkpoint_dir*), so one folder serves both; --zero N leaves out
- * the file of the model that the other kind needs. */
+ * and `latest_universal` beside it. Stages 1 and 2 read param_groups and
+ * step.pt, stage 3 optimizer_state_dict (deepspeed/runtime/base_optimizer.py
+ * and runtime/zero/stage3.py: load_hp_checkpoint_state_from_checkpoint_dir*),
+ * so one folder serves both; --zero N leaves out the model's file of the other
+ * stages. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -20,7 +22,7 @@
 #include "convert/format.h"
 #include "convert/states.h"
 
-/* The file of a state; NULL: its name cannot be that of a file, or means another one. */
+/* A state's file; NULL: its name is no file name, or means another file. */
 static const char *state_file(const char *state)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
@@ -29,18 +31,20 @@ static const char *state_file(const char *state)
     return state[strspn(state, letters)] ? NULL : state;
 }
 
-static enum status check_names(const struct zero_run *r, struct error *err)
+static enum status check_file_names(const struct zero_run *r, struct error *err)
 {
     const struct target *t = r->t;
     for (size_t k = 0; k < t->num_states; k++)
         if (!state_file(t->states[k]))
-            return fail(err, ERR_UNSUPPORTED, "state %s of the optimizer: not the name of a file",
+            return fail(err, ERR_UNSUPPORTED, "optimizer state %s: not usable as a file name",
                         t->states[k]);
     for (size_t i = 0; i < r->num_params; i++) {
-        const char *name = r->own.out.items[r->params[i]].name;
+        const char *name = r->native.out.items[r->params[i]].name;
         if (strchr(name, '/') || !path_is_safe(name) || strcmp(name, ".") == 0)
             return fail(err, ERR_UNSUPPORTED,
-                        "%s: a universal checkpoint has a folder of the parameter's name", name);
+                        "%s: not usable as a folder name, which a universal checkpoint needs for "
+                        "each parameter",
+                        name);
     }
     return OK;
 }
@@ -62,7 +66,7 @@ static enum status plan_param(struct zero_run *r, const struct zero_group *g, si
                               struct error *err)
 {
     struct arena *a = &r->t->plan.arena;
-    const char *name = r->own.out.items[g->params[i]].name;
+    const char *name = r->native.out.items[g->params[i]].name;
     for (size_t k = 0; k < g->num_states; k++)
         TRY(plan_state(r, name, state_file(g->states[k]), g->vectors[k * g->num_params + i], err));
     struct torch_archive *x = zero_file(r, arena_printf(a, "zero/%s/step.pt", name));
@@ -110,17 +114,17 @@ static enum status check_run(struct zero_run *r, struct error *err)
     struct target *t = r->t;
     if (!r->num_groups)
         return fail(err, ERR_UNSUPPORTED,
-                    "a universal checkpoint is made of the optimizer's tensors, and there is no "
-                    "optimizer to write; --to deepspeed takes weights alone");
+                    "a universal checkpoint consists of the optimizer's tensors, but there is no "
+                    "optimizer to write; use --to deepspeed for weights alone");
     if (r->stage == 0 && t->options.zero < 0) r->stage = 1;
     if (r->stage == 0)
         return fail(err, ERR_USAGE,
-                    "--zero 0: universal checkpoints are loaded by runs of stages 1 to 3");
+                    "--zero 0: universal checkpoints are for runs of stages 1 to 3");
     if (r->num_groups > 1 && t->options.zero != 1 && t->options.zero != 2)
         notes_add(&t->notes, &t->plan.arena,
-                  "in a run of stage 3 DeepSpeed gives all groups of parameters the settings of "
-                  "the first, when it loads a universal checkpoint");
-    return check_names(r, err);
+                  "a stage 3 run of DeepSpeed that loads a universal checkpoint gives all "
+                  "parameter groups the settings of the first");
+    return check_file_names(r, err);
 }
 
 static enum status plan_universal(struct target *t, struct error *err)
@@ -140,12 +144,12 @@ static enum status plan_universal(struct target *t, struct error *err)
     return OK;
 }
 
-static enum status root_files(struct target *t, struct root_file **files, size_t *num_files,
-                              struct error *err)
+static enum status universal_root_files(struct target *t, struct root_file **files,
+                                        size_t *num_files, struct error *err)
 {
     (void)err;
     return zero_root_files(t, "latest_universal", files, num_files);
 }
 
-const struct target_kind target_deepspeed_universal = {plan_universal, zero_small_files, root_files,
-                                                       zero_run_release};
+const struct target_kind target_deepspeed_universal = {plan_universal, zero_small_files,
+                                                       universal_root_files, zero_run_release};

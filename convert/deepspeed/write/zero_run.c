@@ -22,11 +22,13 @@ static struct arena *arena_of(struct zero_run *r)
 
 /* ---- parameters ---- */
 
-static enum status add_output(void *context, const struct own_output *own, struct error *err)
+static enum status add_zero_output(void *context, const struct native_output *native,
+                                   struct error *err)
 {
     struct zero_run *r = context;
-    const char *name = own->state ? hf_state_name(arena_of(r), own->state, own->name) : own->name;
-    return own_outputs_add(&r->own, name, own, NULL, err);
+    const char *name =
+        native->state ? hf_state_name(arena_of(r), native->state, native->name) : native->name;
+    return native_outputs_add(&r->native, name, native, NULL, err);
 }
 
 static bool is_buffer(const struct checkpoint *c, const struct out_tensor *o)
@@ -35,25 +37,26 @@ static bool is_buffer(const struct checkpoint *c, const struct out_tensor *o)
     return o->logical && c->params && param_find(c->params, o->logical, &p) && p.spec->buffer;
 }
 
-/* Where the model is not known, its parameters stay in the source's order. */
+/* Sorts parameters as the module does; those of an unknown model keep the
+ * source's order. */
 static void order_params(struct zero_run *r)
 {
     struct arena *a = arena_of(r);
     const char **names = arena_array(a, r->num_params, sizeof *names);
     const size_t *all = arena_copy(a, r->params, r->num_params * sizeof *all);
     for (size_t i = 0; i < r->num_params; i++)
-        names[i] = r->own.out.items[all[i]].name;
+        names[i] = r->native.out.items[all[i]].name;
     const size_t *order = r->t->source->names_alone ? NULL : param_order(a, names, r->num_params);
-    r->place = arena_array(a, r->own.out.count, sizeof *r->place);
+    r->place = arena_array(a, r->native.out.count, sizeof *r->place);
     for (size_t i = 0; i < r->num_params; i++) {
         r->params[i] = all[order ? order[i] : i];
         r->place[r->params[i]] = i;
     }
 }
 
-static void list_params(struct zero_run *r)
+static void list_zero_params(struct zero_run *r)
 {
-    const struct out_tensors *out = &r->own.out;
+    const struct out_tensors *out = &r->native.out;
     r->params = arena_array(arena_of(r), out->count, sizeof *r->params);
     r->is_trained = arena_array(arena_of(r), out->count, sizeof *r->is_trained);
     r->is_buffer = arena_array(arena_of(r), out->count, sizeof *r->is_buffer);
@@ -69,12 +72,13 @@ static void list_params(struct zero_run *r)
 
 static void add_tied(struct zero_run *r, const char *name, const char *of)
 {
-    const size_t at = own_outputs_find(&r->own, of, NULL);
-    if (at == SIZE_MAX || own_outputs_find(&r->own, name, NULL) != SIZE_MAX) return;
+    const size_t at = native_outputs_find(&r->native, of, NULL);
+    if (at == SIZE_MAX || native_outputs_find(&r->native, name, NULL) != SIZE_MAX) return;
     *ARENA_PUSH(arena_of(r), r->tied, r->num_tied, r->tied_capacity) = (struct zero_tied){name, at};
 }
 
-/* A tied parameter is one tensor of the export, and the module's state dict has all its names. */
+/* Finds tied parameters: one tensor of the export with several names in the
+ * module's state dict. */
 static void find_tied(struct zero_run *r)
 {
     const struct checkpoint *c = r->t->source;
@@ -86,22 +90,23 @@ static void find_tied(struct zero_run *r)
 
 /* ---- groups ---- */
 
-/* Whether r->params are in the order of the module, as groups of a run that loads are, whatever the
- * groups of the source have: DeepSpeed's have another one with round_robin_gradients. Without a
- * config, files of other programs know the order best by their groups. */
+/* Whether r->params have the module's order, which groups of a loading run
+ * have, whatever the source's groups have: with round_robin_gradients
+ * DeepSpeed's differ. Without a config, groups of other programs show the order
+ * best. */
 static bool has_known_order(const struct checkpoint *c)
 {
     return !c->names_alone || c->format->has & FORMAT_ZERO;
 }
 
-static int by_place(const void *a, const void *b, void *place)
+static int by_param_place(const void *a, const void *b, void *place)
 {
     const size_t *places = place;
     const size_t x = places[*(const size_t *)a], y = places[*(const size_t *)b];
     return x < y ? -1 : x > y;
 }
 
-static float step_of(const struct zero_run *r, const struct torch_out_group *g)
+static float group_step(const struct zero_run *r, const struct torch_out_group *g)
 {
     for (size_t i = 0; i < g->num_params; i++)
         if (isfinite(g->steps[i])) return (float)g->steps[i];
@@ -110,14 +115,14 @@ static float step_of(const struct zero_run *r, const struct torch_out_group *g)
 
 static size_t find_state(const struct zero_run *r, size_t param, const char *state)
 {
-    return own_outputs_find(&r->own, r->own.out.items[param].own_name, state);
+    return native_outputs_find(&r->native, r->native.out.items[param].native_name, state);
 }
 
-/* Lists the states of a group: those of its first parameter, which all others must have. */
+/* Lists a group's states: its first parameter's, which all others must have. */
 static enum status list_states(struct zero_run *r, struct zero_group *g, struct error *err)
 {
     const struct target *t = r->t;
-    const struct out_tensor *all = r->own.out.items;
+    const struct out_tensor *all = r->native.out.items;
     g->states = arena_array(arena_of(r), t->num_states, sizeof *g->states);
     g->vectors = arena_array(arena_of(r), t->num_states * g->num_params, sizeof *g->vectors);
     for (size_t k = 0; k < t->num_states; k++) {
@@ -130,26 +135,26 @@ static enum status list_states(struct zero_run *r, struct zero_group *g, struct 
         for (size_t i = 0; i < g->num_params; i++)
             if (vectors[i] == SIZE_MAX)
                 return fail(err, ERR_UNSUPPORTED,
-                            "%s: it has no state %s, and others of its group of parameters do: "
-                            "DeepSpeed has one vector of a state for the group",
+                            "%s lacks state %s, which other parameters of its group have: "
+                            "DeepSpeed has one vector per state and group",
                             all[g->params[i]].name, t->states[k]);
         g->states[g->num_states++] = t->states[k];
     }
     return OK;
 }
 
-static enum status add_group(struct zero_run *r, const struct torch_out_group *of,
-                             struct error *err)
+static enum status add_zero_group(struct zero_run *r, const struct torch_out_group *of,
+                                  struct error *err)
 {
     struct zero_group *g = &r->groups[r->num_groups];
-    if (!of->num_params) return OK; /* torch.optim has no group without parameters */
+    if (!of->num_params) return OK; /* torch.optim allows no empty group */
     r->num_groups++;
     g->of = of;
     g->num_params = of->num_params;
     g->params = arena_copy(arena_of(r), of->params, of->num_params * sizeof *g->params);
-    g->step = step_of(r, of);
+    g->step = group_step(r, of);
     if (has_known_order(r->t->source))
-        qsort_r(g->params, g->num_params, sizeof *g->params, by_place, r->place);
+        qsort_r(g->params, g->num_params, sizeof *g->params, by_param_place, r->place);
     for (size_t i = 0; i < g->num_params; i++)
         r->is_trained[g->params[i]] = true;
     return list_states(r, g, err);
@@ -159,37 +164,38 @@ static enum status add_groups(struct zero_run *r, struct error *err)
 {
     struct torch_out_group *groups;
     size_t num_groups;
-    TRY(torch_groups_plan(r->t, &r->own, &groups, &num_groups, err));
+    TRY(torch_groups_plan(r->t, &r->native, &groups, &num_groups, err));
     r->groups = arena_array(arena_of(r), num_groups, sizeof *r->groups);
     for (size_t g = 0; g < num_groups; g++)
-        TRY(add_group(r, &groups[g], err));
+        TRY(add_zero_group(r, &groups[g], err));
     return OK;
 }
 
 /* ---- the training ---- */
 
-static void set_fates(struct zero_run *r)
+static void set_zero_outcomes(struct zero_run *r)
 {
     struct target *t = r->t;
     const struct training_state *s = &t->source->training;
     if (!t->num_states) return;
     if (training_has(&s->run, TRAINING_PROGRESS))
-        t->fates[TRAINING_PROGRESS].fate = FATE_TRANSLATED;
+        t->outcomes[TRAINING_PROGRESS].outcome = OUTCOME_TRANSLATED;
     if (training_has(&s->run, TRAINING_OPTIMIZER))
-        t->fates[TRAINING_OPTIMIZER].fate = FATE_TRANSLATED;
+        t->outcomes[TRAINING_OPTIMIZER].outcome = OUTCOME_TRANSLATED;
     if (zero_plain(s->torch_schedule))
-        t->fates[TRAINING_SCHEDULE].fate = FATE_CARRIED;
+        t->outcomes[TRAINING_SCHEDULE].outcome = OUTCOME_COPIED;
     else if (training_has(&s->run, TRAINING_SCHEDULE))
-        t->fates[TRAINING_SCHEDULE] = (struct training_fate){
-            FATE_DROPPED, "a scheduler of DeepSpeed or torch has its shape from the run; its "
-                          "position is written"};
+        t->outcomes[TRAINING_SCHEDULE] = (struct training_outcome){
+            OUTCOME_DROPPED, "DeepSpeed's and torch's schedulers take their shape from the run; "
+                             "the position is written"};
     if (training_has(&s->run, TRAINING_LOSS_SCALE))
-        t->fates[TRAINING_LOSS_SCALE] =
-            r->dtype == DT_F16 ? (struct training_fate){FATE_TRANSLATED, NULL}
-                               : (struct training_fate){FATE_DROPPED, "only fp16 runs have one"};
+        t->outcomes[TRAINING_LOSS_SCALE] =
+            r->dtype == DT_F16
+                ? (struct training_outcome){OUTCOME_TRANSLATED, NULL}
+                : (struct training_outcome){OUTCOME_DROPPED, "only fp16 runs have one"};
     if (s->run.has_rng)
-        t->fates[TRAINING_RNG] =
-            (struct training_fate){FATE_DROPPED, "DeepSpeed's files have no place for it"};
+        t->outcomes[TRAINING_RNG] =
+            (struct training_outcome){OUTCOME_DROPPED, "DeepSpeed's files cannot hold it"};
 }
 
 /* ---- the run ---- */
@@ -205,8 +211,8 @@ enum status zero_run_begin(struct target *t, struct zero_run **out, struct error
     struct zero_run *r = *out = arena_alloc(&t->plan.arena, sizeof *r);
     const struct checkpoint *c = t->source;
     *r = (struct zero_run){.t = t, .dp = t->options.dp ? t->options.dp : max_u64(c->dp, 1)};
-    own_outputs_init(&r->own, t);
-    t->own = r;
+    native_outputs_init(&r->native, t);
+    t->state = r;
     t->widens_states = true;
     r->stage = t->options.zero >= 0 ? (unsigned)t->options.zero : c->has_zero ? c->zero : 1;
     r->iteration = t->options.iteration = target_iteration(t);
@@ -214,15 +220,15 @@ enum status zero_run_begin(struct target *t, struct zero_run **out, struct error
     TRY(hf_model_make_config(t, &r->config, err));
     TRY(target_take_states(t, true, err));
     r->iteration = t->options.iteration = target_iteration(t);
-    TRY(hf_model_export(t, add_output, r, err));
-    TRY(own_outputs_check(&r->own, err));
-    r->dtype = own_outputs_main_dtype(&r->own);
-    list_params(r);
+    TRY(hf_model_export(t, add_zero_output, r, err));
+    TRY(native_outputs_check(&r->native, err));
+    r->dtype = native_outputs_main_dtype(&r->native);
+    list_zero_params(r);
     find_tied(r);
     TRY(add_groups(r, err));
     make_zeros(r);
-    set_fates(r);
-    t->facts.num_target_tensors = r->own.out.count;
+    set_zero_outcomes(r);
+    t->facts.num_target_tensors = r->native.out.count;
     return OK;
 }
 
@@ -237,16 +243,16 @@ void zero_run_end(struct zero_run *r)
 
 void zero_run_release(struct target *t)
 {
-    struct zero_run *r = t->own;
+    struct zero_run *r = t->state;
     for (size_t i = 0; i < r->num_archives; i++)
         archive_release(r->archives[i]);
     cJSON_Delete(r->config);
-    own_outputs_release(&r->own);
+    native_outputs_release(&r->native);
 }
 
 enum status zero_small_files(struct target *t, const char *folder, struct error *err)
 {
-    const struct zero_run *r = t->own;
+    const struct zero_run *r = t->state;
     return hf_model_write_config(t, r->config, r->dtype, folder, err);
 }
 
@@ -274,7 +280,7 @@ struct torch_archive *zero_file(struct zero_run *r, const char *path)
     return x;
 }
 
-/* torch.save names the folder in the archive after the file. */
+/* torch.save names the archive's folder after the file. */
 enum status zero_file_end(struct zero_run *r, struct torch_archive *x, const struct value *root,
                           struct error *err)
 {
@@ -302,7 +308,7 @@ struct value *zero_scalar(struct zero_run *r, struct torch_archive *x, float num
 enum status zero_whole(struct zero_run *r, struct torch_archive *x, size_t at, enum dtype dtype,
                        struct value **out, struct error *err)
 {
-    const struct out_tensor *o = &r->own.out.items[at];
+    const struct out_tensor *o = &r->native.out.items[at];
     uint32_t segment = 0;
     *out = zero_tensor(r, x, dtype, o->num_dims, o->shape, &segment);
     return o->numel ? zero_fill(r, at, 0, o->numel, 0, segment, err) : OK;
@@ -311,10 +317,10 @@ enum status zero_whole(struct zero_run *r, struct torch_archive *x, size_t at, e
 enum status zero_fill(struct zero_run *r, size_t at, uint64_t begin, uint64_t count, uint64_t place,
                       uint32_t segment, struct error *err)
 {
-    const uint64_t numel = r->own.out.items[at].numel;
+    const uint64_t numel = r->native.out.items[at].numel;
     const uint64_t there = begin < numel ? min_u64(count, numel - begin) : 0;
     const struct pair pair = pair_whole(begin, place, there);
-    if (there) TRY(own_outputs_fill(&r->own, at, &pair, segment, err));
+    if (there) TRY(native_outputs_fill(&r->native, at, &pair, segment, err));
     zero_fill_padding(r, place + there, count - there, segment);
     return OK;
 }
@@ -337,7 +343,8 @@ struct value *zero_param_group(struct zero_run *r, const struct zero_group *g, s
     for (uint32_t i = 0; i < from->count; i++) {
         struct value *key = from->items[2 * i], *v = from->items[2 * i + 1];
         const char *name = value_as_text(key);
-        /* names of its parameters (torch 2.6 and later): here it has one flat vector */
+        /* names of its parameters (since torch 2.6); here it has one flat
+         * vector */
         if (!name || strcmp(name, "param_names") == 0 || !zero_plain(v)) continue;
         value_dict_set(a, dict, name, v);
     }

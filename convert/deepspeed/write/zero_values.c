@@ -2,11 +2,13 @@
 
 #include <math.h>
 
-/* A hostile file may nest lists without end, or share them so that a walk takes forever. */
+/* A hostile file may nest lists endlessly, or share them so that a walk never
+ * ends. */
 enum { MAX_PLAIN_DEPTH = 16, MAX_PLAIN_VALUES = 100000 };
 
-/* An object that calling the class makes. */
-static struct value *call(struct arena *a, const char *module, const char *name, struct value *args)
+/* An object made by calling the class. */
+static struct value *call_class(struct arena *a, const char *module, const char *name,
+                                struct value *args)
 {
     struct value *v = value_instance(a, module, name, NULL);
     v->object->by_new = false;
@@ -16,7 +18,8 @@ static struct value *call(struct arena *a, const char *module, const char *name,
 
 struct value *zero_ordered_dict(struct arena *a, struct value **pairs)
 {
-    struct value *v = call(a, "collections", "OrderedDict", value_list(a, VALUE_TUPLE, 0, NULL));
+    struct value *v =
+        call_class(a, "collections", "OrderedDict", value_list(a, VALUE_TUPLE, 0, NULL));
     v->object->pairs = *pairs = value_dict(a);
     return v;
 }
@@ -27,14 +30,14 @@ struct value *zero_size(struct arena *a, unsigned num_dims, const uint64_t *shap
     for (unsigned d = 0; d < num_dims; d++)
         dims[d] = value_int(a, (int64_t)shape[d]);
     struct value *tuple = value_list(a, VALUE_TUPLE, num_dims, dims);
-    return call(a, "torch", "Size", value_list(a, VALUE_TUPLE, 1, &tuple));
+    return call_class(a, "torch", "Size", value_list(a, VALUE_TUPLE, 1, &tuple));
 }
 
 struct value *zero_stage_value(struct arena *a, unsigned stage)
 {
     struct value *number = value_int(a, stage);
-    return call(a, "deepspeed.runtime.zero.config", "ZeroStageEnum",
-                value_list(a, VALUE_TUPLE, 1, &number));
+    return call_class(a, "deepspeed.runtime.zero.config", "ZeroStageEnum",
+                      value_list(a, VALUE_TUPLE, 1, &number));
 }
 
 struct value *zero_fragment(struct arena *a, uint64_t start, uint64_t numel)
@@ -45,9 +48,10 @@ struct value *zero_fragment(struct arena *a, uint64_t start, uint64_t numel)
     return value_instance(a, "deepspeed.utils.tensor_fragment", "fragment_address", fields);
 }
 
-/* DeepSpeed's defaults: fp16.initial_scale_power 16, loss_scale_window 1000, min_loss_scale 1,
- * hysteresis 2. The scale grows when cur_iter - last_overflow_iter is a multiple of the window, so
- * with the last overflow at -1, cur_iter counts the good steps since. */
+/* DeepSpeed's defaults: fp16.initial_scale_power 16, loss_scale_window 1000,
+ * min_loss_scale 1, hysteresis 2. The scale grows when cur_iter -
+ * last_overflow_iter is a multiple of the window; with the last overflow at -1,
+ * cur_iter counts the good steps since. */
 static void add_dynamic(struct arena *a, struct value *fields, const struct training *run)
 {
     const int64_t hysteresis = run->hysteresis_tracker ? (int64_t)run->hysteresis_tracker : 2;
@@ -74,7 +78,7 @@ struct value *zero_loss_scaler(struct arena *a, bool is_dynamic, const struct tr
                           is_dynamic ? "DynamicLossScaler" : "LossScaler", fields);
 }
 
-static bool is_plain(const struct value *v, unsigned depth, size_t *visited)
+static bool is_plain_value(const struct value *v, unsigned depth, size_t *visited)
 {
     if (++*visited > MAX_PLAIN_VALUES) return false;
     switch (v->kind) {
@@ -94,12 +98,12 @@ static bool is_plain(const struct value *v, unsigned depth, size_t *visited)
     const size_t count = v->kind == VALUE_DICT ? 2 * (size_t)v->count : v->count;
     bool plain = depth < MAX_PLAIN_DEPTH;
     for (size_t i = 0; i < count && plain; i++)
-        plain = is_plain(v->items[i], depth + 1, visited);
+        plain = is_plain_value(v->items[i], depth + 1, visited);
     return plain;
 }
 
 const struct value *zero_plain(const struct value *v)
 {
     size_t visited = 0;
-    return v && is_plain(v, 0, &visited) ? v : NULL;
+    return v && is_plain_value(v, 0, &visited) ? v : NULL;
 }

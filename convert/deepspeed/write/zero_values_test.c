@@ -40,8 +40,8 @@ static void numbers_texts_and_containers_are_plain(void **state)
     assert_null(zero_plain(NULL));
 }
 
-/* An object of a file may be os.system(...) where the result is read; a tensor's bytes lie in that
- * file. */
+/* An object of a file may be os.system(...) where the result is read; a
+ * tensor's bytes lie in that file. */
 static void objects_and_tensors_are_not_plain(void **state)
 {
     (void)state;

@@ -11,15 +11,17 @@ static const char tied_head[] = "output_layer.weight", gaps_name[] = "flat buffe
 /* ---- the parameters ---- */
 
 /* Adds a parameter of the source. */
-static enum status add_param(struct flat_write *w, const struct tensor *x, struct error *err)
+static enum status add_trained_param(struct flat_write *w, const struct tensor *x,
+                                     struct error *err)
 {
     struct target *t = w->t;
     struct param p;
     for (size_t i = 0; i < t->num_states; i++) {
         const struct tensor *state = target_state(t, x, i);
         if (state && dtype_bytes(state->dtype) > dtype_bytes(DT_F32))
-            return fail(err, ERR_UNSUPPORTED, "%s is %s; the flat buffers of the optimizer are F32",
-                        state->name, dtype_infos[state->dtype].name);
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s has dtype %s, but the optimizer's flat buffers are F32", state->name,
+                        dtype_infos[state->dtype].name);
     }
     (void)param_find(t->source->params, x->name, &p);
     if (p.spec->buffer) return OK;
@@ -33,7 +35,8 @@ static enum status add_param(struct flat_write *w, const struct tensor *x, struc
     return OK;
 }
 
-/* Megatron-LM does not take these flags from a checkpoint, and finds the states by them. */
+/* Notes flags by which Megatron-LM finds the states, but which it does not take
+ * from a checkpoint. */
 static void note_buckets(struct target *t, const struct bucket_rules *r)
 {
     struct arena *a = &t->plan.arena;
@@ -41,8 +44,8 @@ static void note_buckets(struct target *t, const struct bucket_rules *r)
     const char *size =
         arena_printf(a, " --overlap-grad-reduce --ddp-bucket-size %" PRIu64, r->bucket_size);
     notes_add(&t->notes, a,
-              "distrib_optim.pt has the buckets that args say; Megatron-LM finds its states only "
-              "with the same flags:%s%s",
+              "distrib_optim.pt has buckets by args; Megatron-LM finds its states only with the "
+              "same flags:%s%s",
               r->bucket_size ? size : "",
               r->high_bandwidth ? " --ddp-pad-buckets-for-high-nccl-busbw" : "");
 }
@@ -59,7 +62,7 @@ enum status flat_write_begin(struct flat_write *w, struct target *t, const struc
     const struct tensor **all = megatron_parameters(t, &count);
     w->params = arena_array(&t->plan.arena, count, sizeof *w->params);
     for (size_t i = 0; i < count; i++)
-        TRY(add_param(w, all[i], err));
+        TRY(add_trained_param(w, all[i], err));
     return OK;
 }
 
@@ -78,8 +81,8 @@ static void add_spots(struct flat_write *w, const struct flat_cell *c)
         }
 }
 
-/* The key (torch.bfloat16, torch.float32): dtypes of weights and of gradients, which Megatron adds
- * up in F32 unless args say otherwise. */
+/* The key (torch.bfloat16, torch.float32): dtypes of weights and of gradients,
+ * which Megatron sums in F32 unless args say otherwise. */
 static struct value *dtypes_key(const struct flat_write *w, enum dtype weights)
 {
     struct arena *a = &w->t->plan.arena;
@@ -92,7 +95,7 @@ static struct value *dtypes_key(const struct flat_write *w, enum dtype weights)
     return value_list(a, VALUE_TUPLE, 2, pair);
 }
 
-/* Adds the segments of a cell, and the value that has them. */
+/* Adds a cell's segments and their value. */
 static void add_segments(struct flat_write *w, struct flat_cell *c, struct torch_archive *archive)
 {
     const struct target *t = w->t;
@@ -127,8 +130,8 @@ static enum status add_cell(struct flat_write *w, struct flat_file *file,
     return OK;
 }
 
-/* The first of the ranks that share dense buffers, and the first of those that share experts',
- * write them (ckpt/layout.h has the order of ranks). */
+/* Whether a rank writes dense buffers, or experts': the first of the ranks that
+ * share them (ckpt/layout.h has the order of ranks). */
 static bool writes_dense(const struct layout *l, uint64_t tp, uint64_t ep)
 {
     return tp / l->etp % l->ep == ep;
@@ -162,7 +165,7 @@ enum status flat_write_add_rank(struct flat_write *w, const char *folder, uint64
 
 /* ---- gaps ---- */
 
-/* Calls visit for each run of a buffer's flat tensor that no parameter fills. */
+/* Calls visit for each unfilled run of a buffer's flat tensor. */
 static void each_gap(const struct param_buffer *b,
                      void (*visit)(void *context, uint64_t start, uint64_t count), void *context)
 {
@@ -179,8 +182,8 @@ struct filling_gaps {
     struct flat_write *w;
     const struct flat_cell *cell;
     size_t buffer;
-    const struct tensor *zeros; /* NULL: gaps are counted */
-    uint64_t count;             /* elements so far, of all gaps of one state */
+    const struct tensor *zeros; /* NULL: counts gaps */
+    uint64_t count;             /* elements so far, of one state's gaps */
 };
 
 static void fill_gap(void *context, uint64_t start, uint64_t count)
@@ -226,8 +229,8 @@ enum status flat_write_gaps(struct flat_write *w, struct error *err)
 
 /* ---- parts ---- */
 
-static enum status fill(struct flat_write *w, const struct flat_cell *c, const char *name,
-                        const struct megatron_part *p, size_t state, struct error *err)
+static enum status fill_spot(struct flat_write *w, const struct flat_cell *c, const char *name,
+                             const struct megatron_part *p, size_t state, struct error *err)
 {
     size_t at;
     struct arena *a = &w->t->plan.arena;
@@ -236,15 +239,15 @@ static enum status fill(struct flat_write *w, const struct flat_cell *c, const c
     for (unsigned i = 0; i < p->parts->count; i++) {
         struct pair pair = p->parts->pairs[i];
         pair.b_offset += spot->start;
-        TRY(target_fill(w->t, p->own, &pair,
+        TRY(target_fill(w->t, p->native, &pair,
                         spot->cell->segments[spot->buffer * w->t->num_states + state], err));
     }
     return OK;
 }
 
-/* Whether the ranks of a cell hold the part. */
-static bool holds(const struct flat_write *w, const struct flat_cell *c,
-                  const struct megatron_part *p)
+/* Whether a cell's ranks hold the part. */
+static bool cell_holds(const struct flat_write *w, const struct flat_cell *c,
+                       const struct megatron_part *p)
 {
     const struct param_spec *s = p->param.spec;
     const uint64_t rank =
@@ -261,10 +264,11 @@ enum status flat_write_part(struct flat_write *w, const struct megatron_part *p,
     for (size_t f = 0; f < w->num_files; f++) {
         const struct flat_cell *cells[] = {w->files[f]->dense, w->files[f]->experts};
         for (unsigned i = 0; i < 2; i++) {
-            if (!cells[i] || !holds(w, cells[i], p)) continue;
-            if (cells[i]->cell.pp_rank == p->pp_rank) TRY(fill(w, cells[i], name, p, state, err));
+            if (!cells[i] || !cell_holds(w, cells[i], p)) continue;
+            if (cells[i]->cell.pp_rank == p->pp_rank)
+                TRY(fill_spot(w, cells[i], name, p, state, err));
             if (embedding && !w->t->source->config.untie_embeddings_and_output_weights)
-                TRY(fill(w, cells[i], tied_head, p, state, err));
+                TRY(fill_spot(w, cells[i], tied_head, p, state, err));
         }
     }
     return OK;

@@ -1,7 +1,9 @@
-/* flat_write.h - writes the distrib_optim.pt of each rank: the flat buffers of a distributed
- * optimizer (flat_states.h has the layout, buckets.h the places of parameters).
+/* flat_write.h - writes each rank's distrib_optim.pt: the flat buffers of a
+ * distributed optimizer (flat_states.h has the layout, buckets.h the places of
+ * parameters).
  *
- * A flat tensor is a segment that runs of many parameters fill; the gaps between them are zeros. */
+ * A flat tensor is a segment filled by runs of many parameters, with zeros in
+ * the gaps. */
 #ifndef FERRY_CONVERT_MEGATRON_LEGACY_FLAT_WRITE_H
 #define FERRY_CONVERT_MEGATRON_LEGACY_FLAT_WRITE_H
 
@@ -9,7 +11,7 @@
 #include "convert/megatron/optim/buckets.h"
 #include "convert/torch_archive.h"
 
-/* One cell of ranks, and its part of a file. */
+/* A cell of ranks and its part of a file. */
 struct flat_cell {
     struct bucket_cell cell;
     struct param_buffer *buffers;
@@ -20,7 +22,7 @@ struct flat_cell {
 
 struct flat_file {
     struct torch_archive archive;
-    struct flat_cell *dense, *experts; /* NULL: another rank's file has it */
+    struct flat_cell *dense, *experts; /* NULL: in another rank's file */
 };
 
 /* A place in a cell. */
@@ -43,16 +45,17 @@ struct flat_write {
     struct map by_name; /* flat_key -> spots */
 };
 
-/* args: the Namespace that is written. Each parameter has all states. ERR_UNSUPPORTED if one is
- * wider than F32. */
+/* args: the written Namespace. Every parameter has all states. ERR_UNSUPPORTED
+ * if one is wider than F32, or for a name outside the model. */
 MUST_CHECK enum status flat_write_begin(struct flat_write *w, struct target *t,
                                         const struct value *args, struct error *err);
-/* Adds the file in the folder of a rank, if it is the one that Megatron writes. */
+/* Adds the file in a rank's folder, if Megatron writes one there. */
 MUST_CHECK enum status flat_write_add_rank(struct flat_write *w, const char *folder, uint64_t tp,
                                            uint64_t pp, uint64_t ep, struct error *err);
-/* Plans the gaps, when all ranks are added, before any part. */
+/* Plans the gaps: after all ranks, before any part. */
 MUST_CHECK enum status flat_write_gaps(struct flat_write *w, struct error *err);
-/* Plans one part of a state for all cells that hold it. state: its index in t->states. */
+/* Plans a part of a state for all cells that hold it. state: index in
+ * t->states. */
 MUST_CHECK enum status flat_write_part(struct flat_write *w, const struct megatron_part *p,
                                        size_t state, struct error *err);
 MUST_CHECK enum status flat_write_lay_out(struct flat_write *w, struct error *err);

@@ -83,8 +83,8 @@ static void every_element_of_a_tied_model_is_in_its_buffer(void **state)
     close_both();
 }
 
-/* Of the ranks that share dense buffers, the first has them: tensor rank r's are in expert rank
- * r / etp % ep. */
+/* The first of the ranks that share dense buffers has them: tensor rank r's are
+ * in expert rank r / etp % ep. */
 static void experts_are_in_a_buffer_of_their_own(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* legacy_shards.c - shards of ranks as own tensors: where each part of a parameter lies. */
+/* legacy_shards.c - places ranks' shards in native tensors. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -9,8 +9,8 @@ uint64_t legacy_etp_rank(const struct layout *l, const struct rank *r)
     return r->tp % l->etp;
 }
 
-/* Pairs (our order, the version's) of the rows of query_key_value in one rank's tensor: n heads of
- * d rows, 3 tensors, `columns` elements a row. */
+/* Pairs (our order, the version's) of the rows of query_key_value in a rank's
+ * tensor: n heads of d rows, 3 tensors, `columns` elements a row. */
 static struct pair qkv_order(double version, uint64_t heads, uint64_t d, uint64_t columns)
 {
     uint64_t head = 3 * d * columns, third = d * columns;
@@ -31,30 +31,31 @@ static struct pair qkv_order(double version, uint64_t heads, uint64_t d, uint64_
 
 struct placing {
     struct catalog *c;
-    struct own_tensor *own;
+    struct native_tensor *native;
     const struct stored_tensor *stored;
 };
 
 static enum status add_reordered(void *context, const struct pair *p, struct error *err)
 {
     const struct placing *x = context;
-    return catalog_add_own_part(x->c, x->own, x->stored, p, err);
+    return catalog_add_native_part(x->c, x->native, x->stored, p, err);
 }
 
-/* Adds one shard's part of a parameter: joins (whole, local) with (local, stored). */
-static enum status add_part(struct placing *to, const struct pair *part, const struct pair *order,
-                            struct error *err)
+/* Adds a shard's part of a parameter: joins (whole, local) with (local,
+ * stored). */
+static enum status add_shard_part(struct placing *to, const struct pair *part,
+                                  const struct pair *order, struct error *err)
 {
     struct pair by_local = *part;
-    TRY(pair_turn(&by_local, to->own->name, err));
+    TRY(pair_turn(&by_local, to->native->name, err));
     if (!pair_count(&by_local)) return add_reordered(to, part, err); /* adds the name only */
-    return pair_join(&by_local, order, to->own->name, add_reordered, to, err);
+    return pair_join(&by_local, order, to->native->name, add_reordered, to, err);
 }
 
-/* Tells where a weight lies in its storage: in the buffer of a distributed optimizer, if that is
- * it. */
-static void tell_place(struct legacy *x, const struct shard *s, const char *name,
-                       const struct param *p)
+/* Records a weight's place in its storage, which may be a distributed
+ * optimizer's buffer. */
+static void add_weight_place(struct legacy *x, const struct shard *s, const char *name,
+                             const struct param *p)
 {
     const struct layout *l = &x->m->c->layout;
     const unsigned chained = buckets_split_experts(l, true) ? 2 : 1;
@@ -64,12 +65,12 @@ static void tell_place(struct legacy *x, const struct shard *s, const char *name
     flat_states_add_weight(&x->flat, x->m->c, name, &cell, s->storage, s->offset);
 }
 
-/* Adds a rank's shard to the own tensor `name`, a parameter. local_shape: the shard's shape; order:
- * its elements in the stored tensor. If several ranks hold the same elements, the first rank's are
- * used. */
-static enum status add_param(struct legacy *x, const struct shard *s, const char *name,
-                             unsigned num_dims, const uint64_t *local_shape,
-                             const struct pair *order, struct error *err)
+/* Adds a rank's shard to the native tensor `name`, a parameter. local_shape:
+ * the shard's; order: its elements in the stored tensor. Of ranks with the
+ * same elements, uses the first. */
+static enum status add_param_shard(struct legacy *x, const struct shard *s, const char *name,
+                                   unsigned num_dims, const uint64_t *local_shape,
+                                   const struct pair *order, struct error *err)
 {
     struct checkpoint *c = x->m->c;
     const struct layout *l = &c->layout;
@@ -87,7 +88,7 @@ static enum status add_param(struct legacy *x, const struct shard *s, const char
     const char *key = arena_printf(&c->arena, "%s:%s:%" PRIu64, s->state ? s->state : "", name,
                                    p.spec->split < 0 ? 0 : rank);
     size_t first = s->stored;
-    if (!s->state) tell_place(x, s, name, &p);
+    if (!s->state) add_weight_place(x, s, name, &p);
     if (!map_add(&x->seen, key, s->stored, &first)) {
         if (p.spec->split < 0 && !s->state)
             *ARENA_PUSH(&c->arena, x->copies, x->num_copies, x->copies_capacity) =
@@ -97,15 +98,15 @@ static enum status add_param(struct legacy *x, const struct shard *s, const char
     TRY(param_whole_shape(p.spec, stored->name, num_dims, local_shape, ranks, shape, err));
     TRY(param_shard(p.spec, name, num_dims, shape, rank, ranks, PARAM_STORED, &parts, err));
     struct placing to = {.c = &c->catalog, .stored = stored};
-    TRY(catalog_add_own(to.c, name, s->state, stored->dtype, num_dims, shape, &to.own, err));
+    TRY(catalog_add_native(to.c, name, s->state, stored->dtype, num_dims, shape, &to.native, err));
     for (unsigned i = 0; i < parts.count; i++)
-        TRY(add_part(&to, &parts.pairs[i], order, err));
+        TRY(add_shard_part(&to, &parts.pairs[i], order, err));
     return OK;
 }
 
-/* GroupedMLP keeps its experts in one tensor, in memory [experts, hidden, rows] or [experts,
- * columns, hidden], whatever its shape says. So each is the transpose of a sequential expert's
- * tensor. */
+/* Adds GroupedMLP's experts, one tensor, in memory [experts, hidden, rows] or
+ * [experts, columns, hidden], whatever its shape. So each is the transpose of a
+ * sequential expert's tensor. */
 static enum status add_grouped(struct legacy *x, const struct shard *s, uint64_t layer,
                                struct error *err)
 {
@@ -115,8 +116,7 @@ static enum status add_grouped(struct legacy *x, const struct shard *s, uint64_t
     uint64_t experts = x->experts_a_rank, hidden = c->config.hidden_size, n = stored_numel(t);
     if (!experts)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: its args do not say how many experts it holds; --hf-config DIR can",
-                    t->name);
+                    "%s: its args lack the number of experts; --hf-config DIR gives it", t->name);
     if (!hidden || n % (experts * hidden))
         return fail(err, ERR_CORRUPT,
                     "%s: %" PRIu64 " elements for %" PRIu64 " experts of hidden size %" PRIu64,
@@ -128,7 +128,7 @@ static enum status add_grouped(struct legacy *x, const struct shard *s, uint64_t
         order.axes[1] = (struct axis){shape[1], 1, shape[0]};
         const char *name = memory_name_logical(&c->arena, c->params, &s->name, layer,
                                                s->rank->ep * experts + e, true);
-        TRY(add_param(x, s, name, 2, shape, &order, err));
+        TRY(add_param_shard(x, s, name, 2, shape, &order, err));
     }
     return OK;
 }
@@ -142,12 +142,12 @@ enum status legacy_global_layer(const struct legacy *x, const struct shard *s, u
         *layer = stage->first_layer + s->name.layer;
         return OK;
     }
-    return fail(err, ERR_CORRUPT, "%s: by its args this stage has %" PRIu64 " layers",
+    return fail(err, ERR_CORRUPT, "%s: its args give this stage %" PRIu64 " layers",
                 x->m->c->catalog.stored.tensors[s->stored].name, stage ? stage->num_layers : 0);
 }
 
-/* Whether a shard is the copy of the embedding that the last stage of a tied model keeps as its
- * head, if that is not the first stage. */
+/* Whether a shard is a tied model's copy of the embedding as the head on the
+ * last stage, if that is not the first. */
 static bool is_tied_copy(const struct legacy *x, const struct shard *s)
 {
     const struct layout *l = &x->m->c->layout;
@@ -165,8 +165,8 @@ static const struct shard *embedding_of(const struct legacy *x, uint64_t tp)
     return NULL;
 }
 
-/* The head on the last stage of a tied model must equal the embedding on the first: otherwise the
- * two were trained apart, and one would be lost. */
+/* Checks that a tied model's head on the last stage equals the embedding on the
+ * first: otherwise they were trained separately, and one would be lost. */
 enum status legacy_check_tied(struct legacy *x, struct error *err)
 {
     struct checkpoint *c = x->m->c;
@@ -181,15 +181,14 @@ enum status legacy_check_tied(struct legacy *x, struct error *err)
         if (!same)
             return fail(err, ERR_UNSUPPORTED,
                         "%s and %s differ at element %" PRIu64
-                        ", but its args say that they are tied "
-                        "(untie_embeddings_and_output_weights)",
+                        ", but its args tie them (untie_embeddings_and_output_weights)",
                         head->name, first->name, at);
     }
     return OK;
 }
 
-enum status legacy_add_own(struct legacy *x, const struct shard *s, const bool *moe,
-                           struct error *err)
+enum status legacy_add_native(struct legacy *x, const struct shard *s, const bool *moe,
+                              struct error *err)
 {
     struct checkpoint *c = x->m->c;
     const struct stored_tensor *t = &c->catalog.stored.tensors[s->stored];
@@ -201,21 +200,23 @@ enum status legacy_add_own(struct legacy *x, const struct shard *s, const bool *
     if (s->name.in_layers) TRY(legacy_global_layer(x, s, &layer, err));
     if (is_tied_copy(x, s)) {
         const struct param none = {0};
-        if (!s->state) tell_place(x, s, "output_layer.weight", &none);
+        if (!s->state) add_weight_place(x, s, "output_layer.weight", &none);
         return OK;
     }
     if (s->name.kind != MEMORY_PARAM) return add_grouped(x, s, layer, err);
     struct pair order = pair_whole(0, 0, stored_numel(t));
     if (s->name.fused_qkv && x->version < 2) {
-        uint64_t d = c->config.kv_channels, columns = t->num_dims > 1 ? t->shape[1] : 1;
-        if (c->config.num_query_groups != c->config.num_attention_heads || !d ||
-            t->shape[0] % (3 * d))
-            return fail(err, ERR_UNSUPPORTED,
-                        "%s: checkpoint_version %g with grouped queries or %" PRIu64 " rows",
-                        t->name, x->version, t->shape[0]);
-        order = qkv_order(x->version, t->shape[0] / (3 * d), d, columns);
+        const uint64_t d = c->config.kv_channels, rows = t->shape[0],
+                       columns = t->num_dims > 1 ? t->shape[1] : 1;
+        if (c->config.num_query_groups != c->config.num_attention_heads || !d || rows % (3 * d))
+            return fail(
+                err, ERR_UNSUPPORTED,
+                "%s: checkpoint_version %g is not supported with grouped queries or %" PRIu64
+                " rows",
+                t->name, x->version, rows);
+        order = qkv_order(x->version, rows / (3 * d), d, columns);
     }
     const char *name = memory_name_logical(&c->arena, c->params, &s->name, layer, expert,
                                            s->name.in_layers && moe[layer]);
-    return add_param(x, s, name, t->num_dims, t->shape, &order, err);
+    return add_param_shard(x, s, name, t->num_dims, t->shape, &order, err);
 }

@@ -1,7 +1,8 @@
-/* legacy_source.h - what the modules of the reader of the legacy format share: ranks, their shards.
+/* legacy_source.h - shared by the modules of the legacy format's reader: ranks
+ * and their shards.
  *
- * source_torch.c reads the files and finds out which rank is which, legacy_shards.c makes own
- * tensors of shards, legacy_states.c adds the states of the optimizer. */
+ * source_torch.c reads the files and identifies ranks, legacy_shards.c makes
+ * native tensors of shards, legacy_states.c adds optimizer states. */
 #ifndef FERRY_CONVERT_MEGATRON_LEGACY_LEGACY_SOURCE_H
 #define FERRY_CONVERT_MEGATRON_LEGACY_LEGACY_SOURCE_H
 
@@ -14,24 +15,24 @@
 
 struct rank {
     const char *folder;  /* mp_rank_... */
-    uint64_t numbers[3]; /* the numbers in its name */
+    uint64_t numbers[3]; /* numbers in its name */
     unsigned num_numbers;
     uint64_t tp, pp, ep;
 };
 
-/* One tensor of one rank's file: a weight, or a state of one. */
+/* A tensor of a rank's file: a weight, or its state. */
 struct shard {
     size_t stored; /* index of the stored tensor */
     const struct rank *rank;
     uint64_t chunk;
     struct memory_name name;
     const char *state;   /* of the optimizer; NULL: a weight */
-    const char *storage; /* of a weight: identifies the storage that it is a view of, */
+    const char *storage; /* of a weight: identifies the storage that it views, */
     uint64_t offset;     /* and its first element there */
 };
 
-/* A tensor that several tensor parallel ranks hold whole: the one of a rank other than the first,
- * whose copy is used. */
+/* A replicated tensor of a later tensor parallel rank, unused, since the first
+ * rank's is used. */
 struct copy {
     size_t stored, first; /* indices of stored tensors */
 };
@@ -44,39 +45,41 @@ struct legacy {
     size_t num_shards, shards_capacity;
     double version;
     uint64_t experts_a_rank;
-    struct map seen; /* "NAME:RANK" of shards that were added -> index */
+    struct map seen; /* "NAME:RANK" of added shards -> index */
     struct copy *copies;
     size_t num_copies, copies_capacity;
     struct rank_states states; /* of optimizers in the rank files, */
     struct flat_states flat;   /* and in distrib_optim.pt beside them */
-    bool has_flat;             /* there is one beside any rank file */
+    bool has_flat;             /* beside any rank file */
     size_t num_optimizers;     /* rank files with an optimizer */
-    const char *without;       /* path of a rank file that has none; NULL: none */
+    const char *without;       /* path of a rank file without one; NULL: none */
     struct training_source training;
 };
 
 /* ---- legacy_shards.c ---- */
 
-/* The expert tensor parallel rank of a rank file, where etp divides tp. */
+/* A rank file's expert tensor parallel rank, where etp divides tp. */
 uint64_t legacy_etp_rank(const struct layout *l, const struct rank *r);
-/* Sets the number of a shard's layer in the model. ERR_CORRUPT if its stage has no such layer. */
+/* Sets the number of a shard's layer in the model. ERR_CORRUPT if its stage has
+ * no such layer. */
 MUST_CHECK enum status legacy_global_layer(const struct legacy *x, const struct shard *s,
                                            uint64_t *layer, struct error *err);
-/* Adds a shard to the own tensor of its parameter, or of its parameter's state. moe: of each layer,
- * whether it has experts. */
-MUST_CHECK enum status legacy_add_own(struct legacy *x, const struct shard *s, const bool *moe,
-                                      struct error *err);
-/* ERR_UNSUPPORTED if the head of a tied model is not the embedding. */
+/* Adds a shard to the native tensor of its parameter, or of its parameter's
+ * state. moe: per layer, whether it has experts. */
+MUST_CHECK enum status legacy_add_native(struct legacy *x, const struct shard *s, const bool *moe,
+                                         struct error *err);
+/* ERR_UNSUPPORTED if a tied model's head is not the embedding. */
 MUST_CHECK enum status legacy_check_tied(struct legacy *x, struct error *err);
 
 /* ---- legacy_states.c ---- */
 
-/* Path of the distrib_optim.pt of a rank, in the checkpoint's arena. */
+/* Path of a rank's distrib_optim.pt, in the checkpoint's arena. */
 const char *legacy_flat_path(struct legacy *x, const struct rank *r);
-/* Keeps what the open file of a rank has of an optimizer: states, groups. */
+/* Keeps the optimizer's states and groups of a rank's open file. */
 MUST_CHECK enum status legacy_read_optimizer(struct legacy *x, struct torch_file *t,
                                              const struct rank *r, struct error *err);
-/* Once all weights are added: the states of all ranks become logical tensors. */
+/* Makes logical tensors of all ranks' states; call it after adding all
+ * weights. */
 MUST_CHECK enum status legacy_read_states(struct legacy *x, const bool *moe, struct error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* legacy_states.c - the optimizer's states in the legacy format: in the rank files, or in
- * distrib_optim.pt beside them. */
+/* legacy_states.c - optimizer states of the legacy format: in the rank files,
+ * or in distrib_optim.pt beside them. */
 #include <string.h>
 #include <sys/stat.h>
 
@@ -13,7 +13,7 @@ const char *legacy_flat_path(struct legacy *x, const struct rank *r)
     return path_join(a, path_join(a, x->m->c->folder, r->folder), "distrib_optim.pt");
 }
 
-/* Adds the states of the optimizer in a rank file, and what it says of the training. */
+/* Adds a rank file's optimizer states, and its training state. */
 enum status legacy_read_optimizer(struct legacy *x, struct torch_file *t, const struct rank *r,
                                   struct error *err)
 {
@@ -48,7 +48,7 @@ enum status legacy_read_optimizer(struct legacy *x, struct torch_file *t, const 
     return OK;
 }
 
-/* Whether a weight is a parameter that is trained. */
+/* Whether a weight is a trained parameter. */
 static bool is_trained(const struct legacy *x, const struct shard *s)
 {
     struct param p;
@@ -62,9 +62,9 @@ static bool is_trained(const struct legacy *x, const struct shard *s)
     return trained;
 }
 
-/* Lists the trained weights of a rank, in the order of its file. */
-static size_t list_params(struct legacy *x, const struct rank *r, size_t num_weights,
-                          struct rank_param *params, size_t *shards)
+/* Lists a rank's trained weights, in its file's order. */
+static size_t list_rank_params(struct legacy *x, const struct rank *r, size_t num_weights,
+                               struct rank_param *params, size_t *shards)
 {
     const struct layout *l = &x->m->c->layout;
     size_t count = 0;
@@ -85,7 +85,7 @@ static size_t list_params(struct legacy *x, const struct rank *r, size_t num_wei
     return count;
 }
 
-/* Adds the states of one rank's file as shards, of the weights that they belong to. */
+/* Adds the states of a rank's file as shards of their weights. */
 static void add_rank_states(struct legacy *x, size_t rank, size_t num_weights)
 {
     struct checkpoint *c = x->m->c;
@@ -94,7 +94,7 @@ static void add_rank_states(struct legacy *x, size_t rank, size_t num_weights)
     struct rank_param *params = arena_array(&scratch, num_weights, sizeof *params);
     size_t *shards = arena_array(&scratch, num_weights, sizeof *shards);
     size_t *numbers = arena_array(&scratch, x->states.count, sizeof *numbers);
-    const size_t count = list_params(x, &x->ranks[rank], num_weights, params, shards);
+    const size_t count = list_rank_params(x, &x->ranks[rank], num_weights, params, shards);
     const char *why = rank_states_resolve(&x->states, c, rank, params, count, numbers, &scratch);
     if (why) states_unread(c, "%s", why);
     for (size_t i = 0; i < x->states.count && !why; i++) {
@@ -107,8 +107,8 @@ static void add_rank_states(struct legacy *x, size_t rank, size_t num_weights)
     arena_release(&scratch);
 }
 
-/* Makes own tensors of the states in the rank files. */
-static enum status add_states(struct legacy *x, const bool *moe, struct error *err)
+/* Makes native tensors of the rank files' states. */
+static enum status add_legacy_states(struct legacy *x, const bool *moe, struct error *err)
 {
     const size_t num_weights = x->num_shards;
     const struct value *args = value_get(x->m->c->training.common, "args");
@@ -119,11 +119,11 @@ static enum status add_states(struct legacy *x, const bool *moe, struct error *e
         add_rank_states(x, r, num_weights);
     for (size_t i = num_weights; i < x->num_shards && !x->m->c->training.optimizer.unread && !st;
          i++)
-        st = legacy_add_own(x, &x->shards[i], moe, err);
+        st = legacy_add_native(x, &x->shards[i], moe, err);
     return st;
 }
 
-/* Adds the flat states of each distrib_optim.pt. */
+/* Adds the flat states of every distrib_optim.pt. */
 static enum status open_flat_states(struct legacy *x, struct error *err)
 {
     struct checkpoint *c = x->m->c;
@@ -148,10 +148,10 @@ enum status legacy_read_states(struct legacy *x, const bool *moe, struct error *
 {
     struct checkpoint *c = x->m->c;
     if (x->num_optimizers && x->without)
-        states_unread(c, "%s has no optimizer, and other rank files have one", x->without);
+        states_unread(c, "%s lacks an optimizer, which other rank files have", x->without);
     TRY(open_flat_states(x, err));
     TRY(flat_states_place(&x->flat, c, err));
-    TRY(add_states(x, moe, err));
+    TRY(add_legacy_states(x, moe, err));
     TRY(megatron_import_states(x->m, err));
     c->training.optimizer.inferred |= x->states.count > 0;
     return states_prove(c, err);

@@ -9,8 +9,8 @@
 #include "common/text.h"
 #include "convert/states.h"
 
-/* A short pickle may have one list or dict in many places, so what they are walked for is bounded.
- */
+/* Bounds on walks, since a short pickle may have one list or dict in many
+ * places. */
 enum { MAX_CHAINED = 16, MAX_GROUPS = 1000, MAX_PARAMS = 1 << 20 };
 
 /* The states of a number. */
@@ -20,7 +20,7 @@ struct numbered {
     bool used; /* by a parameter of a group */
 };
 
-/* One optimizer of a file. */
+/* An optimizer of a file. */
 struct walking {
     struct rank_states *s;
     struct checkpoint *c;
@@ -34,7 +34,7 @@ struct walking {
     struct steps {       /* of parameters: those that are tensors, */
         const struct value **tensors;
         size_t count, capacity;
-        double first; /* and what the first one is; NaN: none yet */
+        double first; /* the first step; NaN: none yet */
         size_t differ;
         double other; /* the first that differs */
     } steps;
@@ -43,7 +43,7 @@ struct walking {
 
 /* ---- the dicts of an optimizer ---- */
 
-/* The dict with state and param_groups of one optimizer. */
+/* The dict {state, param_groups} of an optimizer. */
 static const struct value *inner_of(const struct value *v)
 {
     const struct value *inner = value_get(v, "optimizer");
@@ -80,7 +80,7 @@ static unsigned count_chained(const struct value *optimizer)
 
 /* ---- the states by number ---- */
 
-static int by_number(const void *a, const void *b)
+static int by_param_number(const void *a, const void *b)
 {
     const int64_t x = ((const struct numbered *)a)->number,
                   y = ((const struct numbered *)b)->number;
@@ -97,22 +97,23 @@ static void sort_by_number(struct walking *w, const struct value *dict)
         *n = (struct numbered){.states = dict->items[2 * i + 1]};
         w->num_numbered += value_as_int(dict->items[2 * i], &n->number);
     }
-    qsort(w->numbered, w->num_numbered, sizeof *w->numbered, by_number);
+    qsort(w->numbered, w->num_numbered, sizeof *w->numbered, by_param_number);
 }
 
-/* NULL: the number has no states. */
+/* The states of a number; NULL: none. */
 static struct numbered *find_number(const struct walking *w, int64_t number)
 {
     const struct numbered key = {.number = number};
     return w->num_numbered
-               ? bsearch(&key, w->numbered, w->num_numbered, sizeof *w->numbered, by_number)
+               ? bsearch(&key, w->numbered, w->num_numbered, sizeof *w->numbered, by_param_number)
                : NULL;
 }
 
 /* ---- collecting ---- */
 
-static enum status add_tensor(const struct walking *w, uint64_t number, const char *state,
-                              const struct value *tensor, bool of_low_precision, struct error *err)
+static enum status add_rank_tensor(const struct walking *w, uint64_t number, const char *state,
+                                   const struct value *tensor, bool of_low_precision,
+                                   struct error *err)
 {
     struct checkpoint *c = w->c;
     const char *name = arena_printf(&c->arena, "%s.%u.%u.%" PRIu64 ".%s", w->prefix,
@@ -146,7 +147,8 @@ static void take_step(struct walking *w, const struct value *step)
         compare_step(s, number);
 }
 
-/* Notes steps of parameters that differ: Megatron's other formats have one for all. */
+/* Notes differing steps of parameters, for which Megatron's other formats have
+ * one number. */
 static void name_steps(struct walking *w)
 {
     struct steps *s = &w->steps;
@@ -161,8 +163,8 @@ static void name_steps(struct walking *w)
         compare_step(s, numbers[i]);
     if (s->differ)
         checkpoint_note(w->c,
-                        "%s: %zu parameter%s made another number of steps than the first: %g, "
-                        "not %g; one number is kept for all",
+                        "%s: %zu parameter%s made a different number of steps than the first, such "
+                        "as %g instead of %g; one number is kept for all",
                         w->file->path, s->differ, s->differ == 1 ? " has" : "s have", s->other,
                         s->first);
 }
@@ -170,8 +172,8 @@ static void name_steps(struct walking *w)
 /* ---- states ---- */
 
 /* Adds one state of a parameter. */
-static enum status add_state(struct walking *w, uint64_t number, const struct value *key,
-                             const struct value *tensor, struct error *err)
+static enum status add_rank_state(struct walking *w, uint64_t number, const struct value *key,
+                                  const struct value *tensor, struct error *err)
 {
     const char *state = value_as_text(key);
     if (!state || tensor->kind == VALUE_NONE) return OK;
@@ -181,15 +183,15 @@ static enum status add_state(struct walking *w, uint64_t number, const struct va
     }
     if (strcmp(state, "master_param") == 0) state = master_state;
     if (tensor->kind == VALUE_TENSOR && state_is_valid(state))
-        return add_tensor(w, number, arena_copy_text(&w->c->arena, state), tensor, false, err);
-    states_unread(w->c, "%s: %.64s of a parameter is no %s", w->file->path, state,
-                  tensor->kind == VALUE_TENSOR ? "name of a state" : "tensor");
+        return add_rank_tensor(w, number, arena_copy_text(&w->c->arena, state), tensor, false, err);
+    states_unread(w->c, "%s: %.64s of a parameter is not a valid %s", w->file->path, state,
+                  tensor->kind == VALUE_TENSOR ? "state name" : "tensor");
     return OK;
 }
 
-/* Adds the states of one parameter: {STATE: tensor}. */
-static enum status add_states(struct walking *w, uint64_t number, struct numbered *of,
-                              struct error *err)
+/* Adds a parameter's states: {STATE: tensor}. */
+static enum status add_numbered_states(struct walking *w, uint64_t number, struct numbered *of,
+                                       struct error *err)
 {
     if (!of) return OK;
     const bool is_dict = of->states->kind == VALUE_DICT;
@@ -202,7 +204,7 @@ static enum status add_states(struct walking *w, uint64_t number, struct numbere
     }
     of->used = true;
     for (uint32_t i = 0; i < of->states->count; i++)
-        TRY(add_state(w, number, of->states->items[2 * i], of->states->items[2 * i + 1], err));
+        TRY(add_rank_state(w, number, of->states->items[2 * i], of->states->items[2 * i + 1], err));
     return OK;
 }
 
@@ -231,7 +233,7 @@ struct group_rule group_rule_for(const char *name, unsigned num_dims, bool decay
     };
 }
 
-static void add_group(const struct walking *w, const struct value *group, uint64_t count)
+static void add_rank_group(const struct walking *w, const struct value *group, uint64_t count)
 {
     *ARENA_PUSH(&w->c->arena, w->s->groups, w->s->num_groups, w->s->groups_capacity) =
         (struct rank_group){.rank = w->at.rank,
@@ -247,54 +249,53 @@ static enum status add_params(struct walking *w, const struct value *group, stru
     const struct value *params = value_get(group, "params");
     int64_t number;
     if (!params || params->kind != VALUE_LIST) {
-        states_unread(
-            w->c,
-            "%s: its optimizer lists no parameters, as if it were distributed, but beside "
-            "it is no distrib_optim.pt",
-            w->file->path);
+        states_unread(w->c,
+                      "%s: its optimizer lists no parameters, like a distributed one, but there is "
+                      "no distrib_optim.pt beside it",
+                      w->file->path);
         return OK;
     }
     w->num_params += params->count;
     if (w->num_params > MAX_PARAMS) {
-        states_unread(w->c, "%s: %" PRIu64 " parameters in the groups", w->file->path,
+        states_unread(w->c, "%s: %" PRIu64 " parameters in the groups, too many", w->file->path,
                       w->num_params);
         return OK;
     }
-    add_group(w, group, params->count);
+    add_rank_group(w, group, params->count);
     for (uint32_t i = 0; i < params->count; i++)
         if (value_as_int(params->items[i], &number))
-            TRY(add_states(w, i, find_number(w, number), err));
+            TRY(add_numbered_states(w, i, find_number(w, number), err));
     return OK;
 }
 
-/* Adds the master weights of a group. */
+/* Adds a group's master weights. */
 static enum status add_masters(struct walking *w, const struct value *group,
                                const struct value *list, struct error *err)
 {
     const struct value *params = value_get(group, "params");
     if (list->kind != VALUE_LIST) return OK;
     if (list->count > params->count) {
-        states_unread(w->c, "%s: %" PRIu32 " master weights of a group of %" PRIu32 " parameters",
+        states_unread(w->c, "%s: %" PRIu32 " master weights for a group of %" PRIu32 " parameters",
                       w->file->path, list->count, params->count);
         return OK;
     }
     w->s->groups[w->first_group + w->at.group].masters = list->count;
     for (uint32_t i = 0; i < list->count; i++)
         if (list->items[i]->kind == VALUE_TENSOR)
-            TRY(add_tensor(w, i, master_state, list->items[i], true, err));
+            TRY(add_rank_tensor(w, i, master_state, list->items[i], true, err));
     return OK;
 }
 
-/* Refuses states that are of no parameter of a group. */
+/* Refuses states without a parameter in a group. */
 static void name_unused(const struct walking *w, const struct value *dict)
 {
     const size_t count = dict && dict->kind == VALUE_DICT ? dict->count : 0;
     if (w->num_numbered < count)
-        states_unread(w->c, "%s: states of %zu parameters have no number", w->file->path,
+        states_unread(w->c, "%s: states without a parameter number: %zu", w->file->path,
                       count - w->num_numbered);
     for (size_t i = 0; i < w->num_numbered; i++)
         if (!w->numbered[i].used) {
-            states_unread(w->c, "%s: the groups have no parameter %" PRId64 ", which has states",
+            states_unread(w->c, "%s: the groups lack parameter %" PRId64 ", which has states",
                           w->file->path, w->numbered[i].number);
             return;
         }
@@ -305,12 +306,12 @@ static enum status add_optimizer(struct walking *w, const struct value *v, struc
     const struct value *inner = inner_of(v), *groups = value_get(inner, "param_groups");
     const struct value *masters = masters_of(v);
     if (!groups || groups->kind != VALUE_LIST || groups->count > MAX_GROUPS) {
-        states_unread(w->c, "%s: the optimizer has no list of parameter groups", w->file->path);
+        states_unread(w->c, "%s: the optimizer lacks a list of parameter groups", w->file->path);
         return OK;
     }
     if (masters && (masters->kind != VALUE_LIST || masters->count != groups->count)) {
-        states_unread(w->c, "%s: master weights of %u groups; the optimizer has %u", w->file->path,
-                      masters->kind == VALUE_LIST ? (unsigned)masters->count : 0,
+        states_unread(w->c, "%s: master weights of %u groups, but the optimizer has %u",
+                      w->file->path, masters->kind == VALUE_LIST ? (unsigned)masters->count : 0,
                       (unsigned)groups->count);
         return OK;
     }
@@ -337,7 +338,7 @@ enum status rank_states_add(struct rank_states *s, struct checkpoint *c, struct 
     enum status st = OK;
     if (c->training.optimizer.unread) return OK;
     if (chained > MAX_CHAINED) {
-        states_unread(c, "%s: %u optimizers", t->path, chained);
+        states_unread(c, "%s: %u optimizers, too many", t->path, chained);
         return OK;
     }
     arena_init(&w.scratch);
@@ -352,7 +353,7 @@ enum status rank_states_add(struct rank_states *s, struct checkpoint *c, struct 
 
 /* ---- the outline ---- */
 
-/* The step of the first parameter that has one. */
+/* The step of the first parameter with one. */
 static const struct value *first_step(const struct value *state)
 {
     for (uint32_t i = 0; state && state->kind == VALUE_DICT && i < state->count; i++) {
@@ -393,19 +394,19 @@ struct value *rank_states_outline(const struct value *optimizer, struct arena *a
 
 /* ---- which parameter is which ---- */
 
-/* A group of one rank's optimizer, and its members. */
+/* A group of a rank's optimizer, and its members. */
 struct resolving {
     const struct rank_states *s;
     const struct rank_param *params;
     size_t num_params;
     struct arena *arena;
     const struct rank_group *group; /* NULL: none yet */
-    size_t *members, *low_members;  /* [num_params] indices; of low precision alone */
+    size_t *members, *low_members;  /* [num_params] indices; of low precision only */
     size_t num_members, num_low_members;
 };
 
-/* Groups of one optimizer may differ in weight decay, and in whether their learning rate is that of
- * embeddings. */
+/* Groups of an optimizer may differ in weight decay, and in having the learning
+ * rate of embeddings. */
 struct differences {
     bool decay, rate;
 };
@@ -423,7 +424,7 @@ static struct differences differences_beside(const struct rank_states *s,
     return d;
 }
 
-/* Lists the members of the group of an optimizer of a chain. */
+/* Lists the members of a chain optimizer's group. */
 static void list_members(struct resolving *x, const struct rank_group *group, unsigned chained)
 {
     const bool of_experts = chained > 1 && group->optimizer + 1 == chained;
@@ -453,14 +454,14 @@ static const struct rank_group *group_of(const struct rank_states *s,
     return NULL;
 }
 
-static bool same_shape(const struct stored_tensor *t, const struct rank_param *p)
+static bool has_param_shape(const struct stored_tensor *t, const struct rank_param *p)
 {
     return t->num_dims == p->num_dims &&
            memcmp(t->shape, p->shape, t->num_dims * sizeof *t->shape) == 0;
 }
 
-static const char *resolve(struct resolving *x, const struct checkpoint *c,
-                           const struct rank_state *s, size_t *number)
+static const char *resolve_state(struct resolving *x, const struct checkpoint *c,
+                                 const struct rank_state *s, size_t *number)
 {
     const struct stored_tensor *t = &c->catalog.stored.tensors[s->stored];
     const struct rank_group *g = x->group;
@@ -470,18 +471,18 @@ static const char *resolve(struct resolving *x, const struct checkpoint *c,
         return arena_printf(
             x->arena,
             "%s: its group has %" PRIu64
-            " parameters; by Megatron's rule it should have %zu, %zu of low precision (rank files "
-            "do not say which parameters were frozen: such a run's optimizer cannot be read)",
+            " parameters, but Megatron's rule gives %zu, %zu of low precision (optimizers with "
+            "frozen parameters cannot be read, since rank files do not name them)",
             t->name, g ? g->count : 0, x->num_members, x->num_low_members);
     if (s->of_low_precision && g->masters != x->num_low_members)
         return arena_printf(x->arena,
-                            "%s: its group has %" PRIu64 " master weights; of its parameters %zu "
-                            "are of low precision",
+                            "%s: its group has %" PRIu64
+                            " master weights, but %zu parameters of low precision",
                             t->name, g->masters, x->num_low_members);
     *number = list[s->number];
-    if (same_shape(t, &x->params[*number])) return NULL;
+    if (has_param_shape(t, &x->params[*number])) return NULL;
     return arena_printf(
-        x->arena, "%s is %s; by Megatron's order it is of %s, which is %s", t->name,
+        x->arena, "%s has shape %s, but by Megatron's order it belongs to %s of shape %s", t->name,
         shape_text(x->arena, t->num_dims, t->shape), x->params[*number].name,
         shape_text(x->arena, x->params[*number].num_dims, x->params[*number].shape));
 }
@@ -502,7 +503,7 @@ const char *rank_states_resolve(const struct rank_states *s, const struct checkp
             g = group_of(s, state);
             if (g) list_members(&x, g, state->chained);
         }
-        why = resolve(&x, c, state, &numbers[i]);
+        why = resolve_state(&x, c, state, &numbers[i]);
     }
     return why;
 }

@@ -134,7 +134,8 @@ static void numbers_of_states_may_be_in_any_order(void **state)
         "c of 0; b of 1; a of 4");
 }
 
-/* With a learning rate of their own, embeddings and the head are a group: 0 and 4. */
+/* With a learning rate of their own, embeddings and the head are a group: 0 and
+ * 4. */
 static void groups_are_told_by_their_learning_rate(void **state)
 {
     (void)state;
@@ -199,22 +200,22 @@ static void what_contradicts_the_rule_is_named(void **state)
     (void)state;
     assert_string_equal(resolved_of("{'state': {0: {'m': T[2,3]}}, 'param_groups':"
                                     "[{'params': [0,1,2,3]}]}"),
-                        "rank 0.0.0.0.m: its group has 4 parameters; by Megatron's rule it should "
-                        "have 5, 4 of low precision (rank files do not say which parameters were "
-                        "frozen: such a run's optimizer cannot be read)");
+                        "rank 0.0.0.0.m: its group has 4 parameters, but Megatron's rule gives 5, "
+                        "4 of low precision (optimizers with frozen parameters cannot be read, "
+                        "since rank files do not name them)");
     assert_string_equal(resolved_of("{'state': {0: {'m': T[3,2]}}, 'param_groups':"
                                     "[{'params': [0,1,2,3,4]}]}"),
-                        "rank 0.0.0.0.m is [3, 2]; by Megatron's order it is of "
-                        "model.embedding.word_embeddings.weight, which is [2, 3]");
+                        "rank 0.0.0.0.m has shape [3, 2], but by Megatron's order it belongs to "
+                        "model.embedding.word_embeddings.weight of shape [2, 3]");
     assert_string_equal(
         resolved_of("{'optimizer': {'param_groups': [{'params': [0,1,2,3,4]}]},"
                     "'fp32_from_fp16_params': [[T[2,3],T[3],T[2,3],T[2,3],T[2,3]]]}"),
-        "rank 0.0.0.0.param: its group has 5 master weights; of its parameters 4 are of low "
+        "rank 0.0.0.0.param: its group has 5 master weights, but 4 parameters of low "
         "precision");
     assert_string_equal(
         resolved_of("{'optimizer': {'param_groups': [{'params': [0,1,2,3,4]}]},"
                     "'fp32_from_fp16_params': [[T[2,3],T[3],T[2,3]]]}"),
-        "rank 0.0.0.0.param: its group has 3 master weights; of its parameters 4 are of low "
+        "rank 0.0.0.0.param: its group has 3 master weights, but 4 parameters of low "
         "precision");
 }
 
@@ -229,9 +230,10 @@ static void steps_that_differ_are_noted(void **state)
         {"{0: {'step': 3}, 1: {'step': 3.0}}", NULL},
         {"{0: {'step': T}, 1: {'step': T}, 2: {'step': 0}}", NULL},
         {"{0: {'step': 3}, 1: {'step': 4}, 2: {'step': 5}}",
-         "2 parameters have made another number of steps than the first: 4, not 3"},
+         "2 parameters have made a different number of steps than the first, such as 4 instead of "
+         "3"},
         {"{0: {'step': 3}, 1: {'step': T}}",
-         "1 parameter has made another number of steps than the first: 0, not 3"},
+         "1 parameter has made a different number of steps than the first, such as 0 instead of 3"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         restart();
@@ -244,7 +246,7 @@ static void steps_that_differ_are_noted(void **state)
     }
     restart();
     add("{'state': {0: {'step': T[2]}}, 'param_groups': [{'params': [0]}]}", 0);
-    assert_non_null(strstr(c.training.optimizer.unread, "a tensor of 2 elements of F32 is no"));
+    assert_non_null(strstr(c.training.optimizer.unread, "found 2 elements of F32"));
 }
 
 /* ---- what is no such optimizer ---- */
@@ -255,18 +257,19 @@ static void other_optimizers_are_unread(void **state)
     static const struct {
         const char *optimizer, *why;
     } cases[] = {
-        {"{'state': {}}", "the optimizer has no list of parameter groups"},
-        {"{'param_groups': {}}", "the optimizer has no list of parameter groups"},
+        {"{'state': {}}", "the optimizer lacks a list of parameter groups"},
+        {"{'param_groups': {}}", "the optimizer lacks a list of parameter groups"},
         {"{'param_groups': [{'step': 1}]}", "its optimizer lists no parameters"},
         {"{'optimizer': {'param_groups': [{'params': []}]}, 'fp32_from_fp16_params': []}",
-         "master weights of 0 groups; the optimizer has 1"},
+         "master weights of 0 groups, but the optimizer has 1"},
         {"{'optimizer': {'param_groups': []}, 'fp32_from_fp16_params': {}}",
          "master weights of 0 groups"},
         {"{'state': {0: {'m': 1}}, 'param_groups': [{'params': [0]}]}",
-         "m of a parameter is no tensor"},
+         "m of a parameter is not a valid tensor"},
         {"{'state': {0: {'m.v': T[2]}}, 'param_groups': [{'params': [0]}]}",
-         "m.v of a parameter is no name of a state"},
-        {"{'state': {0: {'': T[2]}}, 'param_groups': [{'params': [0]}]}", "is no name of a state"},
+         "m.v of a parameter is not a valid state name"},
+        {"{'state': {0: {'': T[2]}}, 'param_groups': [{'params': [0]}]}",
+         "is not a valid state name"},
         {"{'state': {-1: {'m': T[2]}}, 'param_groups': [{'params': [-1,-1]}]}",
          "parameter -1 is in the groups twice"},
         {"{'state': {5: {'m': T[2]}}, 'param_groups': [{'params': [5]},{'params': [0,5]}]}",
@@ -274,9 +277,9 @@ static void other_optimizers_are_unread(void **state)
         {"[{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}]", "17 optimizers"},
         {"{'state': {0: T}, 'param_groups': [{'params': [0]}]}", "parameter 0 has no dict"},
         {"{'state': {0: {}, 'x': {}}, 'param_groups': [{'params': [0,'x']}]}",
-         "states of 1 parameters have no number"},
+         "states without a parameter number: 1"},
         {"{'state': {0: {}, 7: {}}, 'param_groups': [{'params': [0]}]}",
-         "the groups have no parameter 7, which has states"},
+         "the groups lack parameter 7, which has states"},
         {"{'state': {0: {'m': None}, 1: {}}, 'param_groups': [{'params': [0,1,'x']}]}", "read"},
     };
     for (size_t i = 0; i < COUNT(cases); i++)
@@ -342,7 +345,7 @@ static void a_list_of_masters_in_many_groups_is_unread(void **state)
                    shared_list(shared_list(python("T[2]"), 100000), 1000));
     add_value(optimizer, 0);
     assert_non_null(
-        strstr(c.training.optimizer.unread, "100000 master weights of a group of 1 parameters"));
+        strstr(c.training.optimizer.unread, "100000 master weights for a group of 1 parameters"));
     assert_int_equal(states.count, 0);
 }
 

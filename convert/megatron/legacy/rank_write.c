@@ -10,15 +10,15 @@ void rank_write_weight(struct rank_write *w, struct target *t, const char *name,
                        const struct megatron_part *p, uint64_t chunk, bool is_tied_head)
 {
     struct arena *a = &t->plan.arena;
-    const size_t told = w->count;
+    const size_t added = w->count;
     *ARENA_PUSH(a, w->items, w->count, w->capacity) =
         (struct rank_written){.name = name,
                               .param = p->param,
-                              .dtype = p->own->dtype,
+                              .dtype = p->native->dtype,
                               .num_dims = p->num_dims,
                               .chunk = chunk,
                               .is_tied_head = is_tied_head,
-                              .told = told,
+                              .added = added,
                               .states = arena_array(a, t->num_states, sizeof(struct value *))};
 }
 
@@ -33,12 +33,12 @@ static int by_model(const void *a, const void *b)
     const struct rank_written *x = a, *y = b;
     if (x->chunk != y->chunk) return x->chunk < y->chunk ? -1 : 1;
     if (x->is_tied_head != y->is_tied_head) return x->is_tied_head ? 1 : -1;
-    return x->told < y->told ? -1 : x->told > y->told;
+    return x->added < y->added ? -1 : x->added > y->added;
 }
 
 /* ---- the value ---- */
 
-/* Makes one optimizer of a chain. */
+/* Context for one optimizer of a chain. */
 struct making {
     const struct rank_write *w;
     struct target *t;
@@ -50,7 +50,8 @@ struct making {
     struct value *state, *groups, *masters;
 };
 
-/* Whether Megatron's rule puts the parameter in the group: by what its groups differ in. */
+/* Whether Megatron's rule puts the parameter in the group, by the groups'
+ * differences. */
 static bool is_member(const struct making *m, const struct value *group,
                       const struct rank_written *x)
 {
@@ -68,7 +69,7 @@ static bool is_member(const struct making *m, const struct value *group,
            (!rate || own.decoupled_lr == rule.decoupled_lr);
 }
 
-/* {step, exp_avg, exp_avg_sq, ...} of a parameter; its master is apart. */
+/* A parameter's {step, exp_avg, exp_avg_sq, ...}, without its master. */
 static struct value *states_of(const struct making *m, const struct rank_written *x)
 {
     const float step = (float)m->t->training.step;
@@ -90,7 +91,7 @@ static struct value *master_of(const struct making *m, const struct rank_written
     return NULL;
 }
 
-/* A copy of a group with the numbers of its parameters. Adds their states. */
+/* Copies a group with its parameters' numbers. Adds their states. */
 static struct value *number_group(struct making *m, const struct value *group)
 {
     struct value *out = value_dict(m->a), *params = value_list(m->a, VALUE_LIST, 0, NULL),
@@ -110,11 +111,11 @@ static struct value *number_group(struct making *m, const struct value *group)
     return out;
 }
 
-/* Completes the dict of one optimizer, as optim/param_groups.h writes it. */
-static struct value *complete(struct making *m, const struct value *outline)
+/* Completes an optimizer's dict, as optim/param_groups.h writes it. */
+static struct value *complete_optimizer(struct making *m, const struct value *outline)
 {
     struct value *inner = value_get(outline, "optimizer"), *out = value_dict(m->a),
-                 *own = value_dict(m->a), *groups = value_list(m->a, VALUE_LIST, 0, NULL);
+                 *torch = value_dict(m->a), *groups = value_list(m->a, VALUE_LIST, 0, NULL);
     const struct value *from = inner ? inner : outline;
     m->state = value_dict(m->a);
     m->masters = value_list(m->a, VALUE_LIST, 0, NULL);
@@ -122,10 +123,10 @@ static struct value *complete(struct making *m, const struct value *outline)
     m->groups = value_get(from, "param_groups");
     for (uint32_t i = 0; m->groups && i < m->groups->count; i++)
         value_append(m->a, groups, number_group(m, m->groups->items[i]));
-    value_dict_add(m->a, own, "state", m->state);
-    value_dict_add(m->a, own, "param_groups", groups);
-    if (!inner) return own;
-    value_dict_add(m->a, out, "optimizer", own);
+    value_dict_add(m->a, torch, "state", m->state);
+    value_dict_add(m->a, torch, "param_groups", groups);
+    if (!inner) return torch;
+    value_dict_add(m->a, out, "optimizer", torch);
     if (value_get(outline, "grad_scaler"))
         value_dict_add(m->a, out, "grad_scaler", value_get(outline, "grad_scaler"));
     value_dict_add(m->a, out, "fp32_from_fp16_params", m->masters);
@@ -159,11 +160,11 @@ struct value *rank_write_value(struct rank_write *w, struct target *t, struct va
         &m.decays_qk_norms);
     if (w->count) qsort(w->items, w->count, sizeof *w->items, by_model);
     m.steps_are_tensors = groups && groups->count && value_get(groups->items[0], "foreach") != NULL;
-    if (!chained) return complete(&m, optimizer);
+    if (!chained) return complete_optimizer(&m, optimizer);
     struct value *list = value_list(a, VALUE_LIST, 0, NULL);
     for (uint32_t i = 0; i < chain->count; i++) {
         m.experts = i + 1 == chain->count;
-        value_append(a, list, complete(&m, chain->items[i]));
+        value_append(a, list, complete_optimizer(&m, chain->items[i]));
     }
     return list;
 }

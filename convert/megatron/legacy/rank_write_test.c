@@ -49,8 +49,8 @@ static void check_states(struct opened *f, const struct weight *w, const struct 
     }
 }
 
-/* Checks that the groups, of matrices and of vectors, have the weights in their order, numbered on
- * and on. */
+/* Checks that the groups, of matrices and of vectors, have the weights in their
+ * order, numbered on and on. */
 static void check_optimizer(struct opened *f, const struct value *v, bool split, bool experts)
 {
     struct weights w = {.count = 0};
@@ -84,7 +84,8 @@ static void check_optimizer(struct opened *f, const struct value *v, bool split,
     assert_int_equal(state->count, next);
 }
 
-/* Reading the legacy checkpoint and writing it again as it came gives the same states. */
+/* Reading the legacy checkpoint and writing it again as it came gives the same
+ * states. */
 static void check_back(void)
 {
     const char *back = in_scratch("back");

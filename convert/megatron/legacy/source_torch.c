@@ -1,13 +1,14 @@
-/* source_torch.c - reads Megatron-LM's legacy format: a torch.save file for each model-parallel
- * rank, with the rank's shards under their names in memory.
+/* source_torch.c - reads Megatron-LM's legacy format: a torch.save file per
+ * model parallel rank with its shards, by their names in memory.
  *
- *   iter_NNNNNNN/mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt    PPP if pp > 1, EEE if ep > 1
- *   {args, checkpoint_version, iteration, model | model0, model1, ... (virtual stages), optimizer,
- *   ...}
+ *   iter_NNNNNNN/mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt
+ *       PPP if pp > 1, EEE if ep > 1
+ *   {args, checkpoint_version, iteration,
+ *    model | model0, model1, ... (virtual stages), optimizer, ...}
  *
- * checkpoint_version before 2.0: the rows of query_key_value have other orders
- * (megatron/training/checkpointing.py:fix_query_key_value_ordering); from 2.0 on, the order of
- * linear_qkv. */
+ * checkpoint_version before 2.0: rows of query_key_value have other orders
+ * (megatron/training/checkpointing.py:fix_query_key_value_ordering); since 2.0,
+ * the order of linear_qkv. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -51,7 +52,7 @@ static enum status list_ranks(struct legacy *x, struct error *err)
     for (size_t i = 0; i < x->num_ranks; i++)
         x->has_flat |= path_exists(legacy_flat_path(x, &x->ranks[i]));
     if (x->num_ranks) return OK;
-    return fail(err, ERR_IO, "%s: no folder mp_rank_*", x->m->c->folder);
+    return fail(err, ERR_IO, "%s: missing folders mp_rank_*", x->m->c->folder);
 }
 
 static const char *rank_file(const struct legacy *x, const struct rank *r)
@@ -113,21 +114,21 @@ static enum status walk_models(struct walking *w, struct error *err)
         TRY(walk_model(w, model, key, err));
     }
     if (w->chunk) return OK;
-    return fail(err, ERR_CORRUPT, "%s: neither model nor model0", w->t->path);
+    return fail(err, ERR_CORRUPT, "%s: it has neither model nor model0", w->t->path);
 }
 
-/* All rank files are of one iteration. */
+/* Checks that all rank files are of one iteration. */
 static enum status check_iteration(struct legacy *x, const struct torch_file *t, struct error *err)
 {
     int64_t first, own;
     if (!value_as_int(value_get(x->m->c->training.common, "iteration"), &first) ||
         !value_as_int(value_get(t->root, "iteration"), &own) || own == first)
         return OK;
-    return fail(err, ERR_CORRUPT, "iteration %" PRId64 "; %s is of iteration %" PRId64, own,
+    return fail(err, ERR_CORRUPT, "iteration %" PRId64 ", but %s has iteration %" PRId64, own,
                 x->ranks[0].folder, first);
 }
 
-/* Keeps the first rank's common state: everything but the model and the optimizer. */
+/* Keeps the first rank's common state: all but model and optimizer. */
 static enum status keep_common(struct legacy *x, const struct torch_file *t, struct error *err)
 {
     static const char *const keys[] = {"args",
@@ -177,13 +178,13 @@ static enum status place_ranks(struct legacy *x, struct error *err)
         struct rank *r = &x->ranks[i];
         unsigned expected = 1u + (l->pp > 1) + (l->ep > 1), at = 1;
         if (r->num_numbers != expected)
-            return fail(err, ERR_CORRUPT, "%s: args say %s, for which its name has %u numbers",
+            return fail(err, ERR_CORRUPT, "%s: args give %s, which requires %u numbers in its name",
                         r->folder, layout_text(l, &x->m->c->arena), expected);
         r->tp = r->numbers[0];
         if (l->pp > 1) r->pp = r->numbers[at++];
         if (l->ep > 1) r->ep = r->numbers[at];
         if (r->tp >= l->tp || r->pp >= l->pp || r->ep >= l->ep)
-            return fail(err, ERR_CORRUPT, "%s: args say %s, which has no such rank", r->folder,
+            return fail(err, ERR_CORRUPT, "%s: args give %s, which has no such rank", r->folder,
                         layout_text(l, &x->m->c->arena));
     }
     return OK;
@@ -191,7 +192,7 @@ static enum status place_ranks(struct legacy *x, struct error *err)
 
 /* ---- stages ---- */
 
-/* The number of layers of each stage, by the names in the rank files. */
+/* Counts each stage's layers, by names in the rank files. */
 static uint64_t *count_layers(const struct legacy *x, uint64_t pp, uint64_t vpp)
 {
     uint64_t *layers = arena_array(&x->m->c->arena, pp * vpp, sizeof *layers);
@@ -226,7 +227,8 @@ static const char *layout_of_stages(struct arena *a, const uint64_t *layers, uin
     return kept;
 }
 
-/* Sets the layers of each stage from the files: args may lack them, or be of another run. */
+/* Sets each stage's layers from the files: args may lack them, or be of another
+ * run. */
 static enum status use_stages(struct legacy *x, const struct megatron_evidence *e,
                               struct error *err)
 {
@@ -236,7 +238,8 @@ static enum status use_stages(struct legacy *x, const struct megatron_evidence *
     struct error why;
     uint64_t pp = max_u64(written->pp, 1), vpp = max_u64(e->layout.virtual_stages, 1);
     if (pp > MAX_STAGES || vpp > MAX_CHUNKS)
-        return fail(err, ERR_CORRUPT, "%s: args say %" PRIu64 " pipeline ranks", c->folder, pp);
+        return fail(err, ERR_CORRUPT, "%s: args give %" PRIu64 " pipeline ranks, too many",
+                    c->folder, pp);
     const uint64_t *layers = count_layers(x, pp, vpp);
     if (l->stages && l->pp == pp && l->vpp == vpp && has_layers(l, layers)) return OK;
     struct layout_options o = {.tp = written->tp,
@@ -247,9 +250,7 @@ static enum status use_stages(struct legacy *x, const struct megatron_evidence *
                                .pipeline_layout = layout_of_stages(&c->arena, layers, pp * vpp)};
     if (!layout_make(&by_files, &c->arena, &o, &c->config, &why)) {
         checkpoint_note(
-            c,
-            "%s: layers are distributed over the stages as its files have them, %s; its "
-            "args say otherwise",
+            c, "%s: layers are distributed over stages as in its files, %s, unlike its args",
             c->folder, o.pipeline_layout);
         *l = by_files;
         return OK;
@@ -260,7 +261,7 @@ static enum status use_stages(struct legacy *x, const struct megatron_evidence *
 
 /* ---- all ---- */
 
-/* The layout that the names of folders and files show: mp_rank_TT, mp_rank_TT_PPP. */
+/* The layout by names of folders and files: mp_rank_TT, mp_rank_TT_PPP. */
 static void layout_of_names(const struct legacy *x, struct layout_options *o)
 {
     *o = (struct layout_options){.tp = 1, .pp = 1};
@@ -273,7 +274,8 @@ static void layout_of_names(const struct legacy *x, struct layout_options *o)
         if (x->shards[i].chunk >= o->virtual_stages) o->virtual_stages = x->shards[i].chunk + 1;
 }
 
-/* Whether the folders are those that this layout has for its tensor and expert parallel ranks. */
+/* Whether the folders are this layout's for tensor and expert parallel
+ * ranks. */
 static bool is_layout_of_names(const struct legacy *x, const struct layout *l)
 {
     bool same = true;
@@ -288,9 +290,10 @@ static bool is_layout_of_names(const struct legacy *x, const struct layout *l)
     return same;
 }
 
-/* Args from before Megatron-Core 0.9 have no expert tensor parallel size. With several expert
- * parallel ranks, the folders show it: if etp is tp, every tensor parallel rank has a folder for
- * every expert parallel rank. 0: args have the size, or the folders do not show it. */
+/* The expert tensor parallel size, which args before Megatron-Core 0.9 lack:
+ * with several expert parallel ranks, folders show it, since with etp = tp
+ * every tensor parallel rank has a folder for every expert parallel rank. 0:
+ * args have it, or folders do not show it. */
 static uint64_t etp_of_names(const struct legacy *x)
 {
     struct megatron_facts f = {0};
@@ -321,7 +324,7 @@ static void gather_evidence(struct legacy *x, struct megatron_evidence *e)
     }
 }
 
-/* Sets the number of experts of one rank; no name may have a higher number. */
+/* Sets a rank's number of experts; no name may have a higher number. */
 static enum status count_experts(struct legacy *x, const struct megatron_evidence *e,
                                  struct error *err)
 {
@@ -329,15 +332,16 @@ static enum status count_experts(struct legacy *x, const struct megatron_evidenc
     x->experts_a_rank = c->config.num_experts / c->layout.ep;
     if (e->experts <= x->experts_a_rank) return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "%s: a rank holds %" PRIu64
-                " experts or more; by its args or config.json it has %" PRIu64 " (%" PRIu64
-                " on %" PRIu64 " expert parallel ranks)",
+                "%s: a rank holds at least %" PRIu64
+                " experts, but its args or config.json give %" PRIu64 " (%" PRIu64 " on %" PRIu64
+                " expert parallel ranks)",
                 c->folder, e->experts, x->experts_a_rank, c->config.num_experts, c->layout.ep);
 }
 
-/* Tells whether the head is the copy of a tied model: args say it. Without args and with several
- * stages it cannot be known; then it is read as a head, which gives the same logits. */
-static void tell_tied(struct legacy *x, struct megatron_evidence *e)
+/* Sets whether the head is a tied model's copy, by args. Without args and with
+ * several stages it is unknown; then it is read as a head, which gives the same
+ * logits. */
+static void set_tied_head(struct legacy *x, struct megatron_evidence *e)
 {
     const struct value *args = value_get(x->m->c->training.common, "args");
     bool untied;
@@ -347,8 +351,8 @@ static void tell_tied(struct legacy *x, struct megatron_evidence *e)
         e->head_may_be_copy = e->layout.pp > 1;
 }
 
-/* Notes tensors that all ranks hold (norms, routers, biases) and in which they differ: a conversion
- * keeps one. */
+/* Notes replicated tensors (norms, routers, biases) that differ between ranks:
+ * a conversion keeps one. */
 static enum status compare_copies(struct legacy *x, struct error *err)
 {
     struct checkpoint *c = x->m->c;
@@ -364,10 +368,9 @@ static enum status compare_copies(struct legacy *x, struct error *err)
             first = arena_printf(&c->arena, "%s and %s at element %" PRIu64, a->name, b->name, at);
     }
     if (differ)
-        checkpoint_note(c,
-                        "%zu tensors that should be equal on all ranks differ; those of the "
-                        "first rank are used: %s%s",
-                        differ, first, differ > 1 ? ", ..." : "");
+        checkpoint_note(
+            c, "%zu tensors that should be equal on all ranks differ; using the first rank's: %s%s",
+            differ, first, differ > 1 ? ", ..." : "");
     return OK;
 }
 
@@ -399,9 +402,10 @@ static bool has_expert_rank(const struct legacy *x, uint64_t etp, uint64_t ep, u
     return false;
 }
 
-/* Every rank of the layout must be there, or parts of tensors and experts would be missing: a rank
- * for each part of tensor parallelism, and one for each part of the experts. */
-static enum status check_ranks(struct legacy *x, struct error *err)
+/* Checks that every rank of the layout is there, or parts of tensors and
+ * experts would be missing: a rank per part of tensor parallelism, and per part
+ * of the experts. */
+static enum status check_rank_folders(struct legacy *x, struct error *err)
 {
     const struct checkpoint *c = x->m->c;
     const struct layout *l = &c->layout;
@@ -411,14 +415,15 @@ static enum status check_ranks(struct legacy *x, struct error *err)
         for (uint64_t tp = 0; tp < l->tp; tp++)
             if (!has_rank(x, tp, pp))
                 return fail(err, ERR_CORRUPT,
-                            "%s: no folder of tensor rank %" PRIu64 ", pipeline rank %" PRIu64
-                            "; args say %s",
+                            "%s: missing folder of tensor rank %" PRIu64 ", pipeline rank %" PRIu64
+                            "; args give %s",
                             c->folder, tp, pp, said);
         for (uint64_t r = 0; r < expert_ranks; r++)
             if (!has_expert_rank(x, r % l->etp, r / l->etp, pp))
                 return fail(err, ERR_CORRUPT,
-                            "%s: no folder of expert rank %" PRIu64 ", expert tensor rank %" PRIu64
-                            ", pipeline rank %" PRIu64 ": its experts are missing; args say %s",
+                            "%s: missing folder of expert rank %" PRIu64
+                            ", expert tensor rank %" PRIu64 ", pipeline rank %" PRIu64
+                            " with its experts; args give %s",
                             c->folder, r / l->etp, r % l->etp, pp, said);
     }
     return OK;
@@ -432,17 +437,17 @@ static enum status open_all(struct legacy *x, struct error *err)
     for (size_t i = 0; i < x->num_ranks; i++)
         TRY(open_rank(x, &x->ranks[i], err));
     gather_evidence(x, &evidence);
-    tell_tied(x, &evidence);
+    set_tied_head(x, &evidence);
     evidence.te_spec = !evidence.local_spec;
     TRY(megatron_describe(x->m, &evidence, err));
     TRY(use_stages(x, &evidence, err));
     TRY(count_experts(x, &evidence, err));
     TRY(place_ranks(x, err));
-    TRY(check_ranks(x, err));
+    TRY(check_rank_folders(x, err));
     bool *moe = arena_array(&c->arena, c->config.num_layers, sizeof *moe);
     TRY(find_moe_layers(x, moe, err));
     for (size_t i = 0; i < x->num_shards; i++)
-        TRY(legacy_add_own(x, &x->shards[i], moe, err));
+        TRY(legacy_add_native(x, &x->shards[i], moe, err));
     TRY(megatron_import(x->m, err));
     TRY(legacy_read_states(x, moe, err));
     TRY(legacy_check_tied(x, err));

@@ -1,9 +1,11 @@
-/* target_torch.c - writes Megatron-LM's legacy format, which source_torch.c reads: a file for each
- * model-parallel rank. Megatron-LM loads it strictly by the names in memory.
+/* target_torch.c - writes Megatron-LM's legacy format, which source_torch.c
+ * reads: a file per model parallel rank. Megatron-LM loads it strictly by names
+ * in memory.
  *
- * A file is named by tensor, pipeline and expert parallel rank. The expert tensor parallel rank
- * must follow from these: it is tp_rank % etp, if etp divides tp. The files are those of the
- * (tensor, expert) rank pairs that some rank of a stage has. */
+ * A file is named by tensor, pipeline and expert parallel rank, from which the
+ * expert tensor parallel rank must follow: tp_rank % etp, if etp divides tp.
+ * Files are those of the (tensor, expert) rank pairs that some rank of a stage
+ * has. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,12 +21,13 @@
 #include "convert/states.h"
 #include "convert/torch_archive.h"
 
-/* A state dict that is being filled; a map finds names, since there may be tens of thousands. */
+/* A state dict under construction; a map finds names, of which there may be
+ * tens of thousands. */
 struct state_dict {
-    struct value **names, **values; /* side by side */
+    struct value **names, **values; /* parallel arrays */
     size_t num_names, num_values, names_capacity, values_capacity;
-    size_t tied_head; /* index of the head that copies the embedding, the last that a model
-                         registers; SIZE_MAX: none */
+    size_t tied_head; /* index of the head that copies the embedding and is registered last;
+                         SIZE_MAX: none */
     struct map seen;
 };
 
@@ -40,12 +43,12 @@ struct legacy_target {
     struct target *t;
     struct rank_file **files;
     size_t num_files, files_capacity;
-    struct rank_file ***by_place; /* [pp] the files of each pipeline rank */
+    struct rank_file ***by_place; /* [pp] files of each pipeline rank */
     size_t *num_by_place;
     struct value *common;
     struct tensor_data data; /* of tensors in common */
     struct flat_write flat;
-    bool is_distributed; /* the optimizer's states are flat, in files of their own */
+    bool is_distributed; /* optimizer states are flat, in separate files */
 };
 
 /* ---- state dicts ---- */
@@ -67,7 +70,7 @@ static void state_dict_add(struct arena *a, struct state_dict *d, const char *na
 
 static struct value *state_dict_value(struct arena *a, const struct state_dict *d)
 {
-    size_t capacity = 4; /* number of pairs, a power of two: formats/value.h */
+    size_t capacity = 4; /* pairs, a power of two: formats/value.h */
     while (capacity < d->num_names)
         capacity *= 2;
     struct value *dict = value_dict(a);
@@ -84,7 +87,7 @@ static struct value *state_dict_value(struct arena *a, const struct state_dict *
 
 /* ---- rank files ---- */
 
-/* Begins a rank's file. Tensors of the common state are its first storages. */
+/* Begins a rank's file. Its first storages are tensors of the common state. */
 static void add_rank_file(struct legacy_target *x, uint64_t tp, uint64_t pp, uint64_t ep)
 {
     struct arena *a = &x->t->plan.arena;
@@ -109,9 +112,9 @@ static enum status add_rank_files(struct legacy_target *x, struct error *err)
     const struct layout *l = &x->t->layout;
     if (l->tp % l->etp)
         return fail(err, ERR_UNSUPPORTED,
-                    "the legacy format names files by tensor and expert rank; expert tensor "
-                    "parallel size %" PRIu64 " does not divide tensor parallel size %" PRIu64
-                    ", so that names would clash",
+                    "the legacy format names files by tensor and expert rank: expert tensor "
+                    "parallel size %" PRIu64 " must divide tensor parallel size %" PRIu64
+                    ", or names would clash",
                     l->etp, l->tp);
     x->by_place = arena_array(a, l->pp, sizeof *x->by_place);
     x->num_by_place = arena_array(a, l->pp, sizeof *x->num_by_place);
@@ -126,7 +129,8 @@ static enum status add_rank_files(struct legacy_target *x, struct error *err)
 
 /* ---- tensors ---- */
 
-static bool holds(const struct layout *l, const struct rank_file *f, const struct megatron_part *p)
+static bool file_holds(const struct layout *l, const struct rank_file *f,
+                       const struct megatron_part *p)
 {
     const struct param_spec *s = p->param.spec;
     uint64_t rank = s->group == PARAM_ETP ? f->tp % l->etp : f->tp;
@@ -134,7 +138,7 @@ static bool holds(const struct layout *l, const struct rank_file *f, const struc
     return s->split < 0 || rank == p->tp_rank;
 }
 
-static const char *name_of(const struct legacy_target *x, const struct megatron_part *p)
+static const char *name_in_memory(const struct legacy_target *x, const struct megatron_part *p)
 {
     struct arena *a = &x->t->plan.arena;
     const struct layout *l = &x->t->layout;
@@ -146,8 +150,8 @@ static const char *name_of(const struct legacy_target *x, const struct megatron_
                           x->t->options.grouped_gemm);
 }
 
-/* Linear layers have an extra state in memory too: empty under Transformer Engine, None under the
- * local spec. A grouped linear layer has one for all its experts. */
+/* Adds a linear layer's extra state: empty under Transformer Engine, None under
+ * the local spec. A grouped linear layer has one for all its experts. */
 static void add_extra_state(struct legacy_target *x, struct rank_file *f, struct state_dict *model,
                             const struct megatron_part *p, const char *name)
 {
@@ -162,18 +166,19 @@ static void add_extra_state(struct legacy_target *x, struct rank_file *f, struct
                        : value_none(a));
 }
 
-/* Adds a tensor of a rank's file, of the part's shape. */
-static enum status add_tensor(struct legacy_target *x, struct rank_file *f,
-                              const struct megatron_part *p, struct value **out, struct error *err)
+/* Adds a tensor of the part's shape to a rank's file. */
+static enum status add_shard_tensor(struct legacy_target *x, struct rank_file *f,
+                                    const struct megatron_part *p, struct value **out,
+                                    struct error *err)
 {
     uint32_t segment;
-    *out = archive_tensor(&f->archive, p->own->dtype, p->num_dims, p->parts->shape, &segment);
+    *out = archive_tensor(&f->archive, p->native->dtype, p->num_dims, p->parts->shape, &segment);
     for (unsigned i = 0; i < p->parts->count; i++)
-        TRY(target_fill(x->t, p->own, &p->parts->pairs[i], segment, err));
+        TRY(target_fill(x->t, p->native, &p->parts->pairs[i], segment, err));
     return OK;
 }
 
-/* A weight, or a state of the weight before it. */
+/* A weight, or a state of the preceding weight. */
 struct legacy_part {
     const struct megatron_part *part;
     uint64_t chunk;
@@ -189,7 +194,8 @@ static size_t state_of(const struct target *t, const char *state)
     return i;
 }
 
-/* Whether a state is the master of a weight that is its own: of F32. Then no file has it. */
+/* Whether a state is the master of an F32 weight. It is in no file, since the
+ * weight is its own master. */
 static bool is_weight_itself(const struct rank_file *f, const char *state)
 {
     return state && strcmp(state, master_state) == 0 &&
@@ -201,16 +207,16 @@ static enum status add_to_file(struct legacy_target *x, struct rank_file *f,
 {
     struct state_dict *model = &f->chunks[l->chunk];
     struct value *tensor = NULL;
-    const bool in_file = !is_weight_itself(f, l->part->own->state);
-    if (in_file) TRY(add_tensor(x, f, l->part, &tensor, err));
-    if (!l->part->own->state) {
+    const bool in_file = !is_weight_itself(f, l->part->native->state);
+    if (in_file) TRY(add_shard_tensor(x, f, l->part, &tensor, err));
+    if (!l->part->native->state) {
         if (l->is_tied_head) model->tied_head = model->num_names;
         state_dict_add(&x->t->plan.arena, model, l->name, tensor);
         rank_write_weight(&f->states, x->t, l->logical, l->part, l->chunk, l->is_tied_head);
         add_extra_state(x, f, model, l->part, l->name);
         return OK;
     }
-    rank_write_state(&f->states, state_of(x->t, l->part->own->state), tensor);
+    rank_write_state(&f->states, state_of(x->t, l->part->native->state), tensor);
     return OK;
 }
 
@@ -219,13 +225,13 @@ static enum status add_to_stage(struct legacy_target *x, uint64_t pp, const stru
 {
     for (size_t i = 0; i < x->num_by_place[pp]; i++) {
         struct rank_file *f = x->by_place[pp][i];
-        if (holds(&x->t->layout, f, l->part)) TRY(add_to_file(x, f, l, err));
+        if (file_holds(&x->t->layout, f, l->part)) TRY(add_to_file(x, f, l, err));
     }
     return OK;
 }
 
-/* The last stage of a tied model keeps a copy of the embedding as its head, where the first stage
- * is another one. */
+/* Adds a tied model's copy of the embedding as the head of the last stage,
+ * unless it is the first stage. */
 static enum status add_tied_head(struct legacy_target *x, const struct megatron_part *p,
                                  struct error *err)
 {
@@ -241,17 +247,18 @@ static enum status add_tied_head(struct legacy_target *x, const struct megatron_
     return OK;
 }
 
-static enum status add_part(void *context, const struct megatron_part *p, struct error *err)
+static enum status add_legacy_part(void *context, const struct megatron_part *p, struct error *err)
 {
     struct legacy_target *x = context;
-    if (p->own->state && x->is_distributed)
-        return flat_write_part(&x->flat, p, state_of(x->t, p->own->state), err);
-    const struct legacy_part l = {p, p->chunk, name_of(x, p), p->tensor->name, false};
+    if (p->native->state && x->is_distributed)
+        return flat_write_part(&x->flat, p, state_of(x->t, p->native->state), err);
+    const struct legacy_part l = {p, p->chunk, name_in_memory(x, p), p->tensor->name, false};
     TRY(add_to_stage(x, p->pp_rank, &l, err));
     return add_tied_head(x, p, err);
 }
 
-/* The head is never Transformer Engine's, so its extra state is None, tied or not. */
+/* Adds the head's extra state: None, since the head is never Transformer
+ * Engine's, tied or not. */
 static void add_head_states(struct legacy_target *x)
 {
     const struct layout *l = &x->t->layout;
@@ -273,7 +280,7 @@ static void add_rng(struct legacy_target *x, struct rank_file *f, struct value *
 {
     struct arena *a = &x->t->plan.arena;
     const struct rng_place at = {f->pp, f->tp, f->ep, f->tp % x->t->layout.etp};
-    if (x->t->fates[TRAINING_RNG].fate != FATE_MADE) return;
+    if (x->t->outcomes[TRAINING_RNG].outcome != OUTCOME_MADE) return;
     value_dict_set(
         a, root, "rng_state",
         rng_states_value(&x->t->source->training.rng, &at, rng_tensor_of, &f->archive, a));
@@ -300,7 +307,7 @@ static enum status lay_out_file(struct legacy_target *x, struct rank_file *f, st
     return archive_lay_out(&f->archive, "model_optim_rng", root, err);
 }
 
-/* Plans the files of a distributed optimizer, if its states are written. */
+/* Plans a distributed optimizer's files, if its states are written. */
 static enum status begin_flat(struct legacy_target *x, struct error *err)
 {
     x->is_distributed = x->t->num_states && training_target_is_distributed(x->t);
@@ -324,16 +331,17 @@ static enum status check_options(const struct target *t, struct error *err)
 {
     const enum optim_format f = t->options.optim_format;
     if (t->options.grouped_gemm && !t->options.transformer_engine)
-        return fail(err, ERR_UNSUPPORTED,
-                    "--moe-grouped-gemm with the local spec: no release of Megatron-Core after "
-                    "0.16 has such experts");
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "--moe-grouped-gemm with the local spec: not supported by Megatron-Core after 0.16");
     if (f == OPTIM_DEFAULT || f == OPTIM_distributed || f == OPTIM_not_distributed) return OK;
     return fail(err, ERR_USAGE,
-                "--optim-format %s: the legacy format has distributed and not_distributed",
+                "--optim-format %s: the legacy format supports distributed and not_distributed",
                 optim_format_names[f]);
 }
 
-/* Parameters are found by their places among all, so that each must have all states. */
+/* Checks that every parameter has all states, since parameters are found by
+ * their places among all. */
 static enum status check_states(struct target *t, struct error *err)
 {
     struct param p;
@@ -345,8 +353,8 @@ static enum status check_states(struct target *t, struct error *err)
         for (size_t k = 0; k < t->num_states; k++)
             if (!target_state(t, x, k))
                 return fail(err, ERR_UNSUPPORTED,
-                            "%s has no %s: the legacy format cannot say which parameters are "
-                            "frozen; --to torch_dist can, --no-optim leaves the states out",
+                            "%s lacks %s: the legacy format cannot mark frozen parameters; use "
+                            "--to torch_dist, or --no-optim to leave the states out",
                             x->name, t->states[k]);
     }
     return OK;
@@ -356,14 +364,14 @@ static enum status plan_torch(struct target *t, struct error *err)
 {
     struct legacy_target *x = arena_alloc(&t->plan.arena, sizeof *x);
     x->t = t;
-    t->own = x;
+    t->state = x;
     TRY(check_options(t, err));
     TRY(megatron_begin(t, err));
     TRY(check_states(t, err));
     x->common = megatron_common_state(t, false, &x->data);
     TRY(add_rank_files(x, err));
     TRY(begin_flat(x, err));
-    TRY(megatron_each_part(t, 0, add_part, x, err));
+    TRY(megatron_each_part(t, 0, add_legacy_part, x, err));
     add_head_states(x);
     TRY(lay_out_files(x, err));
     for (size_t i = 0; i < x->num_files; i++)
@@ -374,7 +382,7 @@ static enum status plan_torch(struct target *t, struct error *err)
 
 static void release_torch(struct target *t)
 {
-    struct legacy_target *x = t->own;
+    struct legacy_target *x = t->state;
     flat_write_release(&x->flat);
     for (size_t i = 0; i < x->num_files; i++) {
         archive_release(&x->files[i]->archive);

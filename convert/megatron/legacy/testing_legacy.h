@@ -1,5 +1,5 @@
-/* testing_legacy.h - a small model with the states of an optimizer, written as a legacy checkpoint,
- * and its files. */
+/* testing_legacy.h - a small model with the states of an optimizer, written as
+ * a legacy checkpoint, and its files. */
 #ifndef FERRY_CONVERT_MEGATRON_LEGACY_TESTING_LEGACY_H
 #define FERRY_CONVERT_MEGATRON_LEGACY_TESTING_LEGACY_H
 

@@ -1,6 +1,6 @@
-/* buckets.c - places the parameters of a cell in three steps: those that the cell has are collected
- * and sorted by their registration; each dtype of a chunk becomes a buffer, in reverse order; each
- * buffer is cut into buckets. */
+/* buckets.c - places a cell's parameters in three steps: collects and sorts
+ * them by registration; makes a buffer of each dtype of a chunk, in reverse
+ * order; cuts each buffer into buckets. */
 #include "convert/megatron/optim/buckets.h"
 
 #include <inttypes.h>
@@ -11,11 +11,11 @@
 
 enum { PARAM_ALIGNMENT = 64, BUCKET_ALIGNMENT = 128, BANDWIDTH_ALIGNMENT = 1 << 16 };
 
-/* A parameter of the cell, with what decides its place in the order of registration. */
+/* A parameter of the cell, with its place in the order of registration. */
 struct member {
     const struct trained_param *of;
     bool is_tied_head;
-    bool expert_by_expert; /* an expert registers all its modules before the next expert */
+    bool expert_by_expert; /* an expert registers all modules before the next expert */
     enum param_place place;
     struct param_registered registered;
     uint64_t chunk;
@@ -50,7 +50,7 @@ bool buckets_split_experts(const struct layout *l, bool apart_by_etp)
     return l->ep > 1 || (apart_by_etp && l->etp != l->tp);
 }
 
-/* Whether ranks of the cell have the expert, or the dense parameter. */
+/* Whether the cell's ranks have the expert, or the dense parameter. */
 static bool cell_has(const struct placing *x, const struct trained_param *p)
 {
     const bool of_expert = param_of_expert(p->param.spec) &&
@@ -68,7 +68,7 @@ static bool stage_has(const struct stage *s, enum param_place place, uint64_t la
                : layer >= s->first_layer && layer - s->first_layer < s->num_layers;
 }
 
-/* The chunk of the cell that has a parameter of this place; false if none has. */
+/* Finds the cell's chunk with a parameter of this place; false: none. */
 static bool find_chunk(const struct placing *x, enum param_place place, uint64_t layer,
                        uint64_t *chunk)
 {
@@ -79,7 +79,8 @@ static bool find_chunk(const struct placing *x, enum param_place place, uint64_t
     return false;
 }
 
-static struct param_registered registered(const struct placing *x, const struct trained_param *p)
+static struct param_registered registration_of(const struct placing *x,
+                                               const struct trained_param *p)
 {
     return p->param.spec->registered[x->rules->transformer_engine ? ORDER_TE : ORDER_LOCAL];
 }
@@ -87,15 +88,14 @@ static struct param_registered registered(const struct placing *x, const struct 
 static enum status check_order(const struct placing *x, const struct trained_param *p)
 {
     const struct param_spec *s = p->param.spec;
-    if (!registered(x, p).module)
+    if (!registration_of(x, p).module)
         return fail(x->err, ERR_UNSUPPORTED,
-                    "%s: %s, so its place in the flat buffers of the optimizer is not known",
-                    p->name,
-                    s->buffer ? "it is never trained" : "its order of registration is not known");
+                    "%s: %s, so its place in the optimizer's flat buffers is unknown", p->name,
+                    s->buffer ? "it is never trained" : "its order of registration is unknown");
     if (param_of_expert(s) && x->rules->grouped_gemm && !x->rules->transformer_engine)
         return fail(x->err, ERR_UNSUPPORTED,
-                    "%s: the grouped experts of Megatron's local spec are one parameter of several "
-                    "experts, whose moments cannot be read from flat buffers",
+                    "%s: moments of the local spec's grouped experts, one parameter of several "
+                    "experts, cannot be read from flat buffers",
                     p->name);
     return OK;
 }
@@ -107,11 +107,11 @@ static void add_member(struct placing *x, const struct trained_param *p, uint64_
         (struct member){.of = p,
                         .expert_by_expert = param_of_expert(s) && !x->rules->grouped_gemm,
                         .place = s->place,
-                        .registered = registered(x, p),
+                        .registered = registration_of(x, p),
                         .chunk = chunk};
 }
 
-/* The head is the last that a model registers. */
+/* Adds the tied head, which a model registers last. */
 static void add_tied_head(struct placing *x, const struct trained_param *p, uint64_t chunk)
 {
     *ARENA_PUSH(x->a, x->members, x->num_members, x->members_capacity) =
@@ -135,7 +135,7 @@ static enum status check_numbers(const struct placing *x, const struct trained_p
     return OK;
 }
 
-static enum status add_param(struct placing *x, const struct trained_param *p)
+static enum status add_cell_param(struct placing *x, const struct trained_param *p)
 {
     const struct param_spec *s = p->param.spec;
     uint64_t chunk;
@@ -157,8 +157,8 @@ static int compare_u64(uint64_t a, uint64_t b)
     return (a > b) - (a < b);
 }
 
-/* The modules of experts are neighbours in the order of modules, so this is an order whether
- * expert or module counts first. */
+/* A valid order whether expert or module counts first, since modules of experts
+ * are neighbours in the order of modules. */
 static int by_registration(const void *a, const void *b)
 {
     const struct member *x = a, *y = b;
@@ -177,14 +177,14 @@ static enum status sort_members(struct placing *x)
     if (x->num_members) qsort(x->members, x->num_members, sizeof *x->members, by_registration);
     for (size_t i = 1; i < x->num_members; i++)
         if (by_registration(&x->members[i - 1], &x->members[i]) == 0)
-            return fail(x->err, ERR_CORRUPT, "%s and %s are one parameter of the model",
+            return fail(x->err, ERR_CORRUPT, "%s and %s name the same parameter",
                         x->members[i - 1].of->name, x->members[i].of->name);
     return OK;
 }
 
 /* ---- buffers ---- */
 
-/* The elements of one rank's shard. All ranks have as many. */
+/* Counts the elements of a rank's shard, equal on all ranks. */
 static enum status count_elements(const struct placing *x, const struct trained_param *p,
                                   uint64_t *numel)
 {
@@ -192,7 +192,7 @@ static enum status count_elements(const struct placing *x, const struct trained_
     const uint64_t size = s->group == PARAM_ETP ? x->layout->etp : x->layout->tp;
     struct param_parts parts;
     if (!shape_numel(p->shape, p->num_dims, numel) || !*numel || *numel > MAX_ELEMENTS)
-        return fail(x->err, ERR_CORRUPT, "%s: no parameter has such a shape", p->name);
+        return fail(x->err, ERR_CORRUPT, "%s: impossible shape", p->name);
     TRY(param_shard(s, p->name, p->num_dims, p->shape, 0, size, PARAM_STORED, &parts, x->err));
     (void)shape_numel(parts.shape, p->num_dims, numel); /* a part of the whole */
     return OK;
@@ -215,7 +215,7 @@ static enum status add_buffer(struct placing *x, size_t begin, size_t end, enum 
     return OK;
 }
 
-/* Makes the buffers of a chunk: of its dtypes in the order in which members have them first. */
+/* Makes a chunk's buffers, dtypes in the order of their first members. */
 static enum status make_buffers(struct placing *x, size_t begin, size_t end)
 {
     enum dtype dtypes[NUM_DTYPES];
@@ -229,13 +229,13 @@ static enum status make_buffers(struct placing *x, size_t begin, size_t end)
 
 /* ---- buckets ---- */
 
-/* A buffer that is being cut. */
+/* A buffer being cut into buckets. */
 struct cutting {
     const struct placing *x;
     struct param_buffer *b;
     size_t capacity;
     size_t in_bucket; /* parameters of the open bucket, which begins at b->numel */
-    uint64_t at;      /* the end of the last parameter */
+    uint64_t at;      /* end of the last parameter */
 };
 
 static uint64_t round_up(uint64_t n, uint64_t divisor)
@@ -245,7 +245,7 @@ static uint64_t round_up(uint64_t n, uint64_t divisor)
 
 static enum status too_large(const struct cutting *c)
 {
-    return fail(c->x->err, ERR_UNSUPPORTED, "%s: the buffer that has it is larger than any",
+    return fail(c->x->err, ERR_UNSUPPORTED, "%s: its buffer is too large",
                 c->b->params[0].of->name);
 }
 
@@ -267,7 +267,7 @@ static enum status end_bucket(struct cutting *c, uint64_t end)
 }
 
 /* Puts the parameter into the open bucket. */
-static enum status place(struct cutting *c, struct placed_param *p)
+static enum status place_param(struct cutting *c, struct placed_param *p)
 {
     p->start = round_up(c->at, PARAM_ALIGNMENT);
     p->start_unpadded = c->b->numel_unpadded + p->start - c->b->numel;
@@ -277,8 +277,8 @@ static enum status place(struct cutting *c, struct placed_param *p)
     return c->at > MAX_ELEMENTS ? too_large(c) : OK;
 }
 
-/* The two copies of a tied embedding are in buckets of their own, so that both stages split them
- * over data parallel ranks alike. */
+/* Whether a parameter has a separate bucket: both copies of a tied embedding
+ * do, so that their stages split them equally over data parallel ranks. */
 static bool has_own_bucket(const struct placing *x, const struct placed_param *p)
 {
     return x->layout->pp > 1 && is_tied_embedding(x, p->of);
@@ -292,7 +292,7 @@ static enum status cut_by_rules(struct cutting *c)
         struct placed_param *p = &c->b->params[i];
         const bool own = has_own_bucket(x, p);
         if (own && c->in_bucket) TRY(end_bucket(c, round_up(c->at, PARAM_ALIGNMENT)));
-        TRY(place(c, p));
+        TRY(place_param(c, p));
         if (own || (limit && c->at - c->b->numel >= limit)) TRY(end_bucket(c, c->at));
     }
     return c->in_bucket ? end_bucket(c, c->at) : OK;
@@ -304,7 +304,7 @@ static enum status wrong_size(const struct cutting *c, const struct bucket_sizes
     const size_t buffer = (size_t)(c->b - c->x->buffers), bucket = c->b->num_buckets;
     return fail(c->x->err, ERR_CORRUPT,
                 "buffer %zu: bucket %zu of %zu has %" PRIu64
-                " elements, but the last parameter in it, %s, ends at %" PRIu64,
+                " elements, but its last parameter, %s, ends at %" PRIu64,
                 buffer, bucket, known->count, known->numel[bucket], last->of->name,
                 c->at - c->b->numel);
 }
@@ -315,7 +315,7 @@ static enum status no_bucket(const struct cutting *c, const struct bucket_sizes 
     const size_t buffer = (size_t)(c->b - c->x->buffers), bucket = c->b->num_buckets;
     if (bucket == known->count)
         return fail(c->x->err, ERR_CORRUPT,
-                    "buffer %zu: its %zu buckets have no room for %s of %" PRIu64 " elements",
+                    "buffer %zu: its %zu buckets are too small for %s of %" PRIu64 " elements",
                     buffer, known->count, p->of->name, p->numel);
     return fail(c->x->err, ERR_CORRUPT,
                 "buffer %zu: bucket %zu of %zu has %" PRIu64
@@ -323,8 +323,8 @@ static enum status no_bucket(const struct cutting *c, const struct bucket_sizes 
                 buffer, bucket, known->count, known->numel[bucket], p->of->name, p->numel);
 }
 
-/* Ends the bucket that parameter `last` is the last of. A bucket that a tied embedding ended has
- * the alignment of a parameter behind its last one. */
+/* Ends the bucket whose last parameter is `last`. A bucket ended by a tied
+ * embedding has a parameter's alignment after its last one. */
 static enum status end_known(struct cutting *c, const struct bucket_sizes *known,
                              const struct placed_param *last, const struct placed_param *next)
 {
@@ -335,9 +335,9 @@ static enum status end_known(struct cutting *c, const struct bucket_sizes *known
     return end_bucket(c, end);
 }
 
-/* Whether the parameter, which begins after `at`, ends within the open bucket. */
-static bool fits(const struct cutting *c, const struct bucket_sizes *known,
-                 const struct placed_param *p)
+/* Whether the parameter, which begins after `at`, ends in the open bucket. */
+static bool param_fits(const struct cutting *c, const struct bucket_sizes *known,
+                       const struct placed_param *p)
 {
     const size_t bucket = c->b->num_buckets;
     const uint64_t end = round_up(c->at, PARAM_ALIGNMENT) + p->numel;
@@ -349,21 +349,21 @@ static enum status cut_as_known(struct cutting *c, const struct bucket_sizes *kn
     const size_t n = c->b->num_params;
     for (size_t i = 0; i < n; i++) {
         struct placed_param *p = &c->b->params[i];
-        if (c->in_bucket && !fits(c, known, p)) TRY(end_known(c, known, p - 1, p));
-        if (!fits(c, known, p)) return no_bucket(c, known, p);
-        TRY(place(c, p));
+        if (c->in_bucket && !param_fits(c, known, p)) TRY(end_known(c, known, p - 1, p));
+        if (!param_fits(c, known, p)) return no_bucket(c, known, p);
+        TRY(place_param(c, p));
     }
     TRY(end_known(c, known, &c->b->params[n - 1], NULL));
     if (c->b->num_buckets == known->count) return OK;
     return fail(c->x->err, ERR_CORRUPT,
-                "buffer %zu: %zu buckets, of which the parameters of the model fill %zu",
+                "buffer %zu: %zu buckets, but the model's parameters fill %zu",
                 (size_t)(c->b - c->x->buffers), known->count, c->b->num_buckets);
 }
 
 static enum status cut_buffers(struct placing *x)
 {
     if (x->known && x->num_known != x->num_buffers)
-        return fail(x->err, ERR_CORRUPT, "%zu flat buffers, where the parameters are of %zu",
+        return fail(x->err, ERR_CORRUPT, "%zu flat buffers, but the parameters need %zu",
                     x->num_known, x->num_buffers);
     for (size_t i = 0; i < x->num_buffers; i++) {
         struct cutting c = {.x = x, .b = &x->buffers[i]};
@@ -378,17 +378,18 @@ static enum status set_divisor(struct placing *x)
 {
     const uint64_t dp = x->cell->experts ? x->rules->expert_dp : x->rules->dp;
     const uint64_t alignment = x->rules->high_bandwidth ? BANDWIDTH_ALIGNMENT : BUCKET_ALIGNMENT;
-    const uint64_t common = dp & -dp; /* of a power of two and dp */
+    const uint64_t common = dp & -dp; /* gcd with powers of two */
     if (!dp || dp > UINT32_MAX)
-        return fail(x->err, ERR_UNSUPPORTED, "data parallel size %" PRIu64, dp);
+        return fail(x->err, ERR_UNSUPPORTED, "invalid data parallel size %" PRIu64, dp);
     x->bucket_divisor = dp / (common < alignment ? common : alignment) * alignment;
     return OK;
 }
 
-static enum status collect(struct placing *x, const struct trained_param *params, size_t count)
+static enum status collect_members(struct placing *x, const struct trained_param *params,
+                                   size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        TRY(add_param(x, &params[i]));
+        TRY(add_cell_param(x, &params[i]));
     return sort_members(x);
 }
 
@@ -408,7 +409,7 @@ enum status buckets_place(const struct trained_param *params, size_t num_params,
                           const struct bucket_sizes *known, size_t num_known, struct arena *a,
                           struct param_buffer **out, size_t *count, struct error *err)
 {
-    struct arena own; /* what only the sorting needs */
+    struct arena own; /* for sorting only */
     struct placing x = {.layout = layout,
                         .config = config,
                         .rules = rules,
@@ -419,7 +420,7 @@ enum status buckets_place(const struct trained_param *params, size_t num_params,
                         .err = err};
     TRY(set_divisor(&x));
     arena_init(&own);
-    enum status st = collect(&x, params, num_params);
+    enum status st = collect_members(&x, params, num_params);
     x.a = a;
     if (!st) st = make_all_buffers(&x);
     if (!st) st = cut_buffers(&x);

@@ -269,7 +269,8 @@ static void check_padding(const struct param_buffer *b, uint64_t dp, uint64_t al
     }
 }
 
-/* With any number of ranks a bucket ends at the next multiple of it and of the alignment. */
+/* With any number of ranks a bucket ends at the next multiple of it and of the
+ * alignment. */
 static void buckets_end_where_all_ranks_have_a_share(void **state)
 {
     (void)state;
@@ -288,7 +289,8 @@ static void buckets_end_where_all_ranks_have_a_share(void **state)
 
 /* ---- several optimizers ---- */
 
-/* With overlap_param_gather_with_optimizer_step the first chunk has an optimizer of its own. */
+/* With overlap_param_gather_with_optimizer_step the first chunk has an
+ * optimizer of its own. */
 static void chunks_may_have_optimizers_of_their_own(void **state)
 {
     (void)state;
@@ -353,21 +355,22 @@ struct sizes_case {
 };
 
 // clang-format off
-/* Llama's first rank has one bucket, of 2272 elements; the last two parameters end at 1752 and 2272. */
+/* Llama's first rank has one bucket, of 2272 elements; the last two parameters
+ * end at 1752 and 2272. */
 #define SIZES(...)                                                                                 \
     {(const uint64_t[]){__VA_ARGS__}, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t)}
 static const struct sizes_case sizes_cases[] = {
-    {LLAMA, 1, SIZES(2273), "buffer 0: bucket 0 of 1 has 2273 elements, but the last parameter in it, embedding.word_embeddings.weight, ends at 2272"},
-    {LLAMA, 1, SIZES(2271), "buffer 0: bucket 0 of 1 has 2271 elements, but the last parameter in it, decoder.layers.0.self_attention.linear_qkv.layer_norm_weight, ends at 1752"},
-    {LLAMA, 1, SIZES(1752), "buffer 0: its 1 buckets have no room for embedding.word_embeddings.weight of 480 elements"},
-    {LLAMA, 2, SIZES(1792, 480), "2 flat buffers, where the parameters are of 1"},
-    {LLAMA, 1, SIZES(1792, 480), "has 1792 elements, but the last parameter in it"},
+    {LLAMA, 1, SIZES(2273), "buffer 0: bucket 0 of 1 has 2273 elements, but its last parameter, embedding.word_embeddings.weight, ends at 2272"},
+    {LLAMA, 1, SIZES(2271), "buffer 0: bucket 0 of 1 has 2271 elements, but its last parameter, decoder.layers.0.self_attention.linear_qkv.layer_norm_weight, ends at 1752"},
+    {LLAMA, 1, SIZES(1752), "buffer 0: its 1 buckets are too small for embedding.word_embeddings.weight of 480 elements"},
+    {LLAMA, 2, SIZES(1792, 480), "2 flat buffers, but the parameters need 1"},
+    {LLAMA, 1, SIZES(1792, 480), "has 1792 elements, but its last parameter"},
     {LLAMA, 1, SIZES(239, 2000), "bucket 0 of 2 has 239 elements, but begins with decoder.layers.0.mlp.linear_fc2.weight, which has 240"},
     {LLAMA, 1, SIZES(240, 0), "bucket 1 of 2 has 0 elements, but begins with"},
-    {LLAMA, 1, SIZES(2272, 10), "2 buckets, of which the parameters of the model fill 1"},
+    {LLAMA, 1, SIZES(2272, 10), "2 buckets, but the model's parameters fill 1"},
     {LLAMA, 1, SIZES(UINT64_MAX), "bucket 0 of 1 has 18446744073709551615 elements"},
-    {LLAMA, 0, SIZES(2272), "0 flat buffers, where the parameters are of 1"},
-    {LLAMA, 1, {NULL, 0}, "its 0 buckets have no room for"},
+    {LLAMA, 0, SIZES(2272), "0 flat buffers, but the parameters need 1"},
+    {LLAMA, 1, {NULL, 0}, "its 0 buckets are too small for"},
     {TIED, 1, SIZES(2316), "buffer 0: bucket 0 of 1 has 2316 elements"},
 };
 // clang-format on
@@ -413,7 +416,7 @@ static void parameters_without_a_place_are_refused(void **state)
     p->name = unknown.name;
     p->param.spec = &unknown;
     assert_fails(place_first(&r, NULL, 0), ERR_UNSUPPORTED,
-                 L0 "mixer.weight: its order of registration is not known");
+                 L0 "mixer.weight: its order of registration is unknown");
     cJSON_Delete(r.tree);
 }
 
@@ -422,7 +425,7 @@ static void parameters_that_contradict_the_model_are_refused(void **state)
     (void)state;
     struct run r = read_run(LLAMA);
     rename_param(&r, L0 "self_attention.linear_proj.weight", L0 "input_layernorm.weight");
-    assert_fails(place_first(&r, NULL, 0), ERR_CORRUPT, "are one parameter of the model");
+    assert_fails(place_first(&r, NULL, 0), ERR_CORRUPT, "name the same parameter");
     rename_param(&r, L0 "input_layernorm.weight", "decoder.layers.2.mlp.linear_fc2.weight");
     assert_fails(place_first(&r, NULL, 0), ERR_CORRUPT,
                  "decoder.layers.2.mlp.linear_fc2.weight: the model has 2 layers");
@@ -444,11 +447,11 @@ static void shapes_and_sizes_beyond_any_are_refused(void **state)
     p->shape = odd;
     assert_fails(place_first(&r, NULL, 0), ERR_UNSUPPORTED, "25 columns are not divisible");
     p->shape = none;
-    assert_fails(place_first(&r, NULL, 0), ERR_CORRUPT, "no parameter has such a shape");
+    assert_fails(place_first(&r, NULL, 0), ERR_CORRUPT, "impossible shape");
     p->shape = huge;
-    assert_fails(place_first(&r, NULL, 0), ERR_CORRUPT, "no parameter has such a shape");
+    assert_fails(place_first(&r, NULL, 0), ERR_CORRUPT, "impossible shape");
     p->shape = other->shape = most;
-    assert_fails(place_first(&r, NULL, 0), ERR_UNSUPPORTED, "is larger than any");
+    assert_fails(place_first(&r, NULL, 0), ERR_UNSUPPORTED, "its buffer is too large");
     p->shape = kept[0];
     other->shape = kept[1];
     r.rules.dp = 0;
@@ -467,7 +470,7 @@ static void grouped_experts_of_the_local_spec_are_refused(void **state)
     size_t count;
     r.rules.grouped_gemm = true;
     assert_fails(place(&r, &experts, NULL, 0, &buffers, &count), ERR_UNSUPPORTED,
-                 "the grouped experts of Megatron's local spec");
+                 "moments of the local spec's grouped experts");
     cJSON_Delete(r.tree);
 }
 
@@ -503,7 +506,8 @@ static struct run large_run(void)
     return r;
 }
 
-/* Those of a cell follow one another without gaps, since sizes are multiples of 64. */
+/* Those of a cell follow one another without gaps, since sizes are multiples of
+ * 64. */
 static void many_parameters_are_placed_once_each(void **state)
 {
     (void)state;

@@ -30,7 +30,8 @@ const char *dist_state_key(struct arena *a, const char *state, const char *key, 
     return arena_printf(a, "%s%s%s.%s", chain, prefix, state, key);
 }
 
-/* The parameter's key in that of a state; *state in arena a. NULL: the key is of another form. */
+/* The parameter's key in a state's key; sets *state, in arena a. NULL: another
+ * form. */
 static const char *parse_key(struct arena *a, const char *key, const char **state)
 {
     const char *chained = strstr(key, ".optimizer.");
@@ -45,7 +46,7 @@ static const char *parse_key(struct arena *a, const char *key, const char **stat
 
 /* ---- flattened states ---- */
 
-/* A parameter that is stored in fragments. */
+/* A parameter stored in fragments. */
 struct fragments {
     const struct stored_tensor *whole, *flat;
     uint64_t size[MAX_AXES]; /* of a fragment */
@@ -70,7 +71,7 @@ static bool find_fragments(struct fragments *f)
     return f->numel == f->flat->shape[n];
 }
 
-/* Sets start to that of fragment i, the last dimension fastest. */
+/* Sets start of fragment i, the last dimension fastest. */
 static void start_of(const struct fragments *f, uint64_t i, uint64_t *start)
 {
     for (unsigned d = f->whole->num_dims; d-- > 0;) {
@@ -82,14 +83,16 @@ static void start_of(const struct fragments *f, uint64_t i, uint64_t *start)
 static enum status add_flattened(struct checkpoint *c, const char *key, const char *state,
                                  struct fragments *f, struct error *err)
 {
-    struct own_tensor *own;
+    struct native_tensor *native;
     uint64_t start[MAX_AXES], count = 1;
     if (!find_fragments(f))
-        return fail(err, ERR_CORRUPT, "%s is %s: no fragments of its parameter, which is %s",
-                    f->flat->name, shape_text(&c->arena, f->flat->num_dims, f->flat->shape),
-                    shape_text(&c->arena, f->whole->num_dims, f->whole->shape));
-    TRY(catalog_add_own(&c->catalog, key, state, f->flat->dtype, f->whole->num_dims,
-                        f->whole->shape, &own, err));
+        return fail(
+            err, ERR_CORRUPT,
+            "%s has shape %s, which does not divide its parameter of shape %s into fragments",
+            f->flat->name, shape_text(&c->arena, f->flat->num_dims, f->flat->shape),
+            shape_text(&c->arena, f->whole->num_dims, f->whole->shape));
+    TRY(catalog_add_native(&c->catalog, key, state, f->flat->dtype, f->whole->num_dims,
+                           f->whole->shape, &native, err));
     for (unsigned d = 0; d < f->whole->num_dims; d++)
         count *= f->flat->shape[d];
     if (count > FEW_FRAGMENTS && count > f->flat->num_pieces)
@@ -101,28 +104,28 @@ static enum status add_flattened(struct checkpoint *c, const char *key, const ch
         if (!pair_of_box(&pair, f->whole->num_dims, f->whole->shape, start, f->size, i * f->numel,
                          NULL))
             return fail(err, ERR_UNSUPPORTED, "%s: too many dimensions", f->flat->name);
-        TRY(catalog_add_own_part(&c->catalog, own, f->flat, &pair, err));
+        TRY(catalog_add_native_part(&c->catalog, native, f->flat, &pair, err));
     }
     return OK;
 }
 
 /* ---- all ---- */
 
-static enum status add_state(struct checkpoint *c, size_t stored, struct error *err)
+static enum status add_dist_state(struct checkpoint *c, size_t stored, struct error *err)
 {
     const struct stored_tensor *s = &c->catalog.stored.tensors[stored];
     const char *state, *key = parse_key(&c->arena, s->name, &state);
     if (!key && dist_key_is_optimizer(s->name) && !dist_key_is_flat(s->name))
-        states_unread(c, "%s is no state of a parameter", s->name);
+        states_unread(c, "%s is not a parameter's state", s->name);
     if (!key) return OK;
     const struct stored_tensor *whole = stored_find(&c->catalog.stored, key);
-    if (!is_flattened(whole, s)) return catalog_own_stored(&c->catalog, key, state, s, err);
+    if (!is_flattened(whole, s)) return catalog_native_stored(&c->catalog, key, state, s, err);
     return add_flattened(c, key, state, &(struct fragments){.whole = whole, .flat = s}, err);
 }
 
 enum status dist_states_add(struct checkpoint *c, struct error *err)
 {
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
-        TRY(add_state(c, i, err));
+        TRY(add_dist_state(c, i, err));
     return OK;
 }

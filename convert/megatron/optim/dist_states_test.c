@@ -78,10 +78,10 @@ static void whole_states_have_their_parameters_key(void **state)
     add("chained_1.optimizer.state.param.b.w", DT_F32, 2, shape); /* of no stored parameter */
     assert_ok(add_states());
     assert_null(c.training.optimizer.unread);
-    assert_int_equal(c.catalog.num_own, 3);
-    assert_int_equal(catalog_find_own(&c.catalog, "a.w", "exp_avg")->parts[0].stored, 1);
-    assert_int_equal(catalog_find_own(&c.catalog, "a.w", "param")->parts[0].stored, 2);
-    assert_int_equal(catalog_find_own(&c.catalog, "b.w", "param")->parts[0].stored, 3);
+    assert_int_equal(c.catalog.num_native, 3);
+    assert_int_equal(catalog_find_native(&c.catalog, "a.w", "exp_avg")->parts[0].stored, 1);
+    assert_int_equal(catalog_find_native(&c.catalog, "a.w", "param")->parts[0].stored, 2);
+    assert_int_equal(catalog_find_native(&c.catalog, "b.w", "param")->parts[0].stored, 3);
 }
 
 static void other_keys_are_unread(void **state)
@@ -93,8 +93,8 @@ static void other_keys_are_unread(void **state)
         add(keys[i], DT_F32, 0, NULL);
         assert_ok(add_states());
         assert_string_equal(c.training.optimizer.unread,
-                            arena_printf(&c.arena, "%s is no state of a parameter", keys[i]));
-        assert_int_equal(c.catalog.num_own, 0);
+                            arena_printf(&c.arena, "%s is not a parameter's state", keys[i]));
+        assert_int_equal(c.catalog.num_native, 0);
         end(NULL);
         begin(NULL);
     }
@@ -120,7 +120,8 @@ static void find_places(const struct pair *p, unsigned axis, uint64_t a, uint64_
                     out);
 }
 
-/* Where an element lies in the flattened tensor: fragments one after the other, each row-major. */
+/* Where an element lies in the flattened tensor: fragments one after the other,
+ * each row-major. */
 static uint64_t place_of(const uint64_t *parts, const uint64_t *at)
 {
     uint64_t fragment = 0, within = 0, numel = 1;
@@ -141,11 +142,11 @@ static void check_fragments(const uint64_t *parts)
     add("w", DT_BF16, 3, whole);
     add("optimizer.state.exp_avg.w", DT_F32, 4, shape);
     assert_ok(add_states());
-    const struct own_tensor *own = catalog_find_own(&c.catalog, "w", "exp_avg");
-    assert_int_equal(own->num_dims, 3);
-    assert_int_equal(own->dtype, DT_F32);
-    for (size_t i = 0; i < own->num_parts; i++) {
-        const struct pair pair = pair_unpack(&own->parts[i].pair);
+    const struct native_tensor *native = catalog_find_native(&c.catalog, "w", "exp_avg");
+    assert_int_equal(native->num_dims, 3);
+    assert_int_equal(native->dtype, DT_F32);
+    for (size_t i = 0; i < native->num_parts; i++) {
+        const struct pair pair = pair_unpack(&native->parts[i].pair);
         find_places(&pair, 0, pair.a_offset, pair.b_offset, places);
     }
     for (uint64_t i = 0; i < NUMEL; i++) {
@@ -174,7 +175,7 @@ static void a_parameter_without_elements_has_no_fragments(void **state)
     add("w", DT_BF16, 2, none);
     add("optimizer.state.exp_avg.w", DT_F32, 3, flat);
     assert_ok(add_states());
-    assert_int_equal(catalog_find_own(&c.catalog, "w", "exp_avg")->num_parts, 0);
+    assert_int_equal(catalog_find_native(&c.catalog, "w", "exp_avg")->num_parts, 0);
 }
 
 static void flattened_states_that_do_not_fit_are_refused(void **state)
@@ -184,17 +185,18 @@ static void flattened_states_that_do_not_fit_are_refused(void **state)
         uint64_t shape[4];
         const char *why;
     } cases[] = {
-        {{3, 1, 1, 16}, "is [3, 1, 1, 16]: no fragments of its parameter, which is [4, 6, 2]"},
-        {{1, 1, 4, 12}, "no fragments"},
-        {{2, 3, 1, 7}, "no fragments"},
-        {{2, 3, 1, 9}, "no fragments"},
-        {{0, 1, 1, 0}, "no fragments"},
-        {{8, 1, 1, 6}, "no fragments"},
+        {{3, 1, 1, 16},
+         "has shape [3, 1, 1, 16], which does not divide its parameter of shape [4, 6, 2]"},
+        {{1, 1, 4, 12}, "does not divide"},
+        {{2, 3, 1, 7}, "does not divide"},
+        {{2, 3, 1, 9}, "does not divide"},
+        {{0, 1, 1, 0}, "does not divide"},
+        {{8, 1, 1, 6}, "does not divide"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         add("w", DT_BF16, 3, whole);
         add("optimizer.state.exp_avg.w", DT_F32, 4, cases[i].shape);
-        assert_fails(add_states(), ERR_CORRUPT, "optimizer.state.exp_avg.w is [");
+        assert_fails(add_states(), ERR_CORRUPT, "optimizer.state.exp_avg.w has shape [");
         assert_non_null(strstr(err.text, cases[i].why));
         end(NULL);
         begin(NULL);

@@ -35,7 +35,7 @@ struct bucket_rules bucket_rules_of_args(const struct value *args, bool transfor
                              .high_bandwidth =
                                  flag_of(args, "ddp_pad_buckets_for_high_nccl_busbw")};
     const uint64_t dp = max_u64(world / tp / pp, 1);
-    /* each instance of the optimizer has the whole buffer */
+    /* each optimizer instance has the whole buffer */
     r.dp = max_u64(dp / instances, 1);
     r.expert_dp = max_u64(world / etp / ep / pp / instances, 1);
     if (flag_of(args, "overlap_grad_reduce") &&
@@ -69,8 +69,7 @@ enum status trained_params(const struct checkpoint *c, struct arena *a, struct t
         struct param p;
         if (name_is_optimizer(t->name) || name_is_padding(t->name)) continue;
         if (!param_find(c->params, t->name, &p))
-            return fail(err, ERR_UNSUPPORTED, "%s: not a known parameter of Megatron-Core",
-                        t->name);
+            return fail(err, ERR_UNSUPPORTED, "%s: unknown parameter of Megatron-Core", t->name);
         if (!p.spec->buffer) add_trained(c, a, t, &(*out)[(*count)++]);
     }
     return OK;
@@ -78,7 +77,8 @@ enum status trained_params(const struct checkpoint *c, struct arena *a, struct t
 
 /* ---- the states of a cell ---- */
 
-/* The states of one cell, in the order of items: [first, first + count) of the sorted list. */
+/* A cell's states, in the order of items: [first, first + count) of the sorted
+ * list. */
 struct cell_states {
     const struct flat_state **items;
     size_t count;
@@ -112,7 +112,7 @@ static int compare_cells(const struct bucket_cell *x, const struct bucket_cell *
     return compare_u64(x->first_chunk, y->first_chunk);
 }
 
-static int by_place(const void *a, const void *b)
+static int by_cell_and_place(const void *a, const void *b)
 {
     const struct flat_state *x = *(const struct flat_state *const *)a,
                             *y = *(const struct flat_state *const *)b;
@@ -127,7 +127,7 @@ static void sort_into_cells(struct placing *x)
     x->sorted = arena_array(&x->scratch, x->f->count, sizeof *x->sorted);
     for (size_t i = 0; i < x->f->count; i++)
         x->sorted[i] = &x->f->items[i];
-    qsort(x->sorted, x->f->count, sizeof *x->sorted, by_place);
+    qsort(x->sorted, x->f->count, sizeof *x->sorted, by_cell_and_place);
     for (size_t i = 0, k; i < x->f->count; i = k) {
         for (k = i; k < x->f->count && !compare_cells(&x->sorted[i]->cell, &x->sorted[k]->cell);
              k++) {
@@ -154,7 +154,7 @@ static const char *cell_text(struct placing *x, const struct bucket_cell *cell)
                         cell->ep_rank, cell->tp_rank, cell->pp_rank);
 }
 
-/* The number of items of the first state of a cell: each state has as many. */
+/* Number of items of a cell's first state; every state has as many. */
 static size_t items_of_state(const struct cell_states *s)
 {
     size_t n = 1;
@@ -163,7 +163,7 @@ static size_t items_of_state(const struct cell_states *s)
     return n;
 }
 
-/* The sizes of the buckets of each buffer, where the files tell them; NULL: they do not. */
+/* Sizes of each buffer's buckets by the files; NULL: unknown. */
 static const struct bucket_sizes *known_sizes(struct placing *x, const struct cell_states *s,
                                               size_t *count)
 {
@@ -184,7 +184,7 @@ static const struct bucket_sizes *known_sizes(struct placing *x, const struct ce
 
 /* ---- witnesses ---- */
 
-/* The elements that an item should have, and whether it is there in the placement. */
+/* Sets the expected elements of an item; false: not in the placement. */
 static bool expected_numel(const struct cell_states *s, const struct flat_state *item,
                            uint64_t *numel)
 {
@@ -206,20 +206,19 @@ static const char *check_item(struct placing *x, const struct cell_states *s,
     uint64_t numel;
     const struct stored_tensor *t = stored_of(x, item);
     if (!dtype_is_float(t->dtype))
-        return arena_printf(&x->scratch, "%s is of dtype %s; a state is F16, BF16, F32 or F64",
+        return arena_printf(&x->scratch, "%s has dtype %s; states must be F16, BF16, F32 or F64",
                             t->name, dtype_infos[t->dtype].name);
     if (!expected_numel(s, item, &numel))
-        return arena_printf(&x->scratch, "%s: by its args %s has no such buffer or bucket", t->name,
-                            cell_text(x, &item->cell));
+        return arena_printf(&x->scratch, "%s: by its args, %s has no such buffer or bucket",
+                            t->name, cell_text(x, &item->cell));
     if (t->num_dims != 1 || stored_numel(t) != numel)
         return arena_printf(&x->scratch,
-                            "%s has %" PRIu64 " elements; by the parameters of %s it should have "
-                            "%" PRIu64 " (flat states of a run with frozen parameters cannot be "
-                            "read)",
+                            "%s has %" PRIu64 " elements, but the parameters of %s need %" PRIu64
+                            " (flat states with frozen parameters cannot be read)",
                             t->name, stored_numel(t), cell_text(x, &item->cell), numel);
     if (item->of_weights != NUM_DTYPES && item->of_weights != s->buffers[item->buffer].dtype)
-        return arena_printf(&x->scratch, "%s is of %s weights; by the model's it should be of %s",
-                            t->name, dtype_infos[item->of_weights].name,
+        return arena_printf(&x->scratch, "%s is for %s weights, but the model's are %s", t->name,
+                            dtype_infos[item->of_weights].name,
                             dtype_infos[s->buffers[item->buffer].dtype].name);
     return NULL;
 }
@@ -234,22 +233,23 @@ static bool is_whole(const struct flat_state *s)
     return s->bucket == WHOLE_BUFFER;
 }
 
-/* Items are sorted: each place has one of each state. n: the items of a state. */
+/* Checks that sorted items have one of each state in each place. n: items of a
+ * state. */
 static const char *check_order(struct placing *x, const struct cell_states *s, size_t i, size_t n)
 {
     const struct flat_state *item = s->items[i];
     const char *name = stored_of(x, item)->name;
     if (i && same_place(s->items[i - 1], item))
-        return arena_printf(&x->scratch, "%s and %s are in one place",
+        return arena_printf(&x->scratch, "%s and %s have the same place",
                             stored_of(x, s->items[i - 1])->name, name);
     if (is_whole(item) != is_whole(s->items[0]))
-        return arena_printf(&x->scratch, "%s is a bucket beside whole buffers", name);
+        return arena_printf(&x->scratch, "%s is a bucket among whole buffers", name);
     if (strcmp(item->state, s->items[i - i % n]->state))
-        return arena_printf(&x->scratch, "%s: its states are of different buffers", name);
+        return arena_printf(&x->scratch, "%s: its states belong to different buffers", name);
     return NULL;
 }
 
-/* Every buffer and bucket must have each state. */
+/* Checks that every buffer and bucket has each state. */
 static const char *check_items(struct placing *x, const struct cell_states *s)
 {
     const size_t n = items_of_state(s);
@@ -257,8 +257,7 @@ static const char *check_items(struct placing *x, const struct cell_states *s)
     for (size_t b = 0; b < s->num_buffers; b++)
         wanted += s->items[0]->bucket == WHOLE_BUFFER ? 1 : s->buffers[b].num_buckets;
     if (n != wanted || s->count % n)
-        return arena_printf(&x->scratch,
-                            "%s: %zu flat tensors of %s; by its parameters it should have %zu",
+        return arena_printf(&x->scratch, "%s: %zu flat tensors of %s, but its parameters need %zu",
                             cell_text(x, &s->items[0]->cell), n, s->items[0]->state, wanted);
     for (size_t i = 0; i < s->count; i++) {
         const char *why = check_item(x, s, s->items[i]);
@@ -268,10 +267,10 @@ static const char *check_items(struct placing *x, const struct cell_states *s)
     return NULL;
 }
 
-/* The item of a bucket, of the state whose items begin at `from`. They are complete, and in the
- * order of buffers and buckets. */
-static const struct flat_state *item_of(const struct cell_states *s, size_t from, size_t buffer,
-                                        size_t bucket)
+/* A bucket's item, of the state whose items begin at `from`, complete and
+ * sorted by buffer and bucket. */
+static const struct flat_state *flat_item(const struct cell_states *s, size_t from, size_t buffer,
+                                          size_t bucket)
 {
     if (s->items[from]->bucket == WHOLE_BUFFER) return s->items[from + buffer];
     for (size_t b = 0; b < buffer; b++)
@@ -279,7 +278,8 @@ static const struct flat_state *item_of(const struct cell_states *s, size_t from
     return s->items[from + bucket];
 }
 
-/* Whether a chunk of the stored tensor begins at the element. Pieces are sorted by their start. */
+/* Whether a chunk of the stored tensor begins at the element. Pieces are sorted
+ * by start. */
 static bool chunk_begins(const struct stored_tensor *t, uint64_t element)
 {
     size_t low = 0, high = t->num_pieces;
@@ -301,14 +301,14 @@ static const char *check_chunks(struct placing *x, const struct cell_states *s)
         const struct param_buffer *b = &s->buffers[i];
         for (size_t k = 0; k < b->num_params; k++) {
             const struct placed_param *p = &b->params[k];
-            const struct flat_state *item = item_of(s, 0, i, p->bucket);
+            const struct flat_state *item = flat_item(s, 0, i, p->bucket);
             const uint64_t at = p->start - b->buckets[p->bucket].start;
             if (item->bucket == WHOLE_BUFFER || item->padded ||
                 chunk_begins(stored_of(x, item), at))
                 continue;
             return arena_printf(&x->scratch,
                                 "%s: %s should begin at element %" PRIu64
-                                ", where no chunk of .metadata begins",
+                                ", but no chunk of .metadata begins there",
                                 stored_of(x, item)->name, p->of->name, at);
         }
     }
@@ -343,7 +343,7 @@ static const char *check_storage(struct placing *x, const struct cell_states *s)
             if (w->offset == p->start) continue;
             return arena_printf(&x->scratch,
                                 "%s: %s should be at element %" PRIu64
-                                " of its buffer, and is at element %" PRIu64 " of its storage",
+                                " of its buffer, but is at element %" PRIu64 " of its storage",
                                 cell_text(x, cell), name, p->start, w->offset);
         }
     }
@@ -359,7 +359,8 @@ static const char *check_cell(struct placing *x, const struct cell_states *s)
 
 /* ---- placing ---- */
 
-/* Places the parameters of a cell by the rules: why it cannot be so; NULL: it can. */
+/* Places a cell's parameters by the rules; returns why that fails, NULL: it
+ * does not. */
 static const char *place_cell(struct placing *x, struct cell_states *s,
                               const struct bucket_rules *rules)
 {
@@ -373,8 +374,8 @@ static const char *place_cell(struct placing *x, struct cell_states *s,
     return check_cell(x, s);
 }
 
-/* Args may be of another spec than the weights' run: the orders of both are tried, that of args
- * first. */
+/* Places all cells. Tries the orders of both specs, that of args first, since
+ * args may be of another spec than the weights' run. */
 static const char *place_cells(struct placing *x)
 {
     const char *first = NULL;
@@ -391,7 +392,8 @@ static const char *place_cells(struct placing *x)
     return first;
 }
 
-/* Whether the states of a cell of this kind are there, and the ranks are of the layout. */
+/* Whether the states of such a cell are there, and its ranks are of the
+ * layout. */
 static bool has_cell(const struct placing *x, const struct bucket_cell *cell)
 {
     for (size_t i = 0; i < x->num_cells; i++) {
@@ -403,7 +405,7 @@ static bool has_cell(const struct placing *x, const struct bucket_cell *cell)
     return false;
 }
 
-/* The parameters that a cell holds: "decoder.layers.1.mlp.linear_fc2.weight and 11 more". */
+/* A cell's parameters: "decoder.layers.1.mlp.linear_fc2.weight and 11 more". */
 static const char *held_by(struct placing *x, const struct bucket_cell *cell)
 {
     struct param_buffer *buffers;
@@ -422,7 +424,7 @@ static const char *held_by(struct placing *x, const struct bucket_cell *cell)
                         count > 1 ? arena_printf(&x->scratch, " and %zu more", count - 1) : "");
 }
 
-/* Names a cell of the layout whose states are missing; NULL: none is. */
+/* Names a layout's cell without states; NULL: none. */
 static const char *find_missing(struct placing *x, bool experts)
 {
     const struct layout *l = &x->c->layout;
@@ -432,16 +434,16 @@ static const char *find_missing(struct placing *x, bool experts)
             .experts = experts, .tp_rank = i % tp, .ep_rank = i / tp % ep, .pp_rank = i / tp / ep};
         const char *held = has_cell(x, &cell) ? NULL : held_by(x, &cell);
         if (held)
-            return arena_printf(&x->scratch, "the states of %s are missing: those of %s",
+            return arena_printf(&x->scratch, "missing states of %s: those of %s",
                                 cell_text(x, &cell), held);
     }
     return NULL;
 }
 
-/* Adds one parameter's part of one state. */
-static enum status add_part(struct placing *x, const struct param_buffer *b,
-                            const struct placed_param *p, const struct flat_state *item,
-                            struct error *err)
+/* Adds a parameter's part of a state. */
+static enum status add_flat_part(struct placing *x, const struct param_buffer *b,
+                                 const struct placed_param *p, const struct flat_state *item,
+                                 struct error *err)
 {
     const struct trained_param *t = p->of;
     const struct bucket_cell *cell = &item->cell;
@@ -451,21 +453,21 @@ static enum status add_part(struct placing *x, const struct param_buffer *b,
     const uint64_t start =
         item->bucket == WHOLE_BUFFER ? p->start_unpadded : p->start - b->buckets[p->bucket].start;
     struct param_parts parts;
-    struct own_tensor *own;
+    struct native_tensor *native;
     TRY(param_shard(t->param.spec, t->name, t->num_dims, t->shape, rank, ranks, PARAM_STORED,
                     &parts, err));
-    TRY(catalog_add_own(&x->c->catalog, t->name, item->state, stored_of(x, item)->dtype,
-                        t->num_dims, t->shape, &own, err));
+    TRY(catalog_add_native(&x->c->catalog, t->name, item->state, stored_of(x, item)->dtype,
+                           t->num_dims, t->shape, &native, err));
     for (unsigned i = 0; i < parts.count; i++) {
         struct pair pair = parts.pairs[i];
         pair.b_offset += start;
-        TRY(catalog_add_own_part(&x->c->catalog, own, stored_of(x, item), &pair, err));
+        TRY(catalog_add_native_part(&x->c->catalog, native, stored_of(x, item), &pair, err));
     }
     return OK;
 }
 
-/* Whether another cell has the same elements: of parameters that all tensor parallel ranks hold
- * whole, and of the copy of a tied head, the first is taken. */
+/* Whether another cell's equal elements are used: the first tensor parallel
+ * rank's of a replicated parameter, the embedding's of a tied head. */
 static bool is_copy(const struct layout *l, const struct placed_param *p,
                     const struct bucket_cell *cell)
 {
@@ -482,9 +484,9 @@ static enum status add_cell(struct placing *x, const struct cell_states *s, stru
         for (size_t i = 0; i < s->num_buffers; i++)
             for (size_t k = 0; k < s->buffers[i].num_params; k++) {
                 const struct placed_param *p = &s->buffers[i].params[k];
-                const struct flat_state *item = item_of(s, from, i, p->bucket);
+                const struct flat_state *item = flat_item(s, from, i, p->bucket);
                 if (!is_copy(&x->c->layout, p, &item->cell))
-                    TRY(add_part(x, &s->buffers[i], p, item, err));
+                    TRY(add_flat_part(x, &s->buffers[i], p, item, err));
             }
     return OK;
 }

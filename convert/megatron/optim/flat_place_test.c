@@ -1,5 +1,5 @@
-/* Flat states of ranks, placed in a small model that is opened from files: which are read, and what
- * makes them unread. */
+/* Flat states of ranks, placed in a small model that is opened from files:
+ * which are read, and what makes them unread. */
 #include "convert/megatron/optim/flat_place.h"
 
 #include <inttypes.h>
@@ -7,7 +7,7 @@
 #include "convert/map/testing_models.h"
 #include "convert/megatron/optim/testing_values.h"
 
-/* What a case changes in the states of a cell. */
+/* Changes of a case in the states of a cell. */
 struct changes {
     int without_cell;      /* tensor rank + 2 * pipeline rank; -1: none */
     int more_elements;     /* of a bucket */
@@ -38,7 +38,8 @@ static int end(void **state)
     return scratch_end(state);
 }
 
-/* Opens a model without an optimizer, written for two tensor and two pipeline ranks. */
+/* Opens a model without an optimizer, written for two tensor and two pipeline
+ * ranks. */
 static void open_model(const char *members)
 {
     const struct source_options o = {.true_vocab_size = 11};
@@ -69,8 +70,9 @@ static struct param_buffer *placed(unsigned cell)
 
 /* ---- rules of args ---- */
 
-/* Buffers are of the ranks that share them: of one instance of the distributed optimizer. The usual
- * size of buckets goes by all data parallel ranks (megatron/training/training.py). */
+/* Buffers are of the ranks that share them: of one instance of the distributed
+ * optimizer. The usual size of buckets goes by all data parallel ranks
+ * (megatron/training/training.py). */
 static void rules_are_those_of_args(void **state)
 {
     (void)state;
@@ -161,14 +163,14 @@ static void place(const struct changes *x)
     assert_ok(flat_states_place(&flat, &c, &err));
 }
 
-/* ---- own tensors ---- */
+/* ---- native tensors ---- */
 
 struct place {
     const struct stored_tensor *stored;
     uint64_t at;
 };
 
-static void find_places(const struct own_part *part, const struct pair *p, unsigned axis,
+static void find_places(const struct native_part *part, const struct pair *p, unsigned axis,
                         uint64_t a, uint64_t b, struct place *out)
 {
     if (axis == p->num_axes) {
@@ -184,14 +186,14 @@ static void find_places(const struct own_part *part, const struct pair *p, unsig
 /* Where each element of a state lies: each lies in one place. */
 static const struct place *places_of(const char *name, const char *state)
 {
-    const struct own_tensor *own = catalog_find_own(&c.catalog, name, state);
-    if (!own) fail_msg("%s: no %s", name, state);
-    struct place *out = arena_array(&scratch, own->numel, sizeof *out);
-    for (size_t i = 0; i < own->num_parts; i++) {
-        const struct pair pair = pair_unpack(&own->parts[i].pair);
-        find_places(&own->parts[i], &pair, 0, pair.a_offset, pair.b_offset, out);
+    const struct native_tensor *native = catalog_find_native(&c.catalog, name, state);
+    if (!native) fail_msg("%s: no %s", name, state);
+    struct place *out = arena_array(&scratch, native->numel, sizeof *out);
+    for (size_t i = 0; i < native->num_parts; i++) {
+        const struct pair pair = pair_unpack(&native->parts[i].pair);
+        find_places(&native->parts[i], &pair, 0, pair.a_offset, pair.b_offset, out);
     }
-    for (uint64_t i = 0; i < own->numel; i++)
+    for (uint64_t i = 0; i < native->numel; i++)
         if (!out[i].stored) fail_msg("%s: element %" PRIu64 " lies nowhere", name, i);
     return out;
 }
@@ -204,7 +206,8 @@ static const struct placed_param *find_placed(unsigned cell, const char *name)
     return NULL;
 }
 
-/* Checks that element `element` of a parameter is element `local` of a cell's shard. */
+/* Checks that element `element` of a parameter is element `local` of a cell's
+ * shard. */
 static void check_place(const char *name, uint64_t element, unsigned cell, uint64_t local)
 {
     static const char *const states[] = {"exp_avg", "param"};
@@ -216,11 +219,11 @@ static void check_place(const char *name, uint64_t element, unsigned cell, uint6
     }
 }
 
-static size_t count_own_states(void)
+static size_t count_native_states(void)
 {
     size_t n = 0;
-    for (size_t i = 0; i < c.catalog.num_own; i++)
-        n += c.catalog.own[i].state != NULL;
+    for (size_t i = 0; i < c.catalog.num_native; i++)
+        n += c.catalog.native[i].state != NULL;
     return n;
 }
 
@@ -230,7 +233,7 @@ static void check_unread(const struct changes *x, const char *why)
     place(x);
     if (!c.training.optimizer.unread || !strstr(c.training.optimizer.unread, why))
         fail_msg("\"%s\" is not said, but \"%s\"", why, c.training.optimizer.unread);
-    assert_int_equal(count_own_states(), 0);
+    assert_int_equal(count_native_states(), 0);
 }
 
 /* ---- tests ---- */
@@ -242,7 +245,7 @@ static void every_element_of_every_state_has_its_place(void **state)
     place(&none);
     assert_null(c.training.optimizer.unread);
     assert_true(c.training.optimizer.inferred);
-    assert_int_equal(count_own_states(), 2 * num_params);
+    assert_int_equal(count_native_states(), 2 * num_params);
     for (size_t i = 0; i < num_params; i++)
         places_of(params[i].name, "exp_avg");
     for (unsigned row = 0; row < 12; row++) /* of the embedding, [12, 8], 6 rows a rank */
@@ -263,7 +266,7 @@ static void of_copies_the_first_ranks_are_taken(void **state)
     place(&none);
     check_place("decoder.final_layernorm.weight", 3, 2, 3);
     assert_int_equal(
-        catalog_find_own(&c.catalog, "decoder.final_layernorm.weight", "param")->num_parts, 1);
+        catalog_find_native(&c.catalog, "decoder.final_layernorm.weight", "param")->num_parts, 1);
     checkpoint_release(&c);
     flat_states_release(&flat);
     flat = (struct flat_states){0};
@@ -294,7 +297,7 @@ static void dtypes_are_a_witness(void **state)
     (void)state;
     struct changes x = none;
     x.dtypes = "torch.float16";
-    check_unread(&x, "is of F16 weights; by the model's it should be of BF16");
+    check_unread(&x, "is for F16 weights, but the model's are BF16");
 }
 
 static void states_are_floats(void **state)
@@ -302,7 +305,7 @@ static void states_are_floats(void **state)
     (void)state;
     struct changes x = none;
     x.of_states = DT_I32;
-    check_unread(&x, "is of dtype I32; a state is F16, BF16, F32 or F64");
+    check_unread(&x, "has dtype I32; states must be F16, BF16, F32 or F64");
 }
 
 static void chunks_are_a_witness(void **state)
@@ -310,7 +313,7 @@ static void chunks_are_a_witness(void **state)
     (void)state;
     struct changes x = none;
     x.one_chunk = true;
-    check_unread(&x, "where no chunk of .metadata begins");
+    check_unread(&x, "but no chunk of .metadata begins there");
 }
 
 static void storages_are_a_witness(void **state)
@@ -334,7 +337,7 @@ static void storages_are_a_witness(void **state)
             c.training.optimizer.unread,
             arena_printf(&scratch,
                          "tensor rank 1, pipeline rank 1: %s should be at element %" PRIu64
-                         " of its buffer, and is at element %" PRIu64 " of its storage",
+                         " of its buffer, but is at element %" PRIu64 " of its storage",
                          b->params[2].of->name, b->params[2].start, b->params[2].start + 1));
     }
 }
@@ -344,7 +347,7 @@ static void missing_ranks_are_named(void **state)
     (void)state;
     struct changes x = none;
     x.without_cell = 3;
-    check_unread(&x, "the states of tensor rank 1, pipeline rank 1 are missing: those of "
+    check_unread(&x, "missing states of tensor rank 1, pipeline rank 1: those of "
                      "output_layer.weight and ");
 }
 
@@ -356,31 +359,31 @@ static void keys_that_cannot_be_are_named(void **state)
     } cases[] = {
         {"optimizer.distributed.dp_group_idx_4.gbuf_idx_0.dtype_(torch.bfloat16, "
          "torch.float32).bucket_idx_0.param",
-         "the layout, TP2 PP2, has no such ranks"},
+         "the layout TP2 PP2 has no such ranks"},
         {"optimizer.distributed.dp_group_idx_99999999999999999999.gbuf_idx_0.dtype_(torch.bfloat16,"
          " torch.float32).bucket_idx_0.param",
-         "is no key of a bucket"},
+         "is not a bucket's key"},
         {"optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, "
          "torch.float32).bucket_idx_0.param.more",
-         "is no key of a bucket"},
+         "is not a bucket's key"},
         {"optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, "
          "torch.float32).bucket_idx_1.param",
          "tensor rank 0, pipeline rank 0 has no such buffer or bucket"},
         {"optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, "
          "torch.float32).bucket_idx_1.exp_avg",
-         "buffer 0: 2 buckets, of which the parameters of the model fill 1"},
+         "buffer 0: 2 buckets, but the model's parameters fill 1"},
         {"optimizer.distributed.dp_group_idx_0.gbuf_idx_1.dtype_(torch.bfloat16, "
          "torch.float32).bucket_idx_0.exp_avg",
-         "2 flat buffers, where the parameters are of 1"},
+         "2 flat buffers, but the parameters need 1"},
         {"optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, "
          "torch.float32).bucket_idx_00.param",
-         ".bucket_idx_00.param are in one place"},
+         ".bucket_idx_00.param have the same place"},
         {"chained_1.optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, "
          "torch.float32).bucket_idx_0.param",
          "tensor rank 0, pipeline rank 0: "},
         {"chained_16.optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, "
          "torch.float32).bucket_idx_0.param",
-         "is no key of a bucket"},
+         "is not a bucket's key"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct changes x = none;

@@ -9,8 +9,8 @@
 #include "convert/megatron/optim/dist_states.h"
 #include "convert/states.h"
 
-/* MAX_STEPS: dicts, buckets and states of one file: a short pickle may have one dict in many
- * places. */
+/* MAX_STEPS: dicts, buckets and states of a file, since a short pickle may have
+ * one dict in many places. */
 enum { MAX_CHAINED = 16, MAX_DIGITS = 9, MAX_STEPS = 1 << 18 };
 
 static const char numel_unpadded[] = "numel_unpadded";
@@ -22,8 +22,9 @@ void flat_states_release(struct flat_states *f)
 
 /* ---- cells ---- */
 
-/* An optimizer of a chain: dense ones first, one or two (the first chunk apart, where its
- * parameters are gathered while the optimizer steps), then that of experts. */
+/* Sets the cell of a chain's optimizer: dense ones first, one or two (a
+ * separate first chunk if its parameters are gathered while the optimizer
+ * steps), then that of experts. */
 static void choose_optimizer(const struct layout *l, unsigned optimizer, unsigned chained,
                              struct bucket_cell *cell)
 {
@@ -46,24 +47,24 @@ struct bucket_cell flat_cell_of_rank(const struct layout *l, uint64_t tp, uint64
     return cell;
 }
 
-static void add_state(struct flat_states *f, struct checkpoint *c, const struct flat_state *s)
+static void add_flat_state(struct flat_states *f, struct checkpoint *c, const struct flat_state *s)
 {
     *ARENA_PUSH(&c->arena, f->items, f->count, f->capacity) = *s;
 }
 
 /* ---- the values of distrib_optim.pt and of dp_zero_gather_scatter ---- */
 
-/* One value: of the states of a cell. */
+/* The value of a cell's states. */
 struct walking {
     struct flat_states *f;
     struct checkpoint *c;
     struct torch_file *file;
     const char *prefix;
-    struct flat_state at; /* cell, buffer and so on, as far as the walk has come */
+    struct flat_state at; /* cell, buffer and so on, of the walk */
     uint64_t steps;
 };
 
-/* Whether the walk may go on with `count` more items. */
+/* Whether the walk may continue with `count` more items. */
 static bool take_steps(struct walking *w, uint64_t count)
 {
     w->steps += count;
@@ -72,7 +73,7 @@ static bool take_steps(struct walking *w, uint64_t count)
     return w->steps <= MAX_STEPS;
 }
 
-/* Adds the flat tensors of a dict {STATE: tensor, numel_unpadded: int}. */
+/* Adds flat tensors of a dict {STATE: tensor, numel_unpadded: int}. */
 static enum status add_tensors(struct walking *w, const struct value *d, struct error *err)
 {
     struct checkpoint *c = w->c;
@@ -82,19 +83,19 @@ static enum status add_tensors(struct walking *w, const struct value *d, struct 
         const struct value *tensor = d->items[2 * i + 1];
         if (!state || strcmp(state, numel_unpadded) == 0) continue;
         if (!state_is_valid(state)) {
-            states_unread(c, "%s: %s.%.64s is no name of a state", w->file->path, w->prefix, state);
+            states_unread(c, "%s: %s.%.64s: invalid state name", w->file->path, w->prefix, state);
             continue;
         }
         const char *name = arena_printf(&c->arena, "%s.%s", w->prefix, state);
         if (tensor->kind != VALUE_TENSOR) {
-            states_unread(c, "%s: %s is no tensor", w->file->path, name);
+            states_unread(c, "%s: %s is not a tensor", w->file->path, name);
             continue;
         }
         struct flat_state s = w->at;
         TRY(torch_add_tensor(w->file, &c->catalog.stored, name, tensor, err));
         s.state = arena_copy_text(&c->arena, state);
         s.stored = c->catalog.stored.num_tensors - 1;
-        add_state(w->f, c, &s);
+        add_flat_state(w->f, c, &s);
     }
     return OK;
 }
@@ -108,7 +109,7 @@ static enum dtype dtype_of_key(const struct value *key)
     return NUM_DTYPES;
 }
 
-/* Adds the states of one dtype: a dict, or (old) a list of a dict for each bucket. */
+/* Adds a dtype's states: a dict, or (old) a list with a dict per bucket. */
 static enum status add_dtype(struct walking *w, const struct value *v, struct error *err)
 {
     w->at.bucket = WHOLE_BUFFER;
@@ -161,7 +162,7 @@ enum status flat_states_add_file(struct flat_states *f, struct checkpoint *c, st
         return OK;
     }
     const unsigned chained = is_chain ? (unsigned)root->count : 1;
-    if (chained > MAX_CHAINED) states_unread(c, "%s: %u optimizers", t->path, chained);
+    if (chained > MAX_CHAINED) states_unread(c, "%s: %u optimizers, too many", t->path, chained);
     for (unsigned k = 0; k < chained && chained <= MAX_CHAINED; k++) {
         w.at = (struct flat_state){.cell = flat_cell_of_rank(&c->layout, tp, pp, ep, k, chained)};
         w.prefix = is_chain ? arena_printf(&c->arena, "%s.%u", prefix, k) : prefix;
@@ -179,7 +180,7 @@ struct flat_key {
     const char *rest;
 };
 
-/* Parses "WORD123": false where the text does not begin so. */
+/* Parses "WORD123"; false: another text. */
 static bool take_numbered(const char **text, const char *word, uint64_t *number)
 {
     const char *at = *text;
@@ -238,17 +239,17 @@ static void add_bucket_key(struct flat_states *f, struct checkpoint *c, size_t s
     struct flat_state s = {.stored = stored};
     if (!dist_key_is_flat(name)) return;
     if (!parse_key(name, &key) || !parse_bucket(&c->arena, key.rest, &s))
-        states_unread(c, "%s is no key of a bucket", name);
+        states_unread(c, "%s is not a bucket's key", name);
     else if (!find_cell(c, &key, chained, &s.cell))
-        states_unread(c, "%s: the layout, %s, has no such ranks", name,
+        states_unread(c, "%s: the layout %s has no such ranks", name,
                       layout_text(&c->layout, &c->arena));
     else
-        add_state(f, c, &s);
+        add_flat_state(f, c, &s);
 }
 
 /* Adds the states in the object of a cell, a list of one value. */
-static enum status add_object(struct flat_states *f, struct checkpoint *c, size_t object,
-                              unsigned chained, struct error *err)
+static enum status add_cell_object(struct flat_states *f, struct checkpoint *c, size_t object,
+                                   unsigned chained, struct error *err)
 {
     const struct stored_object *o = &c->catalog.stored.objects[object];
     struct walking w = {.f = f, .c = c, .prefix = o->name};
@@ -256,7 +257,7 @@ static enum status add_object(struct flat_states *f, struct checkpoint *c, size_
     struct flat_key key;
     if (!parse_key(o->name, &key) || !text_starts_with(key.rest, "param_state/")) return OK;
     if (!find_cell(c, &key, chained, &w.at.cell)) {
-        states_unread(c, "%s: the layout, %s, has no such ranks", o->name,
+        states_unread(c, "%s: the layout %s has no such ranks", o->name,
                       layout_text(&c->layout, &c->arena));
         return OK;
     }
@@ -295,7 +296,7 @@ enum status flat_states_add_keys(struct flat_states *f, struct checkpoint *c, st
         add_bucket_key(f, c, i, chained);
     for (size_t i = 0; i < objects; i++)
         if (dist_key_is_flat(c->catalog.stored.objects[i].name))
-            TRY(add_object(f, c, i, chained, err));
+            TRY(add_cell_object(f, c, i, chained, err));
     return OK;
 }
 

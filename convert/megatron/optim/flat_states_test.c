@@ -1,5 +1,5 @@
-/* Flat states in values: which are found, and what makes them unread. Keys of torch_dist are in
- * flat_place_test.c. */
+/* Flat states in values: which are found, and what makes them unread. Keys of
+ * torch_dist are in flat_place_test.c. */
 #include "convert/megatron/optim/flat_states.h"
 
 #include "common/count.h"
@@ -80,7 +80,8 @@ static void states_of_buffers_and_buckets_are_found(void **state)
     assert_int_equal(flat.items[0].of_weights, DT_BF16);
 }
 
-/* Experts are in the last; the first of two dense ones has the first model chunk. */
+/* Experts are in the last; the first of two dense ones has the first model
+ * chunk. */
 static void optimizers_of_a_chain_have_their_cells(void **state)
 {
     (void)state;
@@ -107,8 +108,8 @@ static void other_values_are_unread(void **state)
     } cases[] = {
         {"7", "neither a dict nor a list"},
         {"{0: {1: 7}}", "file.0.0 is neither a dict nor a list"},
-        {"{0: {1: {'m': 7}}}", "file.0.0.m is no tensor"},
-        {"{0: {1: {'m.v': T[1]}}}", "file.0.0.m.v is no name of a state"},
+        {"{0: {1: {'m': 7}}}", "file.0.0.m is not a tensor"},
+        {"{0: {1: {'m.v': T[1]}}}", "file.0.0.m.v: invalid state name"},
         {"[{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}]", "17 optimizers"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {

@@ -1,5 +1,6 @@
-/* ferry convert towards Megatron, with the states of an optimizer: keys of the flattened format,
- * and what is said of states that a run finds with the right flags only, or not at all. */
+/* ferry convert towards Megatron, with the states of an optimizer: keys of the
+ * flattened format, and what is said of states that a run finds with the right
+ * flags only, or not at all. */
 #include "common/count.h"
 #include "convert/map/testing_models.h"
 #include "formats/dcp.h"
@@ -15,8 +16,9 @@ static void check_key(const char *ckpt, const char *key, const char *shape)
     stored_release(&s);
 }
 
-/* As Megatron-Core 0.13.1 has them: gate and up are fragments of their own on one rank too, and
- * experts that are split over ranks have an optimizer of their own, which keys name. */
+/* As Megatron-Core 0.13.1 has them: gate and up are fragments of their own on
+ * one rank too, and experts that are split over ranks have an optimizer of
+ * their own, which keys name. */
 static void states_are_flattened_as_megatron_core_before_0_14_reads_them(void **state)
 {
     (void)state;
@@ -53,16 +55,16 @@ static void flags_that_buckets_follow_from_are_told(void **state)
     const char *ckpt = in_scratch("ckpt"), *torch = in_scratch("torch");
     assert_ok(CONVERT(make_trained("hf", "--model=llama", "--tied"), ckpt, "--iteration=3"));
     assert_ok(NOTED(ckpt, torch, "--to=torch", "--dry-run"));
-    assert_null(strstr(said, "distrib_optim.pt has the buckets"));
+    assert_null(strstr(said, "distrib_optim.pt has buckets"));
     for (size_t i = 0; i < COUNT(flags); i++)
         set_common(path_join(&scratch, ckpt, "iter_0000003"), true, flags[i],
                    value_bool(&scratch, true), NULL);
     assert_ok(NOTED(ckpt, torch, "--to=torch", "--dry-run"));
-    assert_said("note: distrib_optim.pt has the buckets that args say; Megatron-LM finds its "
+    assert_said("note: distrib_optim.pt has buckets by args; Megatron-LM finds its "
                 "states only with the same flags: --overlap-grad-reduce --ddp-bucket-size "
                 "40000000 --ddp-pad-buckets-for-high-nccl-busbw\n");
     assert_ok(NOTED(ckpt, torch, "--to=torch", "--optim-format=not_distributed", "--dry-run"));
-    assert_null(strstr(said, "distrib_optim.pt has the buckets"));
+    assert_null(strstr(said, "distrib_optim.pt has buckets"));
 }
 
 /* Replaces a text in a file by one of its length. */
@@ -81,18 +83,17 @@ static void replace(const char *path, const char *text, const char *by)
 static void states_that_megatron_passes_over_are_told(void **state)
 {
     (void)state;
-    static const char note[] =
-        "note: momenta, momenta_sq: the states are written for a distributed";
+    static const char note[] = "note: momenta, momenta_sq: Megatron's distributed optimizer reads";
     const char *hf = make_trained("hf", "--model=llama", "--tied"), *ckpt = in_scratch("ckpt");
     assert_ok(NOTED(hf, ckpt, "--dry-run"));
-    assert_null(strstr(said, "for a distributed"));
+    assert_null(strstr(said, "distributed optimizer reads"));
     replace(path_join(&scratch, hf, "optimizer.safetensors"), "\"exp_avg", "\"momenta");
     assert_ok(NOTED(hf, ckpt, "--dry-run"));
     assert_said(note);
     assert_ok(NOTED(hf, ckpt, "--to=torch", "--optim-format=distributed", "--dry-run"));
     assert_said(note);
     assert_ok(NOTED(hf, ckpt, "--to=torch", "--optim-format=not_distributed", "--dry-run"));
-    assert_null(strstr(said, "for a distributed"));
+    assert_null(strstr(said, "distributed optimizer reads"));
 }
 
 int main(void)

@@ -9,7 +9,8 @@
 #include "common/text.h"
 #include "convert/megatron/optim/param_groups_internal.h"
 
-/* Limit of the pairs of all groups together: a short pickle may name one dict many times. */
+/* Limits on all groups' pairs, since a short pickle may name one dict many
+ * times. */
 enum { MAX_PAIRS = 1 << 22, MAX_CHAINED = 1000 };
 
 // clang-format off
@@ -107,7 +108,7 @@ static bool is_absent(const struct value *v)
     return !v || v->kind == VALUE_NONE;
 }
 
-/* An int past 64 bits, as a count of floating point operations may be. */
+/* Reads an int past 64 bits, as for floating point operations. */
 static bool big_number(const struct value *v, double *out)
 {
     if (v->kind != VALUE_BIG_INT || v->count > 128) return false;
@@ -115,7 +116,7 @@ static bool big_number(const struct value *v, double *out)
     *out = 0;
     for (uint32_t i = v->count; i-- > 0;)
         *out = *out * 256 + bytes[i];
-    return !(bytes[v->count - 1] & 0x80); /* else it is below 0 */
+    return !(bytes[v->count - 1] & 0x80); /* else negative */
 }
 
 static bool as_real(const struct training_reader *r, const struct value *v, double *out)
@@ -124,12 +125,12 @@ static bool as_real(const struct training_reader *r, const struct value *v, doub
     return v->kind == VALUE_TENSOR && r->scalar && r->scalar(r->context, v, out);
 }
 
-/* A whole number from 0, of type int or float. */
+/* Reads a whole number from 0, of type int or float. */
 static bool as_count(const struct training_reader *r, const struct value *v, uint64_t *out)
 {
     int64_t integer;
     double real;
-    const double limit = 9007199254740992.0; /* 2^53: from here on floats are not exact */
+    const double limit = 9007199254740992.0; /* 2^53: larger floats are inexact */
     if (value_as_int(v, &integer)) {
         *out = (uint64_t)integer;
         return integer >= 0;
@@ -168,7 +169,8 @@ static enum status bad_value(struct training_reader *r, const char *where, const
     return st;
 }
 
-/* Sets a field from its key in the dict; leaves it if there is no such key, or it is None. */
+/* Sets a field from its key in the dict; leaves it without such a key, or if
+ * None. */
 static enum status read_field(struct training_reader *r, const struct spelt_field *f,
                               const struct value *dict, void *of, const char *where,
                               struct error *err)
@@ -202,8 +204,8 @@ static enum status read_fields(struct training_reader *r, const struct spelt_fie
 static enum status not_a(struct training_reader *r, const struct value *v, const char *where,
                          const char *expected, struct error *err)
 {
-    return fail(err, ERR_UNSUPPORTED, "%s is of class %s, not %s: Ferry does not know its contents",
-                where, value_class(v, r->arena), expected);
+    return fail(err, ERR_UNSUPPORTED, "%s has class %s, not %s: unknown contents", where,
+                value_class(v, r->arena), expected);
 }
 
 static enum status read_betas(struct training_reader *r, const struct value *dict,
@@ -217,8 +219,8 @@ static enum status read_betas(struct training_reader *r, const struct value *dic
     return OK;
 }
 
-/* Appends all settings of a group but its step, as text. Some files number its parameters, which
- * are no settings. */
+/* Appends a group's settings as text, except its step and the numbers of its
+ * parameters in some files. */
 static void print_settings(struct strbuf *out, const struct value *dict)
 {
     for (size_t i = 0; i < dict->count; i++) {
@@ -236,18 +238,18 @@ static enum status add_new_group(struct training_reader *r, const struct param_g
                                  struct error *err)
 {
     struct training *t = r->training;
-    size_t num_own = t->num_groups;
+    size_t num_native = t->num_groups;
     if (t->num_groups == MAX_PARAM_GROUPS)
         return fail(err, ERR_CORRUPT, "%s: more than %d different groups", where, MAX_PARAM_GROUPS);
     (void)map_add(&r->seen, arena_copy_text(r->arena, settings), t->num_groups, NULL);
-    *ARENA_PUSH(r->arena, r->own_groups, num_own, r->own_capacity) = dict;
+    *ARENA_PUSH(r->arena, r->native_groups, num_native, r->native_capacity) = dict;
     *training_add_group(t, r->arena) = *g;
     return OK;
 }
 
-/* Adds the group, or its step to the equal group that is there. */
-static enum status add_group(struct training_reader *r, const struct param_group *g,
-                             const struct value *dict, const char *where, struct error *err)
+/* Adds the group, or its step to an equal group. */
+static enum status add_param_group(struct training_reader *r, const struct param_group *g,
+                                   const struct value *dict, const char *where, struct error *err)
 {
     struct strbuf text = {0};
     enum status st = OK;
@@ -270,14 +272,14 @@ static enum status note_step(struct training_reader *r, uint64_t step, const cha
     if (t->step && t->step != step)
         return fail(err, ERR_CORRUPT,
                     "%s has made %" PRIu64 " steps, but %s %" PRIu64
-                    ": parts of different checkpoints, or an interrupted save?",
+                    ": parts of different checkpoints, or an interrupted save",
                     r->step_of, t->step, where, step);
     if (!t->step) r->step_of = arena_copy_text(r->arena, where);
     t->step = step;
     return OK;
 }
 
-/* common_step: of the optimizer, for groups without their own. */
+/* common_step: the optimizer's, for groups without a step. */
 static enum status read_group(struct training_reader *r, const struct value *dict,
                               uint64_t common_step, const char *where, struct error *err)
 {
@@ -286,19 +288,20 @@ static enum status read_group(struct training_reader *r, const struct value *dic
     if (dict->kind != VALUE_DICT) return not_a(r, dict, where, "dict", err);
     r->pairs_read += dict->count + 1;
     if (dict->count > MAX_GROUP_PAIRS || r->pairs_read > MAX_PAIRS)
-        return fail(err, ERR_CORRUPT, "%s: a group of %" PRIu32 " settings, %zu of all groups",
-                    where, dict->count, r->pairs_read);
+        return fail(err, ERR_CORRUPT,
+                    "%s: a group of %" PRIu32 " settings, %zu in all groups, too many", where,
+                    dict->count, r->pairs_read);
     TRY(read_fields(r, group_keys, num_group_keys, dict, &g, where, err));
     TRY(read_betas(r, dict, &g, where, err));
     if (!g.step) g.step = common_step;
     TRY(note_step(r, g.step, where, err));
-    return add_group(r, &g, dict, where, err);
+    return add_param_group(r, &g, dict, where, err);
 }
 
 /* ---- optimizers ---- */
 
-/* The step of optimizers that keep it for each parameter: torch_dist has it once, as common_step,
- * and a legacy file with each parameter. */
+/* Reads the step of optimizers that keep it per parameter: torch_dist has it
+ * once, as common_step, a legacy file with each parameter. */
 static enum status read_common_step(struct training_reader *r, const struct value *inner,
                                     uint64_t *step, const char *where, struct error *err)
 {
@@ -328,7 +331,7 @@ static enum status read_group_list(struct training_reader *r, const struct value
     return OK;
 }
 
-/* The optimizer of PyTorch's kind within one of Megatron's: {state, param_groups}. */
+/* The PyTorch optimizer in one of Megatron's: {state, param_groups}. */
 static const struct value *inner_of(const struct value *v)
 {
     if (value_get(v, "param_groups")) return v;
@@ -342,7 +345,8 @@ static enum status read_single(struct training_reader *r, const struct value *v,
     if (v->kind != VALUE_DICT) return not_a(r, v, where, "dict", err);
     const struct value *inner = inner_of(v);
     if (value_get(v, "param_to_group_meta") || value_get(inner, "param_to_group_meta"))
-        return fail(err, ERR_UNSUPPORTED, "%s: an optimizer of Megatron-FSDP (param_to_group_meta)",
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: optimizers of Megatron-FSDP (param_to_group_meta) are not supported here",
                     where);
     TRY(training_reader_scaler(r, value_get(v, "grad_scaler"), where, err));
     if (is_absent(inner)) return OK;
@@ -413,7 +417,7 @@ static enum status read_schedule(struct training_reader *r, const struct value *
     if (is_absent(s)) s = value_get(common, "lr_scheduler");
     if (is_absent(s)) return OK;
     if (s->kind != VALUE_DICT) return not_a(r, s, "opt_param_scheduler", "dict", err);
-    r->own_schedule = s;
+    r->native_schedule = s;
     return read_fields(r, schedule_keys, num_schedule_keys, s, r->training, "opt_param_scheduler",
                        err);
 }
@@ -435,25 +439,26 @@ static bool is_number(double x, double number)
     return x >= number && x <= number;
 }
 
-/* Whether the group has learning rates of its own. Newer releases say so; older ones have lr_mult.
- */
+/* Whether the group has its own learning rates: newer releases say so; older
+ * ones have lr_mult. */
 static bool has_own_lr(const struct training_reader *r, size_t i)
 {
     bool is_default = true;
     const double lr_mult = r->training->groups[i].lr_mult;
-    (void)value_as_bool(value_get(r->own_groups[i], "default_config"), &is_default);
+    (void)value_as_bool(value_get(r->native_groups[i], "default_config"), &is_default);
     return !is_default || (isfinite(lr_mult) && !is_number(lr_mult, 1));
 }
 
-/* Whether the group is that of --decoupled-lr. Some releases set is_decoupled_lr, others only
- * max_lr. */
+/* Whether the group is --decoupled-lr's: some releases set is_decoupled_lr,
+ * others only max_lr. */
 static bool is_decoupled(const struct training_reader *r, size_t i)
 {
     const struct param_group *g = &r->training->groups[i];
     return g->is_decoupled_lr || (has_own_lr(r, i) && is_number(g->max_lr, r->decoupled_lr));
 }
 
-/* Whether all groups but those of decoupled learning rates have one wd_mult. */
+/* Whether all groups except those of decoupled learning rates have one
+ * wd_mult. */
 static bool decay_alike(const struct training_reader *r)
 {
     const struct param_group *groups = r->training->groups, *first = NULL;
@@ -478,7 +483,7 @@ static const char *members_of(const struct training_reader *r, size_t i, bool al
     return NULL;
 }
 
-/* Forgets the members that several groups would have. */
+/* Forgets members that several groups would have. */
 static void forget_repeated(struct training *t)
 {
     for (size_t i = 0; i < t->num_groups; i++) {

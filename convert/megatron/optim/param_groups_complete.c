@@ -7,14 +7,14 @@
 #include "common/text.h"
 #include "convert/megatron/optim/param_groups_internal.h"
 
-/* Sets *to if x is given. */
-static void replace(double *to, double x)
+/* Sets *to to x if x is given. */
+static void set_given(double *to, double x)
 {
     if (isfinite(x)) *to = x;
 }
 
-/* Sets *to if it is not given. */
-static void fill(double *to, double x)
+/* Sets *to if it is unset. */
+static void fill_missing(double *to, double x)
 {
     if (!isfinite(*to)) *to = x;
 }
@@ -24,7 +24,7 @@ static void fill_count(uint64_t *to, uint64_t n)
     if (!*to) *to = n;
 }
 
-static void replace_count(uint64_t *to, double x)
+static void set_given_count(uint64_t *to, double x)
 {
     if (x >= 0 && x < 9e18) *to = (uint64_t)x;
 }
@@ -38,7 +38,7 @@ static void make_vectors_of(struct training *t, struct param_group matrices, str
     *training_add_group(t, a) = matrices;
 }
 
-/* Makes the groups that Megatron would. */
+/* Makes Megatron's groups. */
 static void make_groups(struct training *t, struct arena *a)
 {
     if (!t->num_groups) training_add_group(t, a)->members = "all";
@@ -49,39 +49,39 @@ static void make_groups(struct training *t, struct arena *a)
     }
 }
 
-/* Whether by Megatron's rule the group has no weight decay. */
+/* Whether the group has no weight decay, by Megatron's rule. */
 static bool is_of_vectors(const struct param_group *g)
 {
     return g->members && text_starts_with(g->members, "vectors");
 }
 
-/* Replaces the rate of a group by a flag, unless it is a rate of its own and not the schedule's. */
-static void replace_rate(double *of_group, double of_schedule, double flag)
+/* Replaces a group's rate by a flag if it is unset or the schedule's. */
+static void set_given_rate(double *of_group, double of_schedule, double flag)
 {
     if (!isfinite(*of_group) || (*of_group >= of_schedule && *of_group <= of_schedule))
-        replace(of_group, flag);
+        set_given(of_group, flag);
 }
 
 /* old: the schedule before flags were applied. */
 static void flag_group(struct param_group *g, const struct training_given *f,
                        const struct training *old)
 {
-    fill(&g->wd_mult, is_of_vectors(g) ? 0 : 1);
-    fill(&g->lr_mult, 1);
-    replace_rate(&g->max_lr, old->max_lr, f->lr);
-    replace_rate(&g->min_lr, old->min_lr, f->min_lr);
-    replace(&g->weight_decay, f->weight_decay * g->wd_mult);
-    replace(&g->beta1, f->adam_beta1);
-    replace(&g->beta2, f->adam_beta2);
-    replace(&g->eps, f->adam_eps);
+    fill_missing(&g->wd_mult, is_of_vectors(g) ? 0 : 1);
+    fill_missing(&g->lr_mult, 1);
+    set_given_rate(&g->max_lr, old->max_lr, f->lr);
+    set_given_rate(&g->min_lr, old->min_lr, f->min_lr);
+    set_given(&g->weight_decay, f->weight_decay * g->wd_mult);
+    set_given(&g->beta1, f->adam_beta1);
+    set_given(&g->beta2, f->adam_beta2);
+    set_given(&g->eps, f->adam_eps);
 }
 
 static void fill_group(struct param_group *g, const struct training *t)
 {
-    fill(&g->max_lr, t->max_lr);
-    fill(&g->min_lr, t->min_lr);
-    fill(&g->lr, g->max_lr * g->lr_mult);
-    fill(&g->weight_decay, t->start_wd * g->wd_mult);
+    fill_missing(&g->max_lr, t->max_lr);
+    fill_missing(&g->min_lr, t->min_lr);
+    fill_missing(&g->lr, g->max_lr * g->lr_mult);
+    fill_missing(&g->weight_decay, t->start_wd * g->wd_mult);
     fill_count(&g->step, t->step);
 }
 
@@ -89,13 +89,13 @@ static void fill_group(struct param_group *g, const struct training *t)
 
 static void flag_schedule(struct training *t, const struct training_given *f)
 {
-    replace(&t->max_lr, f->lr);
-    replace(&t->min_lr, f->min_lr);
-    replace(&t->start_wd, f->weight_decay);
-    replace(&t->end_wd, f->weight_decay);
+    set_given(&t->max_lr, f->lr);
+    set_given(&t->min_lr, f->min_lr);
+    set_given(&t->start_wd, f->weight_decay);
+    set_given(&t->end_wd, f->weight_decay);
     if (f->lr_decay_style) t->lr_decay_style = f->lr_decay_style;
-    replace(&t->lr_warmup_steps, f->lr_warmup);
-    replace_count(&t->lr_decay_steps, f->lr_decay);
+    set_given(&t->lr_warmup_steps, f->lr_warmup);
+    set_given_count(&t->lr_decay_steps, f->lr_decay);
 }
 
 static void fill_schedule(struct training *t)
@@ -103,11 +103,11 @@ static void fill_schedule(struct training *t)
     for (size_t i = 0; i < t->num_groups; i++) {
         const struct param_group *g = &t->groups[i];
         if (g->is_decoupled_lr || text_equal(g->members, "embeddings")) continue;
-        fill(&t->max_lr, g->max_lr);
-        fill(&t->min_lr, g->min_lr);
+        fill_missing(&t->max_lr, g->max_lr);
+        fill_missing(&t->min_lr, g->min_lr);
         if (!(g->wd_mult >= 1 && g->wd_mult <= 1)) continue;
-        fill(&t->start_wd, g->weight_decay);
-        fill(&t->end_wd, g->weight_decay);
+        fill_missing(&t->start_wd, g->weight_decay);
+        fill_missing(&t->end_wd, g->weight_decay);
     }
     if (!t->wd_incr_style) t->wd_incr_style = "constant";
     fill_count(&t->wd_incr_steps, t->lr_decay_steps);
@@ -124,12 +124,13 @@ static void name_unknown(struct strbuf *out, const char *name)
 
 static bool is_derived(const struct field *f)
 {
-    /* where the schedule stands may be 0; the end of weight decay's growth follows lr_decay_steps
-     */
+    /* the schedule's position may be 0; weight decay grows over lr_decay_steps
+     * by default */
     return text_equal(f->name, "num_steps") || text_equal(f->name, "wd_incr_steps");
 }
 
-/* Fields of groups that an optimizer of this kind has and a schedule does not. */
+/* Whether a group's field is needed by this kind of optimizer and is not in a
+ * schedule. */
 static bool is_needed(const struct field *f, const struct training *t)
 {
     static const char *const adam[] = {"lr", "weight_decay", "beta1", "beta2", "eps"};

@@ -1,4 +1,5 @@
-/* The training state of Megatron's values: of states that Megatron saved, and of made ones. */
+/* The training state of Megatron's values: of states that Megatron saved, and
+ * of made ones. */
 #include "convert/megatron/optim/param_groups.h"
 
 #include <math.h>
@@ -51,7 +52,8 @@ static void restart(void)
     training_reader_init(&reader, &training, &scratch, number_of_tensor, &number_in_tensor);
 }
 
-/* "matrices False 2; vectors False 2": members, is_expert_parallel and step of the groups. */
+/* "matrices False 2; vectors False 2": members, is_expert_parallel and step of
+ * the groups. */
 static const char *groups_read(void)
 {
     const char *out = "";
@@ -128,8 +130,8 @@ static void equal_groups_are_added_once(void **state)
     assert_ok(training_reader_optimizer(&reader, cell, "cell 0", &err));
     assert_ok(training_reader_optimizer(&reader, more, "cell 1", &err));
     assert_string_equal(groups_read(), "matrices 2; vectors 2; matrices experts 2");
-    assert_ptr_equal(reader.own_groups[0], cell->items[1]->items[0]);
-    assert_ptr_equal(reader.own_groups[2], more->items[1]->items[1]);
+    assert_ptr_equal(reader.native_groups[0], cell->items[1]->items[0]);
+    assert_ptr_equal(reader.native_groups[2], more->items[1]->items[1]);
 }
 
 static void steps_that_differ_are_refused_with_both(void **state)
@@ -224,10 +226,11 @@ static void the_common_state_is_read(void **state)
     assert_true(training.loss_scale == 7);
     assert_int_equal(training.growth_tracker, 3);
     assert_int_equal(training.hysteresis_tracker, 2);
-    assert_ptr_equal(reader.own_schedule, value_get(common, "opt_param_scheduler"));
+    assert_ptr_equal(reader.native_schedule, value_get(common, "opt_param_scheduler"));
 }
 
-/* DynamicGradScaler.update() takes 1 off with every overflow until the scale grows. */
+/* DynamicGradScaler.update() takes 1 off with every overflow until the scale
+ * grows. */
 static void a_hysteresis_below_0_is_0(void **state)
 {
     (void)state;
@@ -273,21 +276,21 @@ static void what_is_no_training_state_is_refused_by_name(void **state)
         enum status status;
         const char *message;
     } cases[] = {
-        {"{'optimizer': X}", ERR_UNSUPPORTED, "optimizer is of class pkg.optim.Wrapper, not dict"},
+        {"{'optimizer': X}", ERR_UNSUPPORTED, "optimizer has class pkg.optim.Wrapper, not dict"},
         {"{'optimizer': {'optimizer': X}}", ERR_UNSUPPORTED,
-         "optimizer: optimizer is of class pkg.optim.Wrapper, not dict"},
-        {"{'optimizer': [[]]}", ERR_UNSUPPORTED, "optimizer[0] is of class list, not dict"},
+         "optimizer: optimizer has class pkg.optim.Wrapper, not dict"},
+        {"{'optimizer': [[]]}", ERR_UNSUPPORTED, "optimizer[0] has class list, not dict"},
         {"{'optimizer': {'param_groups': X}}", ERR_UNSUPPORTED,
-         "optimizer: param_groups is of class pkg.optim.Wrapper, not list"},
+         "optimizer: param_groups has class pkg.optim.Wrapper, not list"},
         {"{'optimizer': {'param_groups': {}}}", ERR_UNSUPPORTED,
-         "optimizer: param_groups is of class dict, not list"},
+         "optimizer: param_groups has class dict, not list"},
         {"{'optimizer': {'param_groups': [{}, 3]}}", ERR_UNSUPPORTED,
-         "optimizer: param_groups[1] is of class int, not dict"},
+         "optimizer: param_groups[1] has class int, not dict"},
         {"{'optimizer': {'param_to_group_meta': {}}}", ERR_UNSUPPORTED, "Megatron-FSDP"},
         {"{'optimizer': {'grad_scaler': X}}", ERR_UNSUPPORTED,
-         "optimizer: grad_scaler is of class pkg.optim.Wrapper, not dict"},
+         "optimizer: grad_scaler has class pkg.optim.Wrapper, not dict"},
         {"{'opt_param_scheduler': X}", ERR_UNSUPPORTED,
-         "opt_param_scheduler is of class pkg.optim.Wrapper, not dict"},
+         "opt_param_scheduler has class pkg.optim.Wrapper, not dict"},
         {"{'optimizer': {'param_groups': [{'lr': 'x'}]}}", ERR_CORRUPT,
          "optimizer: param_groups[0]: lr is 'x' (str), not a number"},
         {"{'optimizer': {'param_groups': [{'step': -1}]}}", ERR_CORRUPT,
@@ -410,7 +413,7 @@ static void check_written_like(const struct value *common, enum optimizer_wrappe
     const struct optimizer_form form = {
         .wrapper = wrapper,
         .sharding_type = value_as_text(value_get(old, "param_state_sharding_type")),
-        .own = reader.own_groups};
+        .native = reader.native_groups};
     struct tensor_data data = {0};
     struct value *expected = value_dict(&scratch);
     for (size_t i = 0; i < old->count; i++)
@@ -418,7 +421,7 @@ static void check_written_like(const struct value *common, enum optimizer_wrappe
             value_dict_add(&scratch, expected, old->items[2 * i]->text, old->items[2 * i + 1]);
     assert_string_equal(printed(optimizer_value(&training, &form, &data, &scratch)),
                         printed(expected));
-    assert_string_equal(printed(schedule_value(&training, reader.own_schedule, &scratch)),
+    assert_string_equal(printed(schedule_value(&training, reader.native_schedule, &scratch)),
                         printed(value_get(common, "opt_param_scheduler")));
 }
 
@@ -540,15 +543,15 @@ static void a_group_of_all_is_divided_for_megatron_unless_it_is_its_own(void **s
     (void)state;
     struct training_given f;
     training_given_init(&f);
-    for (int own = 0; own < 2; own++) {
+    for (int native = 0; native < 2; native++) {
         training_init(&training);
         struct param_group *g = training_add_group(&training, &scratch);
         g->members = "all";
         g->weight_decay = 0.1;
-        (void)training_complete(&training, &f, own, &scratch);
-        assert_int_equal(training.num_groups, own ? 1 : 2);
+        (void)training_complete(&training, &f, native, &scratch);
+        assert_int_equal(training.num_groups, native ? 1 : 2);
         assert_true(training.start_wd == 0.1 && training.groups[0].weight_decay == 0.1);
-        assert_true(own || training.groups[1].weight_decay == 0);
+        assert_true(native || training.groups[1].weight_decay == 0);
     }
 }
 
@@ -621,27 +624,27 @@ static void a_schedule_is_made_in_megatrons_order(void **state)
 static const char *rewritten(const char *optimizer, struct optimizer_form form, bool experts)
 {
     (void)groups_of(optimizer);
-    form.own = reader.own_groups;
+    form.native = reader.native_groups;
     return printed(param_groups_value(&training, &form, experts, &scratch));
 }
 
 static void a_group_of_megatron_keeps_what_is_no_field(void **state)
 {
     (void)state;
-    static const char *const own =
+    static const char *const native =
         "{'param_groups': [{'pre_wd_mult': 1.0, 'mine': [1, 'a'], 'params': [0, 1], 'lr': T,"
         "'betas': (0.9, 0.95), 'pre_lr_mult': 1, 'object': X, 'nested': [[X]],"
         "'bias_correction': False, 'is_expert_parallel': False, 'is_decoupled_lr': False,"
         "'step': 3}]}";
     assert_string_equal(
-        rewritten(own, distributed, false),
+        rewritten(native, distributed, false),
         "[{'pre_wd_mult': 1.0, 'mine': [1, 'a'], 'betas': (0.9, 0.95), 'pre_lr_mult': 1, "
         "'bias_correction': False, 'is_expert_parallel': False, 'is_decoupled_lr': False, "
         "'step': 3, 'lr': 7.0}]");
     training.groups[0].beta1 = 0.5;
     training.groups[0].wd_mult = 2;
     training.step = 5;
-    const struct optimizer_form form = {.own = reader.own_groups};
+    const struct optimizer_form form = {.native = reader.native_groups};
     assert_string_equal(
         printed(param_groups_value(&training, &form, false, &scratch)),
         "[{'pre_wd_mult': 2.0, 'mine': [1, 'a'], 'betas': (0.5, 0.95), 'pre_lr_mult': 1, "
@@ -665,7 +668,7 @@ static const char *written(const char *optimizer, struct optimizer_form form, bo
 {
     const char *out = "";
     (void)groups_of(optimizer);
-    form.own = reader.own_groups;
+    form.native = reader.native_groups;
     struct value *list = param_groups_value(&training, &form, experts, &scratch);
     for (uint32_t i = 0; i < list->count; i++) {
         bool expert;
@@ -730,7 +733,7 @@ static void each_wrapper_is_written(void **state)
     assert_int_equal(data.count, 3);
 }
 
-/* What is written is an archive that is read as the same state. */
+/* The written archive is read as the same state. */
 static void chained_optimizers_are_written_and_read(void **state)
 {
     (void)state;

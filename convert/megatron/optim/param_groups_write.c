@@ -1,4 +1,5 @@
-/* param_groups_write.c - the training state as Megatron's Python values. */
+/* param_groups_write.c - makes Megatron's Python values of the training
+ * state. */
 #include <math.h>
 #include <string.h>
 
@@ -6,7 +7,7 @@
 #include "common/text.h"
 #include "convert/megatron/optim/param_groups_internal.h"
 
-/* Megatron's defaults (--adam-beta1 ...), for what is not known. */
+/* Megatron's defaults (--adam-beta1 ...) for unknown values. */
 static const double default_beta1 = 0.9, default_beta2 = 0.999, default_eps = 1e-8;
 
 static double or_default(double x, double otherwise)
@@ -16,7 +17,7 @@ static double or_default(double x, double otherwise)
 
 /* ---- fields as values ---- */
 
-/* A number as Python has it where a whole one is meant: an int if it is whole. */
+/* A number of steps: an int if it is whole. */
 static struct value *step_value(struct arena *a, double x)
 {
     if (x >= 0 && x < 9e15 && !((double)(int64_t)x < x)) return value_int(a, (int64_t)x);
@@ -51,8 +52,8 @@ static bool is_real(const struct value *v, double x)
     return value_as_float(v, &number) && number >= x && number <= x;
 }
 
-/* Whether v holds what the field does. */
-static bool holds(const struct value *v, const struct field *f, const void *of)
+/* Whether v holds the field's value. */
+static bool value_holds(const struct value *v, const struct field *f, const void *of)
 {
     const struct scalar s = field_get(f, of);
     int64_t integer;
@@ -75,9 +76,10 @@ static bool holds(const struct value *v, const struct field *f, const void *of)
 
 enum { MAX_KEPT_DEPTH = 4, MAX_KEPT_VALUES = 1000 };
 
-/* Whether v is plain data: numbers, texts, lists and dicts of such, and torch's dtypes. Instances
- * of classes are code for whoever loads them, and a tensor's bytes stay behind. */
-static bool is_plain(const struct value *v, unsigned depth, unsigned *room)
+/* Whether v is plain data: numbers, texts, lists and dicts of such, and torch's
+ * dtypes. Class instances are code for the reader, and a tensor's bytes stay
+ * behind. */
+static bool is_plain_data(const struct value *v, unsigned depth, unsigned *room)
 {
     if (depth > MAX_KEPT_DEPTH || !*room) return false;
     --*room;
@@ -94,14 +96,14 @@ static bool is_plain(const struct value *v, unsigned depth, unsigned *room)
     case VALUE_TUPLE:
     case VALUE_DICT:
         for (size_t i = 0, n = v->kind == VALUE_DICT ? 2 * (size_t)v->count : v->count; i < n; i++)
-            if (!is_plain(v->items[i], depth + 1, room)) return false;
+            if (!is_plain_data(v->items[i], depth + 1, room)) return false;
         return true;
     default:
         return false;
     }
 }
 
-/* A copy of plain data that shares nothing with the value: a pickle shows what is shared. */
+/* Copies plain data without sharing, which a pickle would show. */
 static struct value *deep_copy(const struct value *v, struct arena *a)
 {
     if (v->kind == VALUE_TEXT) return value_text(a, v->text);
@@ -119,51 +121,52 @@ static struct value *deep_copy(const struct value *v, struct arena *a)
     return out;
 }
 
-/* A copy of a dict's plain values. Key `without` is left out. */
-static struct value *plain_copy(const struct value *own, const char *without, struct arena *a)
+/* Copies a dict's plain values, except key `without`. */
+static struct value *plain_copy(const struct value *native, const char *without, struct arena *a)
 {
     struct value *out = value_dict(a);
-    for (size_t i = 0; i < own->count; i++) {
-        const char *key = value_as_text(own->items[2 * i]);
+    for (size_t i = 0; i < native->count; i++) {
+        const char *key = value_as_text(native->items[2 * i]);
         unsigned room = MAX_KEPT_VALUES;
         if (!key || strcmp(key, "params") == 0 || text_equal(key, without)) continue;
-        if (is_plain(own->items[2 * i + 1], 0, &room))
-            value_dict_set(a, out, key, deep_copy(own->items[2 * i + 1], a));
+        if (is_plain_data(native->items[2 * i + 1], 0, &room))
+            value_dict_set(a, out, key, deep_copy(native->items[2 * i + 1], a));
     }
     return out;
 }
 
-/* Sets the key of a field, under the spelling that the dict has, if it holds another value. */
+/* Sets a field's key, in the dict's spelling, if its value differs. */
 static void set_field(struct value *dict, const struct spelt_field *f, const void *of,
                       struct arena *a)
 {
     const char *key = spelt_key(f, dict);
-    if (key && holds(value_get(dict, key), &f->field, of)) return;
+    if (key && value_holds(value_get(dict, key), &f->field, of)) return;
     value_dict_set(a, dict, key ? key : f->keys[0], field_value(a, &f->field, of));
 }
 
 /* ---- groups ---- */
 
-/* A group that will be written. */
+/* Context for writing groups. */
 struct group_writer {
     const struct training *t;
     const struct optimizer_form *form;
     struct arena *arena;
 };
 
-static const struct value *own_group(const struct group_writer *w, size_t i)
+static const struct value *native_group(const struct group_writer *w, size_t i)
 {
-    return w->form->own && i < w->t->num_groups ? w->form->own[i] : NULL;
+    return w->form->native && i < w->t->num_groups ? w->form->native[i] : NULL;
 }
 
 static bool is_torch_adam(const struct group_writer *w)
 {
-    const struct value *own = own_group(w, 0);
-    return own ? !value_get(own, "bias_correction") : w->form->torch_adam;
+    const struct value *native = native_group(w, 0);
+    return native ? !value_get(native, "bias_correction") : w->form->torch_adam;
 }
 
-/* PyTorch's optimizers have the step beside each parameter, and Megatron puts it into the groups of
- * the distributed optimizer alone. */
+/* Whether groups hold the step. PyTorch's optimizers have it beside each
+ * parameter; Megatron puts it into groups only for the distributed
+ * optimizer. */
 static bool step_in_groups(const struct group_writer *w)
 {
     return w->form->wrapper == OPTIMIZER_DISTRIBUTED || !is_torch_adam(w);
@@ -175,12 +178,12 @@ static struct value *pair_value(struct arena *a, double x, double y)
     return value_list(a, VALUE_TUPLE, 2, both);
 }
 
-static void add_number(struct value *dict, const char *key, double x, struct arena *a)
+static void add_real(struct value *dict, const char *key, double x, struct arena *a)
 {
     if (isfinite(x)) value_dict_add(a, dict, key, value_float(a, x));
 }
 
-/* What PyTorch's AdamW has beside betas, eps and weight_decay. */
+/* Adds PyTorch AdamW's settings beside betas, eps and weight_decay. */
 static void add_torch_settings(struct value *dict, const struct param_group *g, struct arena *a)
 {
     value_dict_add(a, dict, "amsgrad", value_bool(a, g->amsgrad));
@@ -200,11 +203,11 @@ static void add_adam_settings(struct value *dict, const struct param_group *g, b
         a, dict, "betas",
         pair_value(a, or_default(g->beta1, default_beta1), or_default(g->beta2, default_beta2)));
     value_dict_add(a, dict, "eps", value_float(a, or_default(g->eps, default_eps)));
-    add_number(dict, "weight_decay", g->weight_decay, a);
+    add_real(dict, "weight_decay", g->weight_decay, a);
     if (torch_adam) add_torch_settings(dict, g, a);
 }
 
-/* A group made from nothing, in the order of Megatron's keys. */
+/* A new group, in the order of Megatron's keys. */
 static struct value *new_group(const struct group_writer *w, const struct param_group *g)
 {
     struct arena *a = w->arena;
@@ -215,15 +218,15 @@ static struct value *new_group(const struct group_writer *w, const struct param_
     value_dict_add(a, dict, "wd_mult", value_float(a, or_default(g->wd_mult, vectors ? 0 : 1)));
     value_dict_add(a, dict, "lr_mult", value_float(a, or_default(g->lr_mult, 1)));
     value_dict_add(a, dict, "is_decoupled_lr", value_bool(a, g->is_decoupled_lr));
-    add_number(dict, "max_lr", g->max_lr, a);
-    add_number(dict, "min_lr", g->min_lr, a);
-    add_number(dict, "lr", g->lr, a);
+    add_real(dict, "max_lr", g->max_lr, a);
+    add_real(dict, "min_lr", g->min_lr, a);
+    add_real(dict, "lr", g->lr, a);
     if (!isfinite(g->momentum) || isfinite(g->beta1)) {
         add_adam_settings(dict, g, is_torch_adam(w), a);
     } else {
         value_dict_add(a, dict, "momentum", value_float(a, g->momentum));
         value_dict_add(a, dict, "dampening", value_float(a, 0));
-        add_number(dict, "weight_decay", g->weight_decay, a);
+        add_real(dict, "weight_decay", g->weight_decay, a);
         value_dict_add(a, dict, "nesterov", value_bool(a, false));
     }
     return dict;
@@ -239,23 +242,24 @@ static void set_betas(struct value *dict, const struct param_group *g, struct ar
     value_dict_set(a, dict, "betas", pair_value(a, g->beta1, g->beta2));
 }
 
-/* A group that was read from Megatron, with the fields that changed. */
+/* A group read from Megatron, with changed fields. */
 static struct value *changed_group(const struct group_writer *w, const struct param_group *g,
-                                   const struct value *own)
+                                   const struct value *native)
 {
-    struct value *dict = plain_copy(own, step_in_groups(w) ? NULL : "step", w->arena);
+    struct value *dict = plain_copy(native, step_in_groups(w) ? NULL : "step", w->arena);
     for (size_t i = 0; i < num_group_keys; i++) {
         const struct spelt_field *f = &group_keys[i];
         const bool is_step = strcmp(f->field.name, "step") == 0;
         if (is_step || !training_field_given(&f->field, g)) continue;
-        if (i < NUM_IDENTIFYING || value_get(own, f->keys[0]) || f->field.kind == FIELD_REAL)
+        if (i < NUM_IDENTIFYING || value_get(native, f->keys[0]) || f->field.kind == FIELD_REAL)
             set_field(dict, f, g, w->arena);
     }
     set_betas(dict, g, w->arena);
     return dict;
 }
 
-/* Megatron wants one step in all groups, those without parameters too. Its type is kept. */
+/* Sets the step, which Megatron wants equal in all groups, even without
+ * parameters. Keeps its type. */
 static void set_step(const struct group_writer *w, struct value *dict, const struct param_group *g)
 {
     const struct value *old = value_get(dict, "step");
@@ -266,12 +270,12 @@ static void set_step(const struct group_writer *w, struct value *dict, const str
                    as_float ? value_float(w->arena, (double)step) : count_value(w->arena, step));
 }
 
-static void add_group(const struct group_writer *w, struct value *list, size_t i, bool experts)
+static void append_group(const struct group_writer *w, struct value *list, size_t i, bool experts)
 {
-    const struct value *own = own_group(w, i);
+    const struct value *native = native_group(w, i);
     struct param_group g = w->t->groups[i];
     g.is_expert_parallel = experts;
-    struct value *dict = own ? changed_group(w, &g, own) : new_group(w, &g);
+    struct value *dict = native ? changed_group(w, &g, native) : new_group(w, &g);
     if (step_in_groups(w)) set_step(w, dict, &g);
     value_append(w->arena, list, dict);
 }
@@ -285,7 +289,7 @@ static bool has_expert_groups(const struct training *t)
     return false;
 }
 
-/* Whether experts that are split now need a group like this one. */
+/* Whether newly split experts need a group like this one. */
 static bool needs_twin(const struct optimizer_form *form, const struct param_group *g)
 {
     if (!g->members) return !(g->wd_mult <= 0) || form->expert_vectors;
@@ -293,7 +297,7 @@ static bool needs_twin(const struct optimizer_form *form, const struct param_gro
     return !text_equal(g->members, "embeddings");
 }
 
-/* Whether Megatron cannot tell two groups but for is_expert_parallel. */
+/* Whether two groups differ for Megatron only in is_expert_parallel. */
 static bool same_identity(const struct param_group *x, const struct param_group *y)
 {
     for (size_t i = 0; i < NUM_IDENTIFYING; i++) {
@@ -303,8 +307,8 @@ static bool same_identity(const struct param_group *x, const struct param_group 
     return true;
 }
 
-/* Whether group i, of experts that are no longer split, has a dense one, or one of experts before
- * it that becomes dense. */
+/* Whether group i, of experts no longer split, has a dense equal, or an earlier
+ * group of experts that becomes dense. */
 static bool has_dense(const struct training *t, size_t i)
 {
     for (size_t k = 0; k < t->num_groups; k++)
@@ -314,7 +318,7 @@ static bool has_dense(const struct training *t, size_t i)
     return false;
 }
 
-static bool is_wanted(const struct group_writer *w, size_t i, bool experts)
+static bool is_group_wanted(const struct group_writer *w, size_t i, bool experts)
 {
     const struct param_group *g = &w->t->groups[i];
     if (!w->form->experts_split) return !experts && (!g->is_expert_parallel || !has_dense(w->t, i));
@@ -328,13 +332,13 @@ struct value *param_groups_value(const struct training *t, const struct optimize
     const struct group_writer w = {t, form, a};
     struct value *list = value_list(a, VALUE_LIST, 0, NULL);
     for (size_t i = 0; i < t->num_groups; i++)
-        if (is_wanted(&w, i, experts)) add_group(&w, list, i, experts);
+        if (is_group_wanted(&w, i, experts)) append_group(&w, list, i, experts);
     return list;
 }
 
 /* ---- optimizers ---- */
 
-/* A tensor of one f32, and its bytes in data. */
+/* A tensor of one f32, with its bytes in data. */
 static struct value *number_tensor(struct tensor_data *data, float x, unsigned num_dims,
                                    struct arena *a)
 {
@@ -354,12 +358,12 @@ struct value *grad_scaler_value(const struct training *t, struct tensor_data *da
     return dict;
 }
 
-/* What chained optimizers share, in the order in which it appears; NULL: none. */
+/* Values shared by chained optimizers, in order of appearance; NULL: none. */
 struct shared_values {
     struct value *common_step, *grad_scaler;
 };
 
-/* {state, param_groups} of an optimizer that is not distributed; {param_groups} of one that is. */
+/* {state, param_groups}; {param_groups} of a distributed optimizer. */
 static struct value *inner_value(const struct group_writer *w, const struct shared_values *shared,
                                  bool experts)
 {
@@ -407,9 +411,9 @@ struct value *optimizer_value(const struct training *t, const struct optimizer_f
 
 /* ---- the schedule ---- */
 
-struct value *schedule_value(const struct training *t, const struct value *own, struct arena *a)
+struct value *schedule_value(const struct training *t, const struct value *native, struct arena *a)
 {
-    struct value *dict = own ? plain_copy(own, NULL, a) : value_dict(a);
+    struct value *dict = native ? plain_copy(native, NULL, a) : value_dict(a);
     for (size_t i = 0; i < num_schedule_keys; i++) {
         const struct spelt_field *f = &schedule_keys[i];
         if (training_field_given(&f->field, t) || !spelt_key(f, dict)) set_field(dict, f, t, a);

@@ -9,10 +9,11 @@
 #include "convert/megatron/optim/param_groups_internal.h"
 #include "formats/torch.h"
 
-/* A state of each generator is some kilobytes, and all states of a rank are less than 100 KB: with
- * --data-parallel-random-init a rank has those of each data parallel rank. */
+/* Each generator's state is some kilobytes, all of a rank less than 100 KB;
+ * with --data-parallel-random-init a rank has those of each data parallel
+ * rank. */
 enum { MAX_STATE_BYTES = 1 << 16, MAX_RANK_BYTES = 1 << 22, MAX_DEPTH = 8 };
-/* A tensor has a name and a place in `stored` too. */
+/* Counted for a tensor's name and place in `stored`. */
 enum { TENSOR_BYTES = 1 << 10 };
 
 struct reading {
@@ -20,7 +21,7 @@ struct reading {
     struct torch_file file;
     struct stored stored;
     uint64_t bytes_left; /* of MAX_RANK_BYTES */
-    const char *why;     /* they cannot be kept */
+    const char *why;     /* why they cannot be kept */
 };
 
 /* ---- values ---- */
@@ -28,24 +29,26 @@ struct reading {
 /* Sets *why and returns NULL. */
 static struct value *cannot_keep(struct reading *r, const struct value *v)
 {
-    r->why = arena_printf(r->arena, "a state is of class %s", value_class(v, r->arena));
+    r->why = arena_printf(r->arena, "a state has class %s", value_class(v, r->arena));
     return NULL;
 }
 
-/* Takes bytes of the rank's memory, before they are allocated: a file of some kilobytes may refer
- * to one value many times, and each reference becomes a copy. Sets r->why if too few are left. */
+/* Takes bytes of the rank's memory before they are allocated: a file of some
+ * kilobytes may refer to one value many times, and each reference becomes a
+ * copy. Sets r->why if too few are left. */
 static bool take_bytes(struct reading *r, uint64_t bytes)
 {
     if (bytes > r->bytes_left) {
         r->why =
-            arena_printf(r->arena, "those of a rank take more than %d MiB", MAX_RANK_BYTES >> 20);
+            arena_printf(r->arena, "they take more than %d MiB per rank", MAX_RANK_BYTES >> 20);
         return false;
     }
     r->bytes_left -= bytes;
     return true;
 }
 
-/* Takes bytes for an array of so many items: it is copied, and grows by doubling. */
+/* Takes bytes for an array of `count` items, which is copied and grows by
+ * doubling. */
 static bool take_items(struct reading *r, uint64_t count)
 {
     return take_bytes(r, 4 * (count + 2) * sizeof(struct value *));
@@ -72,8 +75,9 @@ static enum status read_bytes(struct reading *r, const struct value *tensor, str
     return st;
 }
 
-/* The bytes of an array of numpy.uint32 in the order of x86; NULL: it is none. Its pickle is
- * _reconstruct(ndarray, (0,), b"b") with the state (1, shape, dtype, is_fortran, bytes). */
+/* Bytes of a numpy.uint32 array in x86 order; NULL: another value. Its pickle
+ * is _reconstruct(ndarray, (0,), b"b") with the state (1, shape, dtype,
+ * is_fortran, bytes). */
 static const struct value *words_of_array(const struct value *v)
 {
     const struct value *state = v->kind == VALUE_OBJECT ? v->object->state : NULL;
@@ -109,10 +113,10 @@ static struct value *keep_array(struct reading *r, const struct value *v)
     return list;
 }
 
-static enum status keep(struct reading *r, const struct value *v, unsigned depth,
-                        struct value **out, struct error *err);
+static enum status keep_rng_value(struct reading *r, const struct value *v, unsigned depth,
+                                  struct value **out, struct error *err);
 
-/* A list, tuple or dict. */
+/* Copies a list, tuple or dict. */
 static enum status keep_items(struct reading *r, const struct value *v, unsigned depth,
                               struct value **out, struct error *err)
 {
@@ -121,7 +125,7 @@ static enum status keep_items(struct reading *r, const struct value *v, unsigned
     if (!take_items(r, count)) return OK;
     struct value **items = arena_array(r->arena, count + 1, sizeof *items);
     for (size_t i = 0; i < count && !r->why; i++)
-        TRY(keep(r, v->items[i], depth + 1, &items[i], err));
+        TRY(keep_rng_value(r, v->items[i], depth + 1, &items[i], err));
     if (r->why) return OK;
     *out = is_dict ? value_dict(r->arena) : value_list(r->arena, v->kind, count, items);
     for (size_t i = 0; is_dict && i < count; i += 2)
@@ -129,13 +133,13 @@ static enum status keep_items(struct reading *r, const struct value *v, unsigned
     return OK;
 }
 
-/* A copy in which bytes stand for tensors; *out is NULL if r->why says so. */
-static enum status keep(struct reading *r, const struct value *v, unsigned depth,
-                        struct value **out, struct error *err)
+/* Copies a value with bytes for tensors; *out is NULL if r->why is set. */
+static enum status keep_rng_value(struct reading *r, const struct value *v, unsigned depth,
+                                  struct value **out, struct error *err)
 {
     *out = NULL;
     if (depth > MAX_DEPTH) {
-        r->why = "their values lie too deep in one another";
+        r->why = "their values are nested too deeply";
         return OK;
     }
     if (!take_bytes(r, sizeof *v + (v->kind == VALUE_TEXT ? v->count : 0))) return OK;
@@ -163,7 +167,7 @@ static enum status keep(struct reading *r, const struct value *v, unsigned depth
 
 /* ---- files ---- */
 
-/* Where the states of a rank lie: an object of torch_dist, or all of a rank's file. */
+/* Place of a rank's states: an object of torch_dist, or a whole rank file. */
 struct rng_file {
     const char *path;
     uint64_t offset, bytes;
@@ -190,7 +194,7 @@ static bool find_file(const struct checkpoint *c, uint64_t pp, uint64_t tp, stru
     return false;
 }
 
-/* The list of states in a file's value: an object is a list of it. */
+/* The list of states in a file's value; an object is a list of it. */
 static const struct value *list_in(const struct checkpoint *c, const struct value *root)
 {
     const bool is_object = c->format->has & FORMAT_COMMON_OBJECT;
@@ -213,7 +217,7 @@ static enum status read_rank(struct reading *r, const struct checkpoint *c, stru
         const struct value *list = list_in(c, r->file.root);
         struct value *copy = NULL;
         if (!list) r->why = "not every rank has them";
-        if (list) st = keep(r, list, 0, &copy, err);
+        if (list) st = keep_rng_value(r, list, 0, &copy, err);
         kept->states = copy;
         torch_close(&r->file);
     }

@@ -1,5 +1,5 @@
-/* rng_read_test.c - states of random number generators as a file may have them: what is kept, and
- * what is refused without taking much memory. */
+/* rng_read_test.c - states of random number generators as a file may have them:
+ * what is kept, and what is refused without taking much memory. */
 #include "convert/megatron/optim/rng_read.h"
 
 #include "common/count.h"
@@ -11,7 +11,8 @@ enum { STATE_BYTES = 1 << 16, REFERENCES = 2000 };
 
 static char bytes[STATE_BYTES];
 
-/* An array of numpy.uint32: _reconstruct with the state (1, shape, dtype, is_fortran, bytes). */
+/* An array of numpy.uint32: _reconstruct with the state (1, shape, dtype,
+ * is_fortran, bytes). */
 static struct value *array_of(uint32_t num_words)
 {
     struct value *code = value_text(&scratch, "u4");
@@ -116,7 +117,7 @@ static void values_of_generators_are_kept(void **state)
 static void values_of_other_classes_are_refused(void **state)
 {
     (void)state;
-    assert_string_equal(keeps(value_bytes(&scratch, "b", 1), ""), "a state is of class bytes");
+    assert_string_equal(keeps(value_bytes(&scratch, "b", 1), ""), "a state has class bytes");
 }
 
 /* Each reference to one value is a copy. */
@@ -128,7 +129,7 @@ static void many_references_to_a_large_value_are_refused(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(values); i++)
         assert_string_equal(keeps(times(REFERENCES, values[i]), ""),
-                            "those of a rank take more than 4 MiB");
+                            "they take more than 4 MiB per rank");
 }
 
 static void many_small_values_are_refused(void **state)
@@ -138,7 +139,7 @@ static void many_small_values_are_refused(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(values); i++)
         assert_string_equal(keeps(times(200000, values[i]), ""),
-                            "those of a rank take more than 4 MiB");
+                            "they take more than 4 MiB per rank");
 }
 
 static void values_deep_in_one_another_are_refused(void **state)
@@ -147,7 +148,7 @@ static void values_deep_in_one_another_are_refused(void **state)
     (void)state;
     for (unsigned i = 0; i < 100; i++)
         v = times(1, v);
-    assert_string_equal(keeps(v, ""), "their values lie too deep in one another");
+    assert_string_equal(keeps(v, ""), "their values are nested too deeply");
 }
 
 int main(void)

@@ -9,7 +9,7 @@ enum { CPU_BYTES = 5056, GPU_BYTES = 16 };
 
 enum { WORDS = 624 };
 
-/* numpy and torch. */
+/* Seeds as numpy and torch. */
 static void seed_by_number(uint32_t words[WORDS], uint32_t seed)
 {
     words[0] = seed;
@@ -17,7 +17,7 @@ static void seed_by_number(uint32_t words[WORDS], uint32_t seed)
         words[i] = 1812433253u * (words[i - 1] ^ (words[i - 1] >> 30)) + i;
 }
 
-/* Python: by the 32-bit digits of the number. */
+/* Seeds as Python: by the number's 32-bit digits. */
 static void seed_by_digits(uint32_t words[WORDS], uint64_t seed)
 {
     const uint32_t digits[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
@@ -57,9 +57,9 @@ static struct value *python_state(struct arena *a, uint64_t seed)
     return value_list(a, VALUE_TUPLE, 3, parts);
 }
 
-/* numpy has its words in an array, whose class no pickle can name for all releases: one before 2
- * has another module, and torch.load() refuses the name that is not its own. set_state() takes
- * numbers too. */
+/* numpy has its words in an array, whose class no pickle can name for all
+ * releases: before 2 it has another module, and torch.load() refuses the other
+ * name. set_state() takes numbers too. */
 static struct value *numpy_state(struct arena *a, uint64_t seed)
 {
     uint32_t words[WORDS];
@@ -81,8 +81,8 @@ struct making {
     struct arena *arena;
 };
 
-/* at::CPUGeneratorImplState: seed, words left until the next twist (1), seeded, next word (0), the
- * words in 64 bits each, and no normal number that is kept. */
+/* at::CPUGeneratorImplState: seed, words left until the next twist (1), seeded,
+ * next word (0), words in 64 bits each, and no kept normal number. */
 static struct value *torch_state(const struct making *m, uint64_t seed)
 {
     enum { SEED = 0, LEFT = 8, SEEDED = 12, STATE = 24 };
@@ -98,7 +98,7 @@ static struct value *torch_state(const struct making *m, uint64_t seed)
     return m->tensor(m->context, bytes, CPU_BYTES);
 }
 
-/* at::CUDAGeneratorImpl: seed, and Philox's offset. */
+/* at::CUDAGeneratorImpl: seed and Philox's offset. */
 static struct value *device_state(const struct making *m, uint64_t seed)
 {
     if (m->made->device_is_host) return torch_state(m, seed);
@@ -108,19 +108,20 @@ static struct value *device_state(const struct making *m, uint64_t seed)
     return m->tensor(m->context, bytes, GPU_BYTES);
 }
 
-/* A copy of what is kept, with tensors again. */
-static struct value *again(const struct making *m, const struct value *v)
+/* Copies kept states, with tensors again. */
+static struct value *restore_tensors(const struct making *m, const struct value *v)
 {
     if (v->kind == VALUE_BYTES) return m->tensor(m->context, v->text, v->count);
     struct value *out = arena_copy(m->arena, v, sizeof *v);
     if (v->kind == VALUE_DICT) {
         out = value_dict(m->arena);
         for (uint32_t i = 0; i < v->count; i++)
-            value_dict_put(m->arena, out, again(m, v->items[2 * i]), again(m, v->items[2 * i + 1]));
+            value_dict_put(m->arena, out, restore_tensors(m, v->items[2 * i]),
+                           restore_tensors(m, v->items[2 * i + 1]));
     } else if (v->kind == VALUE_LIST || v->kind == VALUE_TUPLE) {
         out = value_list(m->arena, v->kind, v->count, v->items);
         for (uint32_t i = 0; i < v->count; i++)
-            out->items[i] = again(m, v->items[i]);
+            out->items[i] = restore_tensors(m, v->items[i]);
     }
     return out;
 }
@@ -157,7 +158,7 @@ struct value *rng_states_value(const struct rng_made *made, const struct rng_pla
     const uint64_t seed = made->seed + 100 * at->pp_rank;
     for (size_t i = 0; i < made->num_kept; i++)
         if (made->kept[i].pp_rank == at->pp_rank && made->kept[i].tp_rank == at->tp_rank)
-            return again(&m, made->kept[i].states);
+            return restore_tensors(&m, made->kept[i].states);
     struct value *d = value_dict(a), *tracked = value_dict(a);
     value_dict_add(a, d, "random_rng_state", python_state(a, seed));
     value_dict_add(a, d, "np_rng_state", numpy_state(a, seed));

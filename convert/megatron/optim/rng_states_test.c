@@ -1,5 +1,5 @@
-/* rng_states_test.c - states beside those that Python, numpy and torch have after the same seeds.
- */
+/* rng_states_test.c - states beside those that Python, numpy and torch have
+ * after the same seeds. */
 #include "convert/megatron/optim/rng_states.h"
 
 #include <inttypes.h>

@@ -6,9 +6,9 @@
 #include "convert/testing_convert.h"
 #include "formats/torch.h"
 
-/* Parses text like Python: numbers, 'str', True, False, None, [...], (...), {...}. X is an instance
- * of a class. T is a tensor of one element, all of one storage; T[2,3] is one of a storage of its
- * own. */
+/* Parses text like Python: numbers, 'str', True, False, None, [...], (...),
+ * {...}. X is an instance of a class. T is a tensor of one element, all of one
+ * storage; T[2,3] is one of a storage of its own. */
 static inline struct value *parse(const char **p);
 
 static inline struct value *parse_list(const char **p, enum value_kind kind, char end)
@@ -93,7 +93,8 @@ static inline struct value *python(const char *text)
     return parse(&text);
 }
 
-/* A file of the value; all elements of its tensors, of 64 at most, are 0. Returns its path. */
+/* A file of the value; all elements of its tensors, of 64 at most, are 0.
+ * Returns its path. */
 static inline const char *write_value(const char *name, const struct value *v)
 {
     static const char zeros[256];

@@ -3,7 +3,8 @@
 #include "convert/states.h"
 #include "formats/torch.h"
 
-/* Each reads the archive's pickle again; a real one has four: a step and a loss scale. */
+/* Each rereads the archive's pickle; a real one has four: a step and a loss
+ * scale. */
 enum { MAX_SCALARS = 64 };
 
 static bool read_scalar(void *context, const struct value *tensor, double *out)
@@ -11,8 +12,7 @@ static bool read_scalar(void *context, const struct value *tensor, double *out)
     struct training_source *s = context;
     struct error why;
     if (++s->num_scalars > MAX_SCALARS && s->c->training.optimizer.present)
-        states_unread(s->c, "%s: more than %d numbers of the training are tensors", s->path,
-                      MAX_SCALARS);
+        states_unread(s->c, "%s: more than %d training numbers are tensors", s->path, MAX_SCALARS);
     return s->path && s->num_scalars <= MAX_SCALARS &&
            !torch_numbers(s->path, s->offset, s->size, &tensor, 1, out, &why);
 }
@@ -23,7 +23,7 @@ void training_source_begin(struct training_source *s, struct checkpoint *c)
     training_reader_init(&s->reader, &c->training.run, &c->arena, read_scalar, s);
 }
 
-static void tell(struct training_source *s, enum status st, const struct error *err)
+static void report_unread(struct training_source *s, enum status st, const struct error *err)
 {
     if (!st) return;
     if (s->c->training.optimizer.present)
@@ -45,7 +45,7 @@ void training_source_common(struct training_source *s, const char *path, uint64_
 {
     struct error err;
     use_archive(s, path, offset, size);
-    tell(s, training_reader_common(&s->reader, s->c->training.common, &err), &err);
+    report_unread(s, training_reader_common(&s->reader, s->c->training.common, &err), &err);
 }
 
 void training_source_optimizer(struct training_source *s, const struct value *v, const char *path,
@@ -53,7 +53,7 @@ void training_source_optimizer(struct training_source *s, const struct value *v,
 {
     struct error err;
     use_archive(s, path, offset, size);
-    tell(s, training_reader_optimizer(&s->reader, v, path, &err), &err);
+    report_unread(s, training_reader_optimizer(&s->reader, v, path, &err), &err);
 }
 
 void training_source_scaler(struct training_source *s, const struct value *v, const char *path,
@@ -61,10 +61,10 @@ void training_source_scaler(struct training_source *s, const struct value *v, co
 {
     struct error err;
     use_archive(s, path, offset, size);
-    tell(s, training_reader_scaler(&s->reader, v, path, &err), &err);
+    report_unread(s, training_reader_scaler(&s->reader, v, path, &err), &err);
 }
 
-/* Whether weights were rounded to eight bits or fewer, or masters have fewer than 32. */
+/* Whether weights were rounded to eight bits or fewer, or masters below 32. */
 static bool is_approximate(const struct value *args)
 {
     bool fewer_bits = false;
@@ -77,7 +77,7 @@ void training_source_end(struct training_source *s)
 {
     s->c->training.optimizer.approximate = is_approximate(value_get(s->c->training.common, "args"));
     training_reader_finish(&s->reader);
-    s->c->training.own_groups = s->reader.own_groups;
-    s->c->training.own_schedule = s->reader.own_schedule;
+    s->c->training.native_groups = s->reader.native_groups;
+    s->c->training.native_schedule = s->reader.native_schedule;
     training_reader_release(&s->reader);
 }

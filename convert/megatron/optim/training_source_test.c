@@ -40,7 +40,7 @@ static void many_numbers_in_tensors_are_unread(void **state)
     (void)state;
     read_groups(65);
     assert_non_null(strstr(c.training.optimizer.unread,
-                           "optimizer.pt: more than 64 numbers of the training are tensors"));
+                           "optimizer.pt: more than 64 training numbers are tensors"));
     checkpoint_release(&c);
 }
 

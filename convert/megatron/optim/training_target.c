@@ -24,7 +24,7 @@ bool training_target_is_distributed(const struct target *t)
 
 static bool is_from_megatron(const struct target *t)
 {
-    return t->source->training.own_groups != NULL;
+    return t->source->training.native_groups != NULL;
 }
 
 bool training_object_is_rng(const char *name)
@@ -38,47 +38,48 @@ static const char *of_sizes(struct target *t, const char *what, uint64_t from, u
                       : arena_printf(&t->plan.arena, "%s %" PRIu64 " -> %" PRIu64, what, from, to);
 }
 
-/* Why the states of random number generators are not written; NULL: they are. There is one for each
- * tensor and pipeline parallel rank, and with --data-parallel-random-init one for each rank. */
+/* Why random number generator states are not written; NULL: they are. There is
+ * one per tensor and pipeline parallel rank; with --data-parallel-random-init,
+ * per rank. */
 static const char *no_rng(struct target *t)
 {
     const struct layout *from = &t->source->layout, *to = &t->layout;
     bool each_rank = false;
     const struct value *args = value_get(t->source->training.common, "args");
     if (t->source->format != t->format || !(t->format->has & FORMAT_COMMON_OBJECT))
-        return "they are only carried within torch_dist";
+        return "copied only within torch_dist";
     const char *why = of_sizes(t, "tp", from->tp, to->tp);
     if (!why) why = of_sizes(t, "pp", from->pp, to->pp);
     if (!why) why = of_sizes(t, "ep", from->ep, to->ep);
     (void)value_as_bool(value_get(args, "data_parallel_random_init"), &each_rank);
-    return why || !each_rank ? why : "they are those of each data parallel rank";
+    return why || !each_rank ? why : "they belong to data parallel ranks";
 }
 
-static void set_rng_fate(struct target *t)
+static void set_rng_outcome(struct target *t)
 {
     const struct training_state *had = &t->source->training;
-    struct training_fate *fate = &t->fates[TRAINING_RNG];
-    *fate = (struct training_fate){had->rng.wanted ? FATE_MADE : FATE_NONE, NULL};
+    struct training_outcome *outcome = &t->outcomes[TRAINING_RNG];
+    *outcome = (struct training_outcome){had->rng.wanted ? OUTCOME_MADE : OUTCOME_NONE, NULL};
     if (had->rng.wanted || !had->run.has_rng) return;
     const char *why = no_rng(t);
-    *fate = (struct training_fate){why ? FATE_DROPPED : FATE_CARRIED, why};
+    *outcome = (struct training_outcome){why ? OUTCOME_DROPPED : OUTCOME_COPIED, why};
 }
 
-static void set_fates(struct target *t)
+static void set_training_outcomes(struct target *t)
 {
     const struct training *had = &t->source->training.run;
-    const enum fate kept = is_from_megatron(t) ? FATE_CARRIED : FATE_TRANSLATED;
+    const enum state_outcome kept = is_from_megatron(t) ? OUTCOME_COPIED : OUTCOME_TRANSLATED;
     for (unsigned p = 0; p < NUM_TRAINING_PARTS; p++) {
         const bool is = training_has(&t->training, (enum training_part)p);
         if (training_has(had, (enum training_part)p))
-            t->fates[p].fate = kept;
+            t->outcomes[p].outcome = kept;
         else if (is)
-            t->fates[p].fate = FATE_MADE;
+            t->outcomes[p].outcome = OUTCOME_MADE;
     }
-    set_rng_fate(t);
+    set_rng_outcome(t);
 }
 
-/* Names what groups of another program have and those that are made for Megatron do not. */
+/* Notes settings of another program's groups that Megatron's groups lack. */
 static void note_lost(struct target *t)
 {
     struct arena *a = &t->plan.arena;
@@ -95,22 +96,21 @@ static void note_lost(struct target *t)
     }
     if (decay > 0)
         notes_add(&t->notes, a,
-                  "weight decay %g is of all parameters; Megatron has none for biases and "
-                  "parameters of one dimension, whose group is written without",
+                  "weight decay %g of all parameters is written for matrices only: Megatron has "
+                  "none for biases and parameters of one dimension",
                   decay);
     if (amsgrad)
         notes_add(&t->notes, a, "amsgrad is not written: Megatron's groups have no such key");
     if (coupled)
-        notes_add(
-            &t->notes, a,
-            "weight decay is part of the gradient (decoupled_weight_decay: false), and groups "
-            "are written as those of AdamW, which is Megatron's default");
+        notes_add(&t->notes, a,
+                  "weight decay is part of the gradient (decoupled_weight_decay: false), but "
+                  "groups are written for AdamW, Megatron's default");
     if (run->consumed_tokens)
         notes_add(&t->notes, a, "consumed_tokens is not written: Megatron counts samples");
 }
 
-/* Names the states that Megatron's distributed optimizer, which takes Adam only, passes over
- * (megatron/core/optimizer/distrib_optimizer.py). */
+/* Notes states that Megatron's distributed optimizer, which takes Adam only,
+ * ignores (megatron/core/optimizer/distrib_optimizer.py). */
 static void note_passed_over(struct target *t)
 {
     struct arena *a = &t->plan.arena;
@@ -122,13 +122,13 @@ static void note_passed_over(struct target *t)
             names = arena_printf(a, "%s%s%s", names, *names ? ", " : "", t->states[i]);
     if (*names)
         notes_add(&t->notes, a,
-                  "%s: the states are written for a distributed optimizer, and Megatron's reads "
-                  "Adam's only; --optim-format not_distributed is for all",
+                  "%s: Megatron's distributed optimizer reads Adam's states only; use "
+                  "--optim-format not_distributed for others",
                   names);
 }
 
-/* Groups that list parameters by no rule of Megatron's become one of all, with the settings of the
- * first. */
+/* Replaces groups outside Megatron's rule by one of all parameters, with the
+ * first group's settings. */
 static bool drop_odd_groups(struct target *t)
 {
     struct training *run = &t->training;
@@ -154,34 +154,32 @@ void training_target_begin(struct target *t)
     const char *unknown = training_complete(
         &t->training, t->options.given ? t->options.given : &nothing, is_from_megatron(t), a);
     if (unknown)
-        notes_add(
-            &t->notes, a,
-            "nothing says %s of the optimizer: give them as the next run will have them (--lr, "
-            "--min-lr, ...), since Megatron-LM finds groups of parameters by max_lr and min_lr; a "
-            "schedule that is not complete it takes with --override-opt_param-scheduler",
-            unknown);
-    if (!t->training.step)
         notes_add(&t->notes, a,
-                  "nothing says how many steps the optimizer has made: it is written as 0");
-    set_fates(t);
+                  "the source lacks the optimizer's %s: give the next run's values (--lr, "
+                  "--min-lr, ...), since Megatron-LM finds parameter groups by max_lr and min_lr; "
+                  "it takes an incomplete schedule with --override-opt_param-scheduler",
+                  unknown);
+    if (!t->training.step)
+        notes_add(&t->notes, a, "the optimizer's number of steps is unknown: 0 is written");
+    set_training_outcomes(t);
     if (dropped)
-        t->fates[TRAINING_GROUPS] = (struct training_fate){
-            FATE_DROPPED, "they follow no rule of Megatron's, whose own are made, with the "
-                          "settings of the first"};
+        t->outcomes[TRAINING_GROUPS] = (struct training_outcome){
+            OUTCOME_DROPPED,
+            "they do not follow Megatron's rule; new groups have the settings of the first"};
 }
 
 /* ---- values ---- */
 
-/* As Megatron's groups show it. Without such: hosts without GPUs have neither Transformer Engine's
- * nor Apex's. */
+/* Whether Adam is PyTorch's, by Megatron's groups; without them, on hosts
+ * without GPUs, which have neither Transformer Engine's nor Apex's. */
 static bool is_torch_adam(const struct training_state *s)
 {
-    for (size_t i = 0; i < s->run.num_groups && s->own_groups; i++)
-        if (s->own_groups[i]) return value_get(s->own_groups[i], "foreach") != NULL;
+    for (size_t i = 0; i < s->run.num_groups && s->native_groups; i++)
+        if (s->native_groups[i]) return value_get(s->native_groups[i], "foreach") != NULL;
     return s->on_host;
 }
 
-/* Experts may have biases: then a group of them has these. */
+/* Whether experts have biases, so that a group of them has vectors. */
 static bool have_expert_vectors(const struct checkpoint *c)
 {
     for (size_t i = 0; i < c->catalog.num_tensors; i++) {
@@ -222,11 +220,11 @@ void training_target_common(struct target *t, struct value *common, struct value
         .torch_adam = is_torch_adam(s),
         .experts_split = buckets_split_experts(&t->layout, false),
         .expert_vectors = have_expert_vectors(t->source),
-        .own = s->own_groups,
+        .native = s->native_groups,
     };
     value_dict_set(a, common, "optimizer", optimizer_value(&t->training, &form, data, a));
     value_dict_set(a, common, "opt_param_scheduler",
-                   schedule_value(&t->training, s->own_schedule, a));
+                   schedule_value(&t->training, s->native_schedule, a));
     if (!form.sharding_type) return;
     value_dict_set(a, content, "distrib_optim_sharding_type", value_text(a, type));
     if (!model_space)

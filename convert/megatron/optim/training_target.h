@@ -1,23 +1,24 @@
-/* training_target.h - the training state that a Megatron checkpoint is written with. */
+/* training_target.h - the training state to write in a Megatron checkpoint. */
 #ifndef FERRY_CONVERT_MEGATRON_OPTIM_TRAINING_TARGET_H
 #define FERRY_CONVERT_MEGATRON_OPTIM_TRAINING_TARGET_H
 
 #include "convert/megatron/optim/param_groups.h"
 #include "convert/target.h"
 
-/* Whether the optimizer is written as a distributed one: as its format says, else as the source's
- * args do. */
+/* Whether to write a distributed optimizer: by its format, else by the source's
+ * args. */
 bool training_target_is_distributed(const struct target *t);
 
-/* Completes t->training for Megatron, if states are written, and sets t->fates. Notes what stays
- * unknown. t->layout is known. */
+/* Completes t->training for Megatron, if states are written, and sets
+ * t->outcomes. Notes what stays unknown. Needs t->layout. */
 void training_target_begin(struct target *t);
 
-/* Whether an object of torch_dist is a state of random number generators. */
+/* Whether an object of torch_dist is a random number generator state. */
 bool training_object_is_rng(const char *name);
 
-/* Adds optimizer and opt_param_scheduler to the common state, and what content_metadata says of the
- * optimizer to content. The bytes of tensors are added to data. In the plan's arena. */
+/* Adds optimizer and opt_param_scheduler to the common state, the optimizer's
+ * content_metadata to content, and bytes of tensors to data. In the plan's
+ * arena. */
 void training_target_common(struct target *t, struct value *common, struct value *content,
                             struct tensor_data *data);
 

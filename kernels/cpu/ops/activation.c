@@ -12,7 +12,8 @@ static inline real gelu(real x)
     return x * (real)0.5 * (1 + real_erf(x * (real)0.70710678118654752440));
 }
 
-/* (1 + tanh(u)) / 2 is sigmoid(2u), which does not cancel where u is far below 0. */
+/* (1 + tanh(u)) / 2 is sigmoid(2u), which does not cancel where u is far
+ * below 0. */
 static inline real gelu_tanh(real x)
 {
     const real two_u = (real)1.59576912160573071176 * (x + (real)0.044715 * x * x * x);

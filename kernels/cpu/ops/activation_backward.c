@@ -1,5 +1,5 @@
-/* activation_backward.c - OP_ACTIVATION_BACKWARD: dx = dy f'(x); where gated, of the gate dy up
- * f'(gate) and of up dy f(gate). */
+/* activation_backward.c - OP_ACTIVATION_BACKWARD: dx = dy f'(x). Gated: dgate =
+ * dy up f'(gate), dup = dy f(gate). */
 #include "kernels/cpu/ops/ops_internal.h"
 #include "kernels/cpu/ops/real_math.h"
 
@@ -33,7 +33,7 @@ static inline struct tangent quick_gelu(real x)
     return (struct tangent){x * s.of, s.of + c * x * s.of * s.rest};
 }
 
-/* Away from 0 the slope is 0 or 1, and powers of x are not to overflow before. */
+/* Away from 0 the slope is 0 or 1; powers of x must not overflow first. */
 static inline struct tangent gelu_tanh(real x)
 {
     const real c = (real)1.59576912160573071176, far = 100;
@@ -43,7 +43,7 @@ static inline struct tangent gelu_tanh(real x)
     return (struct tangent){x * s.of, s.of + near * dz * (s.of * s.rest)};
 }
 
-/* x P(x), P being the normal distribution and P' its density. */
+/* x P(x), where P is the normal distribution and P' its density. */
 static inline struct tangent gelu(real x)
 {
     const real p = (real)0.5 * (1 + real_erf(x * (real)0.70710678118654752440));
@@ -64,7 +64,8 @@ static inline struct tangent squared_relu(real x)
     return (struct tangent){r * r, 2 * r};
 }
 
-/* A row of n elements; up is NULL, or lies n behind x, as dup does behind dx. dx may be x. */
+/* A row of n elements. up is NULL, or lies n behind x, as dup behind dx. dx may
+ * be x. */
 #define ROW_OF(f)                                                                                  \
     static void f##_row(elem *dx, const elem *x, const elem *up, const elem *dy, size_t n)         \
     {                                                                                              \

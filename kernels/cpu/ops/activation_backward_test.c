@@ -45,7 +45,8 @@ static double slope_of(enum activation kind, double x)
     }
 }
 
-/* Random numbers in [-8, 8), none so near to 0 that a step passes the kink of relu. */
+/* Random numbers in [-8, 8), away from 0, so that no step passes
+ * relu's kink. */
 static struct operand make_x(struct op_test *t, size_t n, size_t columns)
 {
     const struct operand x = ELEMS(n, columns);
@@ -117,10 +118,11 @@ OP_TEST(rows_that_do_not_count_stay, 4)
     }
 }
 
-/* Far from 0 a slope is 0 or 1 (relu's square apart), and nothing overflows. NaN stays. */
+/* Far from 0 a slope is 0 or 1 (except relu squared), and nothing overflows.
+ * NaN stays. */
 OP_TEST(slopes_far_from_0_are_finite, 1)
 {
-    const bool half = t->elem == ELEM_F16; /* twice 3e4 is finite there */
+    const bool half = t->elem == ELEM_F16; /* twice 3e4 must be finite */
     const double a_lot = half ? 1e4 : 1e19, most = half ? 3e4 : 1e30;
     const double far[] = {-most, -a_lot, -200, 200, a_lot, most, (double)NAN};
     for (int kind = 0; kind < NUM_ACTIVATIONS; kind++) {

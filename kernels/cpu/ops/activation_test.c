@@ -66,7 +66,7 @@ OP_TEST(nan_and_large_numbers_pass_every_kind, 1)
     for (int kind = 0; kind < NUM_ACTIVATIONS; kind++) {
         const union op_params p = {.activation = {.kind = (enum activation)kind}};
         const struct operand in[] = {ELEMS(1, 3), ABSENT}, out = ELEMS(1, 3);
-        const double large = t->elem == ELEM_F16 ? 128 : 1024; /* its square is finite */
+        const double large = t->elem == ELEM_F16 ? 128 : 1024; /* its square must be finite */
         test_set(t, in, 0, (double)NAN);
         test_set(t, in, 1, large);
         test_set(t, in, 2, -large);

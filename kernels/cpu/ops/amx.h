@@ -1,8 +1,8 @@
-/* amx.h - products of bf16 by AMX: TDPBF16PS adds the product of two tiles to a third.
- *
- * A tile is 16 rows of 64 bytes: of the left operand 16 rows of 16 pairs, of the right one 16 pairs
- * of 16 columns, of c 16 rows of 16 floats. These are the layouts of pairs.h, and so are the order
- * of sums and what becomes of subnormal numbers. */
+/* amx.h - products of bf16 by AMX: TDPBF16PS adds the product of two tiles to a
+ * third. A tile is 16 rows of 64 bytes: 16 rows of 16 pairs of the left
+ * operand, 16 pairs of 16 columns of the right one, 16 rows of 16 floats of c.
+ * Layouts, order of sums and handling of subnormal numbers are those of
+ * pairs.h. */
 #ifndef FERRY_KERNELS_CPU_OPS_AMX_H
 #define FERRY_KERNELS_CPU_OPS_AMX_H
 
@@ -10,14 +10,14 @@
 
 enum { TILE_BYTES = 64, SQUARES_ROWS = 2 * SQUARE };
 
-/* What LDTILECFG reads: Intel's Software Developer's Manual, volume 1, 18.2. */
+/* Operand of LDTILECFG: Intel's Software Developer's Manual, volume 1, 18.2. */
 struct tile_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
     uint8_t rows[16];
 };
 
-/* A thread's tiles, between begin_tiles and end_tiles. */
+/* A thread's tiles exist from begin_tiles to end_tiles. */
 static inline void begin_tiles(void)
 {
     _Alignas(64) struct tile_config config = {.palette = 1};
@@ -25,7 +25,7 @@ static inline void begin_tiles(void)
         config.row_bytes[i] = TILE_BYTES;
         config.rows[i] = SQUARE;
     }
-    __asm__ volatile("" ::: "memory"); /* GCC's intrinsics do not tell what they read and write */
+    __asm__ volatile("" ::: "memory"); /* GCC's intrinsics do not declare their memory accesses */
     _tile_loadconfig(&config);
 }
 
@@ -34,8 +34,8 @@ static inline void end_tiles(void)
     _tile_release();
 }
 
-/* c [SQUARES_ROWS, PAIR_COLUMNS] += a b over so many pairs, a multiple of SQUARE. Strides count
- * elements. */
+/* c [SQUARES_ROWS, PAIR_COLUMNS] += a b over `pairs` pairs, a multiple of
+ * SQUARE. Strides count elements. */
 static inline void multiply_squares(float *c, size_t ldc, const uint32_t *a, size_t lda,
                                     const uint32_t *b, size_t ldb, size_t pairs)
 {

@@ -1,12 +1,14 @@
 /* Attention in tiles, with an online softmax (Dao 2022, FlashAttention).
  *
- * 1. A tile has TILE_ROWS rows (spans.h). Each tile of each group is computed by one thread, in one
- *    order.
- * 2. Keys come in blocks of TILE_KEYS, transposed, with as many values. Both are packed as REAL,
- *    with head_dim and the keys padded by zeros to what multiply_strip() wants; queries and keys as
- *    pairs of bf16, where the CPU multiplies these.
- * 3. What a row may attend to in a block is one interval of keys. Scores outside it are made but
- *    never read, and no value outside it is touched: what is masked may be NaN. */
+ * 1. A tile has TILE_ROWS rows (spans.h). One thread computes each tile of each
+ *    group, in one order.
+ * 2. Keys come in blocks of TILE_KEYS, transposed, with as many values. Both
+ *    are packed as REAL; head_dim and keys are padded by zeros as
+ *    multiply_strip() needs. Queries and keys are pairs of bf16, if the CPU
+ *    multiplies these.
+ * 3. A row attends to one interval of keys in a block. Scores outside it are
+ *    computed but never read, values outside it are never touched: masked
+ *    elements may be NaN. */
 #include <assert.h>
 
 #include "common/threads.h"
@@ -29,21 +31,21 @@ struct attention {
 };
 
 #ifdef PAIRS
-typedef uint32_t packed; /* a pair */
+typedef uint32_t packed; /* a pair of bf16 */
 #else
 typedef real packed;
 #endif
 
-/* One worker's memory. */
+/* A worker's memory. */
 struct tile {
     size_t first_row, num_rows, group;
-    packed *q;    /* [TILE_ROWS, padded_dim], of pairs the first half of each row */
-    packed *keys; /* [padded_dim, TILE_KEYS], or squares of pairs, as pairs.h has them */
+    packed *q;    /* [TILE_ROWS, padded_dim]; pairs fill half of each row */
+    packed *keys; /* [padded_dim, TILE_KEYS], or squares of pairs (pairs.h) */
     real *o;      /* [TILE_ROWS, padded_dim] */
     real *values; /* [TILE_KEYS, padded_dim] */
     real *scores; /* [STRIP_ROWS, TILE_KEYS] */
-    real *max;    /* [TILE_ROWS] of the scores so far */
-    real *sum;    /* [TILE_ROWS] of exp(score - max) */
+    real *max;    /* [TILE_ROWS], of the scores so far */
+    real *sum;    /* [TILE_ROWS], of exp(score - max) */
 };
 
 static size_t tile_reals(size_t padded_dim)
@@ -94,7 +96,7 @@ static void multiply_keys(const struct attention *a, const struct tile *t, size_
                            a->padded_dim * SQUARE, 1, pairs);
 }
 
-/* Scores of a strip of rows, which are zeros, and keys [begin, end) */
+/* Adds scores of a strip of rows, initially zero, with keys [begin, end). */
 static void score_strip(const struct attention *a, const struct tile *t, size_t row, size_t rows,
                         size_t begin, size_t end)
 {
@@ -118,7 +120,7 @@ static void pack_keys(const struct attention *a, const elem *k, size_t count, pa
     pack_across(keys, k, a->kv_columns, count, a->head_dim);
 }
 
-/* Scores of a strip of rows, which are zeros, and keys [begin, end) */
+/* Adds scores of a strip of rows, initially zero, with keys [begin, end). */
 static void score_strip(const struct attention *a, const struct tile *t, size_t row, size_t rows,
                         size_t begin, size_t end)
 {
@@ -150,9 +152,9 @@ static void load_block(const struct attention *a, const struct span *s, const st
               a->head_dim);
 }
 
-/* Scores become exp(score - max). Returns what everything before is worth now that max may be
- * another. */
-static real soften(real *scores, size_t n, real *max, real *sum)
+/* Scores become exp(score - max). Returns the factor of all earlier sums under
+ * the new max. */
+static real update_softmax(real *scores, size_t n, real *max, real *sum)
 {
     real top = *max, added = 0;
 #pragma omp simd reduction(max : top)
@@ -170,13 +172,13 @@ static real soften(real *scores, size_t n, real *max, real *sum)
     return before;
 }
 
-/* A row's scores become weights, n keys from `first` of the span on. */
+/* A row's scores become weights, for n keys from `first` of the span on. */
 static void weigh_row(const struct attention *a, const struct span *s, const struct tile *t,
                       size_t row, real *scores, size_t first, size_t n)
 {
     const real softcap = (real)a->p->attention.softcap;
-    if (softcap != 0) cap(scores, n, softcap);
-    const real before = soften(scores, n, t->max + row, t->sum + row);
+    if (softcap != 0) cap_scores(scores, n, softcap);
+    const real before = update_softmax(scores, n, t->max + row, t->sum + row);
     real *o = t->o + row * a->padded_dim;
     if (before != 1)
         for (size_t d = 0; d < a->padded_dim; d++)
@@ -194,7 +196,7 @@ static void attend_strip(const struct attention *a, const struct span *s, const 
 {
     struct interval keys[STRIP_ROWS];
     for (size_t i = 0; i < rows; i++)
-        keys[i] = part_of(keys_of(a->p, s, t->first_row + row + i), first, count);
+        keys[i] = keys_in_block(keys_of(a->p, s, t->first_row + row + i), first, count);
     const struct interval any = hull_of(keys, rows);
     if (any.begin >= any.end) return;
     memset(t->scores, 0, STRIP_ROWS * TILE_KEYS * sizeof *t->scores);
@@ -225,7 +227,7 @@ static void attend_span(const struct attention *a, const struct span *s, const s
     }
 }
 
-/* A sink is one more score. */
+/* Adds a sink, one more score. */
 static real add_sink(real sink, real *max, real *sum)
 {
     const real top = sink > *max ? sink : *max, before = real_exp(*max - top);
@@ -234,7 +236,7 @@ static real add_sink(real sink, real *max, real *sum)
     return before;
 }
 
-/* A row with no key has a sum of 0, sinks or not. */
+/* A row without keys has a sum of 0, with sinks too. */
 static void finish_row(const struct attention *a, const struct span *s, const struct tile *t,
                        size_t i)
 {
@@ -260,7 +262,8 @@ static void attend_tile(const struct attention *a, const struct span *s, size_t 
         finish_row(a, s, t, i);
 }
 
-/* Called by all workers, which share the tiles; those with the most keys come first. */
+/* All workers call it and share the tiles; those with the most keys
+ * come first. */
 static void attend_range(const struct attention *a, const struct span *s, size_t num_spans,
                          struct tile *t)
 {
@@ -276,7 +279,7 @@ static void attend_range(const struct attention *a, const struct span *s, size_t
     }
 }
 
-/* Rows in no span. Ranges do not overlap, so mostly there is nothing to do. */
+/* Clears rows in no span. Ranges do not overlap, so mostly there are none. */
 static void clear_rest(const struct attention *a)
 {
     const struct span *end = a->spans + a->num_spans;
@@ -290,7 +293,8 @@ static void clear_rest(const struct attention *a)
         a->lse[i] = -INFINITY;
 }
 
-/* uniform_sequences is for kernels that cannot read spans: those that can hold it against them. */
+/* Checks uniform_sequences, for kernels that cannot read spans, against
+ * the spans. */
 static bool spans_are_as_said(const struct attention *a, size_t num_keys)
 {
     const size_t sequences = a->p->attention.uniform_sequences;

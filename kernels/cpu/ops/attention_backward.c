@@ -1,16 +1,17 @@
-/* Backward of attention (Dao 2022, FlashAttention), in tiles as attention.c has them.
+/* Backward of attention (Dao 2022, FlashAttention), in tiles as in attention.c.
  *
- * 1. With weights w = exp(score - lse): dv = w^T do, dw = do v^T, dscore = w (dw - delta), where
- *    delta is the sum over a head of o * do; dq = dscore k, dk = dscore^T q. Sinks are in lse.
- * 2. A block of TILE_KEYS keys of one span and group is computed by one thread, which goes over all
- *    tiles of queries that attend to it. So dk and dv of a key have one owner; where a key is in
- *    several spans, all threads wait between two spans.
- * 3. dq of a tile is added up block by block, in the order of the keys: each tile has a turn, which
- *    says the last block that was added. A block waits for the one before it only, whose thread
- *    began earlier; as it begins with the same tiles, there is mostly nothing to wait for.
- * 4. Sums are REAL, in the workspace, and rounded once.
- *
- * What a row may not attend to is never read, as in attention.c. */
+ * 1. With weights w = exp(score - lse): dv = w^T do, dw = do v^T, dscore = w
+ *    (dw - delta), where delta is the sum over a head of o * do; dq = dscore k,
+ *    dk = dscore^T q. lse includes sinks.
+ * 2. One thread computes a block of TILE_KEYS keys of one span and group, with
+ *    all tiles of queries that attend to it. So dk and dv of a key have one
+ *    owner. If several spans have a key, all threads wait between two spans.
+ * 3. dq of a tile is added up block by block, in the order of keys: the tile's
+ *    turn is the number of the last block added. A block waits for its
+ *    predecessor only, whose thread began earlier with the same tiles, so waits
+ *    are rare.
+ * 4. Sums are REAL, in the workspace, and rounded once. Masked elements are
+ *    never read, as in attention.c. */
 #include <assert.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -22,7 +23,7 @@ struct backward {
     const elem *q, *kv, *o, *d_o;
     const int32_t *tokens; /* for dropout */
     const real *lse;
-    elem *dq, *dkv; /* dkv: NULL where dq has all */
+    elem *dq, *dkv; /* dkv: NULL if dq has all gradients */
     const struct span *spans;
     size_t num_spans, num_queries, num_keys, q_columns, kv_columns;
     size_t head_dim, padded_dim, groups, queries;
@@ -30,12 +31,12 @@ struct backward {
     real *delta;           /* [groups, num_queries * queries] */
     real *q_sums;          /* [groups, num_queries * queries, padded_dim] */
     real *k_sums, *v_sums; /* [groups, num_keys, padded_dim] */
-    real *tiles;           /* of the workers */
+    real *tiles;           /* the workers' */
     atomic_uint *turns;    /* [groups, num_turns] */
     size_t num_turns;
 };
 
-/* One worker's memory. */
+/* A worker's memory. */
 struct tile {
     real *q, *d_o;                     /* [TILE_ROWS, padded_dim]; q times scale */
     real *keys;                        /* [TILE_KEYS, padded_dim] */
@@ -43,13 +44,15 @@ struct tile {
     real *weights, *d_scores;          /* [TILE_ROWS, TILE_KEYS] */
 };
 
-/* A range: spans of the same queries, and where its tiles begin among all turns. */
+/* A range: spans of the same queries, and the index of its first
+ * tile's turn. */
 struct range {
     const struct span *spans;
     size_t num_spans, first_turn;
 };
 
-/* What a thread works on: keys [first, first + count) of a span, and rows of its range. */
+/* A thread's work: keys [first, first + count) of a span, and rows of
+ * its range. */
 struct work {
     const struct range *range;
     const struct span *span;
@@ -89,14 +92,14 @@ static size_t tiles_of(const struct backward *a, const struct span *s)
     return (rows_of(a, s) + TILE_ROWS - 1) / TILE_ROWS;
 }
 
-/* Where a row of a span lies among all rows of a group. */
-static size_t place_of(const struct backward *a, const struct work *w, size_t row)
+/* Index of a span's row among all rows of a group. */
+static size_t row_in_group(const struct backward *a, const struct work *w, size_t row)
 {
     const size_t first = w->group * a->num_queries + (size_t)w->span->q_begin;
     return first * a->queries + row;
 }
 
-/* Where a row's head begins in lse, and, times head_dim, in o and do. */
+/* Index of a row's head in lse; times head_dim, in o and do. */
 static size_t head_of(const struct backward *a, const struct work *w, size_t row)
 {
     return (query_of(a->p, w->span, row) * a->groups + w->group) * a->queries + row % a->queries;
@@ -105,7 +108,8 @@ static size_t head_of(const struct backward *a, const struct work *w, size_t row
 /* ---- turns ---- */
 
 /* Whether the tile at first_row may attend to any key of a block. */
-static bool meets(const struct backward *a, const struct span *s, size_t first_row, size_t block)
+static bool tile_meets_block(const struct backward *a, const struct span *s, size_t first_row,
+                             size_t block)
 {
     const size_t last_row = min_size(first_row + TILE_ROWS, rows_of(a, s)) - 1;
     const struct interval keys = {keys_of(a->p, s, first_row).begin,
@@ -114,7 +118,7 @@ static bool meets(const struct backward *a, const struct span *s, size_t first_r
            keys.end > block * TILE_KEYS;
 }
 
-/* The number of a block among those of its range, from 1 on. */
+/* Number of a block in its range, from 1 on. */
 static unsigned turn_of(const struct range *range, const struct span *s, size_t block)
 {
     size_t turn = block + 1;
@@ -123,13 +127,13 @@ static unsigned turn_of(const struct range *range, const struct span *s, size_t 
     return (unsigned)turn;
 }
 
-/* That of the block which is added to the tile before this one; 0: this is the first. */
+/* Number of the block that precedes this one in the tile's sum; 0: none. */
 static unsigned turn_before(const struct backward *a, const struct work *w)
 {
     size_t block = w->first / TILE_KEYS;
     for (const struct span *s = w->span;; block = blocks_of(s)) {
         while (block > 0)
-            if (meets(a, s, w->first_row, --block)) return turn_of(w->range, s, block);
+            if (tile_meets_block(a, s, w->first_row, --block)) return turn_of(w->range, s, block);
         if (s-- == w->range->spans) return 0;
     }
 }
@@ -139,7 +143,7 @@ static atomic_uint *turn_at(const struct backward *a, const struct work *w)
     return a->turns + w->group * a->num_turns + w->range->first_turn + w->first_row / TILE_ROWS;
 }
 
-/* Blocks wait for blocks that were begun before them. */
+/* Blocks wait for blocks begun earlier only. */
 static void wait_for_turn(const struct backward *a, const struct work *w)
 {
     const unsigned before = turn_before(a, w);
@@ -187,16 +191,17 @@ static void multiply_all(real *restrict to, const real *restrict by, size_t n)
         to[i] *= by[i];
 }
 
-/* Scores become softcap * tanh(score / softcap), and slopes its derivative. */
+/* Scores become softcap * tanh(score / softcap), slopes its derivative. */
 static void cap_with_slopes(real *restrict scores, real *restrict slopes, size_t n, real softcap)
 {
-    cap(scores, n, softcap);
+    cap_scores(scores, n, softcap);
     for (size_t i = 0; i < n; i++)
         slopes[i] = 1 - scores[i] / softcap * (scores[i] / softcap);
 }
 
-/* Scores become weights, and gradients of weights those of scores. */
-static void differentiate(real *restrict weights, real *restrict d, size_t n, real lse, real delta)
+/* Scores become weights, gradients of weights become gradients of scores. */
+static void make_score_gradients(real *restrict weights, real *restrict d, size_t n, real lse,
+                                 real delta)
 {
     for (size_t j = 0; j < n; j++) {
         weights[j] = real_exp(weights[j] - lse);
@@ -204,9 +209,10 @@ static void differentiate(real *restrict weights, real *restrict d, size_t n, re
     }
 }
 
-/* The same of a row of the tile for keys of the block, softcap and dropout included. */
-static void differentiate_row(const struct backward *a, const struct work *w, const struct tile *t,
-                              size_t i, struct interval keys)
+/* The same for a row of the tile and keys of the block, with softcap
+ * and dropout. */
+static void make_row_gradients(const struct backward *a, const struct work *w, const struct tile *t,
+                               size_t i, struct interval keys)
 {
     real slopes[TILE_KEYS], factors[TILE_KEYS];
     real *weights = t->weights + i * TILE_KEYS + keys.begin;
@@ -219,8 +225,9 @@ static void differentiate_row(const struct backward *a, const struct work *w, co
         dropout_factors(a->p, a->tokens, w->span, row, w->group, w->first + keys.begin, n, factors);
         multiply_all(d, factors, n);
     }
-    /* Where no key counts, weights are 0. */
-    differentiate(weights, d, n, lse == -INFINITY ? INFINITY : lse, a->delta[place_of(a, w, row)]);
+    /* Without keys, weights are 0. */
+    make_score_gradients(weights, d, n, lse == -INFINITY ? INFINITY : lse,
+                         a->delta[row_in_group(a, w, row)]);
     if (drops) multiply_all(weights, factors, n);
     if (softcap != 0) multiply_all(d, slopes, n);
 }
@@ -239,11 +246,11 @@ static void weigh_strip(const struct backward *a, const struct work *w, const st
     multiply_strip(d + begin, TILE_KEYS, t->d_o + i * a->padded_dim, a->padded_dim,
                    t->values_across + begin, TILE_KEYS, rows, n, a->head_dim);
     for (size_t r = 0; r < rows; r++)
-        if (keys[r].begin < keys[r].end) differentiate_row(a, w, t, i + r, keys[r]);
+        if (keys[r].begin < keys[r].end) make_row_gradients(a, w, t, i + r, keys[r]);
 }
 
-/* Which rows attend to each key, from which keys each row attends to. */
-static void turn_around(struct interval *rows, const struct interval *keys, size_t num_rows)
+/* Turns each row's interval of keys into each key's interval of rows. */
+static void transpose_intervals(struct interval *rows, const struct interval *keys, size_t num_rows)
 {
     for (size_t j = 0; j < TILE_KEYS; j++)
         rows[j] = (struct interval){num_rows, 0};
@@ -254,12 +261,12 @@ static void turn_around(struct interval *rows, const struct interval *keys, size
         }
 }
 
-/* dv += weights^T do and dk += dscores^T q, strip by strip of keys. */
+/* dv += weights^T do, dk += dscores^T q, strip by strip of keys. */
 static void add_to_keys(const struct backward *a, const struct work *w, const struct tile *t,
                         const struct interval *keys)
 {
     struct interval rows[TILE_KEYS];
-    turn_around(rows, keys, w->num_rows);
+    transpose_intervals(rows, keys, w->num_rows);
     const size_t first = w->group * a->num_keys + (size_t)w->span->k_begin + w->first;
     const struct strips values = {.c = a->v_sums + first * a->padded_dim,
                                   .a = t->weights,
@@ -277,11 +284,11 @@ static void add_to_keys(const struct backward *a, const struct work *w, const st
     }
 }
 
-/* dq += dscores k, when it is this block's turn. */
+/* dq += dscores k, at this block's turn. */
 static void add_to_queries(const struct backward *a, const struct work *w, const struct tile *t,
                            const struct interval *keys)
 {
-    const struct strips x = {.c = a->q_sums + place_of(a, w, w->first_row) * a->padded_dim,
+    const struct strips x = {.c = a->q_sums + row_in_group(a, w, w->first_row) * a->padded_dim,
                              .a = t->d_scores,
                              .b = t->keys,
                              .ldc = a->padded_dim,
@@ -299,29 +306,29 @@ static void work_on_tile(const struct backward *a, const struct work *w, const s
     struct interval keys[TILE_ROWS];
     load_tile(a, w, t);
     for (size_t i = 0; i < w->num_rows; i++)
-        keys[i] = part_of(keys_of(a->p, w->span, w->first_row + i), w->first, w->count);
+        keys[i] = keys_in_block(keys_of(a->p, w->span, w->first_row + i), w->first, w->count);
     for (size_t i = 0; i < w->num_rows; i += STRIP_ROWS)
         weigh_strip(a, w, t, i, min_size(w->num_rows - i, STRIP_ROWS), keys + i);
     add_to_keys(a, w, t, keys);
     add_to_queries(a, w, t, keys);
 }
 
-/* ---- all of them ---- */
+/* ---- all tiles and blocks ---- */
 
 static void work_on_block(const struct backward *a, struct work *w, const struct tile *t)
 {
     const size_t rows = rows_of(a, w->span);
     load_block(a, w, t);
     for (size_t row = 0; row < rows && !work_stopped(); row += TILE_ROWS) {
-        if (!meets(a, w->span, row, w->first / TILE_KEYS)) continue;
+        if (!tile_meets_block(a, w->span, row, w->first / TILE_KEYS)) continue;
         w->first_row = row;
         w->num_rows = min_size(rows - row, TILE_ROWS);
         work_on_tile(a, w, t);
     }
 }
 
-/* Called by all workers, which share the blocks. A thread has them in ascending order, so that the
- * first of those that wait for one another never waits. */
+/* All workers call it and share the blocks. A thread takes them in ascending
+ * order, so the first of those that wait for one another never waits. */
 static void work_on_span(const struct backward *a, const struct range *range, const struct span *s,
                          const struct tile *t)
 {
@@ -354,7 +361,7 @@ static bool keys_are_shared(const struct backward *a)
     return false;
 }
 
-/* Called by all workers. */
+/* All workers call it. */
 static void work_on_spans(const struct backward *a, bool shared, const struct tile *t)
 {
     const struct span *end = spans_end(a);
@@ -372,7 +379,8 @@ static void work_on_spans(const struct backward *a, bool shared, const struct ti
     }
 }
 
-/* Called by all workers: sums begin as 0, and delta of each head of query i is made. */
+/* All workers call it. Sums start as 0, and delta of each head of query i
+ * is made. */
 static void start_query(const struct backward *a, size_t i)
 {
     for (size_t head = 0; head < a->groups * a->queries; head++) {
@@ -432,7 +440,7 @@ static void store_keys(const struct backward *a, size_t i)
     }
 }
 
-/* Called by all workers. Elements of no head are 0. */
+/* All workers call it. Elements outside heads are 0. */
 static void store_all(const struct backward *a)
 {
 #pragma omp for
@@ -460,7 +468,7 @@ static struct backward shape_of(const union op_params *p, const struct operand *
                              .padded_dim = pad(s.head_dim),
                              .groups = s.groups,
                              .queries = s.queries,
-                             /* Each range may have one tile that is not full. */
+                             /* Each range may have one partial tile. */
                              .num_turns = rows / TILE_ROWS + in[2].shape[0],
                              .p = p};
 }

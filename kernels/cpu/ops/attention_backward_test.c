@@ -1,7 +1,7 @@
 #include "kernels/cpu/ops/attention_testing.h"
 #include "kernels/cpu/ops/gradient_testing.h"
 
-/* Gradients by the formula, and the sums of what was added up in each. */
+/* Gradients by the formula, with the sums of magnitudes in each. */
 struct gradients {
     double *dq, *dkv, *q_sizes, *kv_sizes;
 };
@@ -38,7 +38,7 @@ static void add(double *sum, double *size, double x, double magnitude)
     *size += magnitude;
 }
 
-/* What one pair of query and key adds to all three. */
+/* Adds the contribution of one pair of query and key to all three gradients. */
 static void add_pair(const struct op_test *t, const struct call *c, const struct backward *b,
                      const struct gradients *g, size_t span, size_t row, size_t key, size_t head)
 {
@@ -68,7 +68,7 @@ static void add_pair(const struct op_test *t, const struct call *c, const struct
     }
 }
 
-/* Where q and kv are one array, so are their gradients. */
+/* If q and kv are one array, so are their gradients. */
 static void check(struct op_test *t, const struct call *c, const struct backward *b)
 {
     const size_t num_q = test_count(c->in), num_kv = test_count(c->in + 1);
@@ -105,7 +105,7 @@ static void run_and_check(struct op_test *t, struct call *c)
 {
     const struct backward b = run(t, c);
     check(t, c, &b);
-    if (c->num_queries * c->num_keys > 3000) return; /* differences take too long */
+    if (c->num_queries * c->num_keys > 3000) return; /* finite differences would take too long */
     test_set_threads(1);
     struct forward f = {.op = OP_ATTENTION, .params = &c->p};
     memcpy(f.in, c->in, sizeof c->in);
@@ -115,8 +115,8 @@ static void run_and_check(struct op_test *t, struct call *c)
     if (b.out[1].data) test_forward_gradient(t, &f, 1, b.out + 1);
 }
 
-/* Sequences of one array of queries, keys and values; or of arrays of their own. */
-OP_TEST(sequences_attend_to_themselves, test_rounds(8))
+/* Sequences in one array of queries, keys and values, or in separate arrays. */
+OP_TEST(sequences_attend_to_themselves, 8)
 {
     struct call c = {0};
     random_shape(t, &c);
@@ -130,9 +130,9 @@ OP_TEST(sequences_attend_to_themselves, test_rounds(8))
     run_and_check(t, &c);
 }
 
-/* Sequences behind a gap; the second one's keys in two pieces, the third without any, the fourth
- * with none that it may attend to. Nobody attends to the last keys. */
-OP_TEST(queries_have_several_ranges_of_keys, test_rounds(8))
+/* Sequences behind a gap: the second's keys in two pieces, the third without
+ * keys, the fourth with masked keys only. Nobody attends to the last keys. */
+OP_TEST(queries_have_several_ranges_of_keys, 8)
 {
     struct call c = {0};
     random_shape(t, &c);
@@ -153,8 +153,9 @@ OP_TEST(queries_have_several_ranges_of_keys, test_rounds(8))
     run_and_check(t, &c);
 }
 
-/* Two ranges of queries attend to the same keys, the second one to some of them twice. */
-OP_TEST(keys_belong_to_several_spans, test_rounds(6))
+/* Two ranges of queries share keys; the second attends to some of
+ * them twice. */
+OP_TEST(keys_belong_to_several_spans, 6)
 {
     struct call c = {0};
     random_shape(t, &c);
@@ -168,8 +169,8 @@ OP_TEST(keys_belong_to_several_spans, test_rounds(6))
     run_and_check(t, &c);
 }
 
-/* Of a long sequence in one group, threads add up the same tiles. */
-OP_TEST(threads_take_turns, test_rounds(3))
+/* A long sequence in one group: threads add to the same tiles. */
+OP_TEST(threads_take_turns, 3)
 {
     struct call c = {0};
     random_shape(t, &c);
@@ -182,7 +183,8 @@ OP_TEST(threads_take_turns, test_rounds(3))
     (void)run(t, &c);
 }
 
-/* Where each query attends to its own key only, NaN of one key stays in its row. */
+/* If each query attends to its own key only, NaN in one key stays in
+ * its row. */
 OP_TEST(masked_nan_stays_hidden, 3)
 {
     struct call c = {0};

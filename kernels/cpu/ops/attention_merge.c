@@ -1,8 +1,10 @@
-/* attention_merge.c - OP_ATTENTION_MERGE: attention over two sets of keys, merged. */
+/* attention_merge.c - OP_ATTENTION_MERGE: merges attention over two sets
+ * of keys. */
 #include "kernels/cpu/ops/ops_internal.h"
 #include "kernels/cpu/ops/real_math.h"
 
-/* The factors of both parts, and the lse of the result. They are 0 if neither part has a key. */
+/* Factors of both parts, and the result's lse. Factors are 0 without
+ * any key. */
 static real merge_lse(real a, real b, real *weight_a, real *weight_b)
 {
     const real top = a > b ? a : b;

@@ -1,7 +1,7 @@
 #include "kernels/cpu/ops/attention_testing.h"
 
-/* One query's head after the definition: all scores first (none of them is large), then the sums.
- */
+/* One query's head by definition: all scores first (none is large), then
+ * the sums. */
 static void check_head(const struct op_test *t, const struct call *c, size_t row, size_t head)
 {
     double total = 0, o[256] = {0};
@@ -29,7 +29,7 @@ static void run_and_check(struct op_test *t, struct call *c)
             check_head(t, c, row, head);
 }
 
-OP_TEST(a_sequence_attends_to_itself, test_rounds(12))
+OP_TEST(a_sequence_attends_to_itself, 12)
 {
     struct call c = {0};
     random_shape(t, &c);
@@ -40,8 +40,9 @@ OP_TEST(a_sequence_attends_to_itself, test_rounds(12))
     run_and_check(t, &c);
 }
 
-/* Three sequences behind a gap, the second one's keys in two pieces, the third without any. */
-OP_TEST(spans_of_a_range_are_one_softmax, test_rounds(20))
+/* Three sequences behind a gap: the second's keys in two pieces, the third
+ * without keys. */
+OP_TEST(spans_of_a_range_are_one_softmax, 20)
 {
     struct call c = {0};
     random_shape(t, &c);
@@ -83,7 +84,7 @@ OP_TEST(one_query_attends_to_a_long_cache, 4)
     run_and_check(t, &c);
 }
 
-/* What a causal mask hides may be NaN; a query that sees it is NaN. */
+/* Keys hidden by a causal mask may be NaN; a query that sees one is NaN. */
 OP_TEST(masked_nan_stays_hidden, 4)
 {
     struct call c = {0};
@@ -99,7 +100,7 @@ OP_TEST(masked_nan_stays_hidden, 4)
     run_and_check(t, &c);
 }
 
-/* Attention over two sets of keys, merged, is attention over both. */
+/* Merged attention over two sets of keys equals attention over both. */
 OP_TEST(merged_halves_are_the_whole, 6)
 {
     struct call c = {0};

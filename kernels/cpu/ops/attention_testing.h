@@ -1,11 +1,13 @@
-/* attention_testing.h - attention after its definition, in double, for random shapes. */
+/* attention_testing.h - attention by definition, in double, for
+ * random shapes. */
 #ifndef FERRY_KERNELS_CPU_OPS_ATTENTION_TESTING_H
 #define FERRY_KERNELS_CPU_OPS_ATTENTION_TESTING_H
 
 #include "kernels/cpu/ops/ops_testing.h"
 #include "kernels/op_dropout.h"
 
-/* Operands and sizes of one call; query and key are one fused array in some of them. */
+/* Operands and sizes of one call; some have query and key in one
+ * fused array. */
 struct call {
     struct operand in[5], out[2];
     union op_params p;
@@ -31,7 +33,8 @@ static inline void random_shape(struct op_test *t, struct call *c)
     c->p.attention.dropout.probability = test_coin(t) ? 0 : 0.25;
 }
 
-/* Queries within rows of query, key and value; keys from the same rows or from a cache. */
+/* Queries in rows of query, key and value; keys in the same rows or in
+ * a cache. */
 static inline void make_operands(struct op_test *t, struct call *c)
 {
     const struct head_shape s = c->p.attention.heads;
@@ -74,7 +77,8 @@ static inline double key_or_value(const struct op_test *t, const struct call *c,
                     row * c->in[1].shape[1] + group * c->p.attention.kv_stride + at + d);
 }
 
-/* The span's field, of (q_begin, q_count, q_position, k_begin, k_count, k_position). */
+/* Field i of a span (q_begin, q_count, q_position, k_begin,
+ * k_count, k_position). */
 static inline int64_t field(const struct op_test *t, const struct call *c, size_t span, size_t i)
 {
     return (int64_t)test_get(t, c->in + 2, span * 6 + i);
@@ -101,7 +105,7 @@ static inline double score(const struct op_test *t, const struct call *c, size_t
     return softcap != 0 ? softcap * tanh(sum / softcap) : sum;
 }
 
-/* What dropout multiplies a weight with. */
+/* Dropout's factor of a weight. */
 static inline double dropout(const struct op_test *t, const struct call *c, size_t span, size_t row,
                              size_t key, size_t head)
 {

@@ -1,7 +1,7 @@
-/* cast_op.c - OP_CAST: ELEM and REAL into one another. */
+/* cast_op.c - OP_CAST: casts between ELEM and REAL. */
 #include "kernels/cpu/ops/ops_internal.h"
 
-/* Elements of a thread's turn. */
+/* Elements a thread takes at once. */
 enum { CHUNK = 1 << 14 };
 
 static void cast_elements(const struct operand *y, const struct operand *x, size_t at, size_t n)

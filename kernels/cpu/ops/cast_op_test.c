@@ -54,7 +54,8 @@ OP_TEST(every_number_of_16_bits_comes_back, 1)
     }
 }
 
-/* Floats of all sizes, many of them in the middle between two halves: kernels/cpu/cast.h. */
+/* Floats of all sizes, many halfway between two f16, round as in
+ * kernels/cpu/cast.h. */
 OP_TEST(floats_are_rounded_as_casts_of_weights_round_them, 3)
 {
     enum { NUM_FLOATS = 100003 };
@@ -63,7 +64,7 @@ OP_TEST(floats_are_rounded_as_casts_of_weights_round_them, 3)
     const union op_params p = {0};
     for (size_t i = 0; i < NUM_FLOATS; i++) {
         uint32_t bits = (uint32_t)test_random(&t->seed);
-        if (i % 2) bits = (bits & 0x8fffffff) | 0x30000000; /* where halves are */
+        if (i % 2) bits = (bits & 0x8fffffff) | 0x30000000; /* in the range of f16 */
         if (i % 4 == 3) bits = (bits & 0xffffe000) | 0x1000;
         ((float *)x.data)[i] = half_float_of(bits);
     }

@@ -1,4 +1,5 @@
-/* digest_op.c - OP_DIGEST: the sums of digest_sums.h over a part of a tensor. */
+/* digest_op.c - OP_DIGEST: the sums of digest_sums.h over a part of
+ * a tensor. */
 #include "kernels/cpu/digest_sums.h"
 #include "kernels/cpu/ops/ops_internal.h"
 
@@ -18,13 +19,13 @@ static struct digest_axis last_axis(const union op_params *p)
     return n ? p->digest.axes[n - 1] : (struct digest_axis){1, 1, 1};
 }
 
-/* Some elements along the last axis. */
+/* A run of elements along the last axis. */
 struct run {
     const elem *x;
-    uint64_t index, count; /* index: of the first, in the tensor */
+    uint64_t index, count; /* index: of the first element, in the tensor */
 };
 
-/* The elements of the last axis from the part's element i on. */
+/* The rest of the last axis, from the part's element i on. */
 static struct run run_from(const union op_params *p, const elem *x, uint64_t i)
 {
     const struct digest_axis last = last_axis(p);
@@ -41,7 +42,7 @@ static struct run run_from(const union op_params *p, const elem *x, uint64_t i)
     return r;
 }
 
-/* Elements that follow one another in the tensor, and do not in x. */
+/* Elements adjacent in the tensor but not in x. */
 static void add_gathered(struct digest *d, const struct run *r, uint64_t stride)
 {
     elem gathered[GATHERED];
@@ -53,7 +54,7 @@ static void add_gathered(struct digest *d, const struct run *r, uint64_t stride)
     }
 }
 
-static void add_run(struct digest *d, const struct run *r, const struct digest_axis *axis)
+static void digest_run(struct digest *d, const struct run *r, const struct digest_axis *axis)
 {
     if (axis->index_stride != 1)
         for (uint64_t i = 0; i < r->count; i++)
@@ -72,7 +73,7 @@ static void add_elements(struct digest *d, const union op_params *p, const elem 
     for (uint64_t i = begin; i < end;) {
         struct run r = run_from(p, x, i);
         r.count = min_size(r.count, end - i);
-        add_run(d, &r, &last);
+        digest_run(d, &r, &last);
         i += r.count;
     }
 }

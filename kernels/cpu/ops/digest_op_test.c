@@ -6,8 +6,8 @@ static size_t elem_bits(const struct op_test *t)
     return 8 * operand_bytes_of(OPERAND_ELEM, t->elem);
 }
 
-/* Axes from the last to the first, each beyond the span of the one before it, with gaps or without;
- * how many elements of x they reach. */
+/* Axes from the last to the first, each beyond the span of the one before it,
+ * with or without gaps. Returns how many elements of x they reach. */
 static uint64_t random_axes(struct op_test *t, union op_params *p, size_t most)
 {
     uint64_t span = 1, index_span = 1;

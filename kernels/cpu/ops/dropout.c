@@ -3,9 +3,9 @@
 #include "kernels/op_dropout.h"
 
 struct dropout_row {
-    uint64_t begin, first_column; /* of the token's numbers; of all ranks' columns */
+    uint64_t begin, first_column; /* begin of the token's numbers; this rank's first column */
     uint32_t limit;
-    real scale; /* of what is kept */
+    real scale; /* of kept elements */
 };
 
 /* y may be x. */

@@ -10,7 +10,7 @@ static union op_params random_params(struct op_test *t)
     return p;
 }
 
-/* Numbers of tokens in a run, the low word negative now and then. */
+/* Numbers of tokens in a run, some with a negative low word. */
 static struct operand make_tokens(struct op_test *t, size_t n)
 {
     const struct operand tokens = INTS(n, 2);
@@ -41,7 +41,8 @@ OP_TEST(elements_are_scaled_or_dropped, 15)
     }
 }
 
-/* Columns of all ranks are numbered: a rank drops what one rank with all columns would. */
+/* Columns are numbered over all ranks: a rank drops what one rank with all
+ * columns would. */
 OP_TEST(a_part_of_the_columns_drops_the_same, 4)
 {
     const size_t n = 7, h = 64, first = 40, part = h - first;

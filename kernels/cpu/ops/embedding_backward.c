@@ -1,11 +1,13 @@
-/* embedding_backward.c - OP_EMBEDDING_BACKWARD: a row of the table gets the sum over the tokens
- * that read it.
+/* embedding_backward.c - OP_EMBEDDING_BACKWARD: a row of the table gets the sum
+ * over the tokens that read it.
  *
- * In the order of `order` the tokens of one row follow one another: a run. Whoever has the first
- * token of a run sums all of it, in blocks, so that a row that many tokens read stays exact. */
+ * `order` places the tokens of one row side by side: a run. The thread with the
+ * first token of a run sums all of it, in blocks, so that a row read by many
+ * tokens stays exact. */
 #include "kernels/cpu/ops/ops_internal.h"
 
-/* Columns and, of order, tokens of a thread's turn; tokens of a block; elements set at once. */
+/* Columns and tokens (of order) a thread takes at once; tokens of a block;
+ * elements set at once. */
 enum { COLUMNS = 1024, TURN = 64, BLOCK = 64, CHUNK = 1 << 16 };
 
 struct embedding_backward {
@@ -17,14 +19,14 @@ struct embedding_backward {
     real scale;
 };
 
-static uint64_t row_of(const struct embedding_backward *e, size_t i)
+static uint64_t table_row_of(const struct embedding_backward *e, size_t i)
 {
     return (uint64_t)(int64_t)e->ids[e->order[i]] - e->first_row; /* wraps: no such row */
 }
 
 static bool begins_run(const struct embedding_backward *e, size_t i)
 {
-    return i == 0 || row_of(e, i) != row_of(e, i - 1);
+    return i == 0 || table_row_of(e, i) != table_row_of(e, i - 1);
 }
 
 static size_t run_end(const struct embedding_backward *e, size_t first)
@@ -46,7 +48,7 @@ static void sum_tokens(const struct embedding_backward *e, const int32_t *tokens
     }
 }
 
-/* Of a run of many tokens: block by block. */
+/* Sums a run of many tokens block by block. */
 static void sum_blocks(const struct embedding_backward *e, const int32_t *tokens, size_t count,
                        size_t column, size_t n, real *restrict sum)
 {
@@ -60,9 +62,10 @@ static void sum_blocks(const struct embedding_backward *e, const int32_t *tokens
         sum[i] = (real)total[i];
 }
 
-/* Adds columns [column, column + n) of the run of tokens [first, end) of order to its row. */
-static void add_run(const struct embedding_backward *e, size_t first, size_t end, size_t column,
-                    size_t n)
+/* Adds columns [column, column + n) of the run [first, end) of order to
+ * its row. */
+static void add_token_run(const struct embedding_backward *e, size_t first, size_t end,
+                          size_t column, size_t n)
 {
     const int32_t *tokens = e->order + first;
     const size_t count = end - first;
@@ -73,17 +76,18 @@ static void add_run(const struct embedding_backward *e, size_t first, size_t end
         sum_blocks(e, tokens, count, column, n, sum);
     for (size_t i = 0; i < n; i++)
         sum[i] *= e->scale;
-    gradient_store(&e->table, row_of(e, first) * e->h + column, sum, n);
+    gradient_store(&e->table, table_row_of(e, first) * e->h + column, sum, n);
 }
 
-static void add_runs(const struct embedding_backward *e, size_t first, size_t end, size_t column)
+static void add_token_runs(const struct embedding_backward *e, size_t first, size_t end,
+                           size_t column)
 {
     for (size_t i = first; i < end; i++)
-        if (begins_run(e, i) && row_of(e, i) < e->num_rows)
-            add_run(e, i, run_end(e, i), column, min_size(e->h - column, COLUMNS));
+        if (begins_run(e, i) && table_row_of(e, i) < e->num_rows)
+            add_token_run(e, i, run_end(e, i), column, min_size(e->h - column, COLUMNS));
 }
 
-/* Rows that no token reads are what they are added to, or 0. */
+/* Rows that no token reads become dtable_sum, or 0. */
 static void start_table(const struct gradient *table, size_t bytes)
 {
     if (table->to == table->sum) return;
@@ -116,6 +120,6 @@ void NAME(embedding_backward)(const union op_params *p, const struct operand *in
 #pragma omp parallel for schedule(dynamic) if (e.num_tokens * e.h >= WORTH_THREADS)
     for (size_t k = 0; k < turns * strips; k++) {
         const size_t first = k / strips * TURN;
-        add_runs(&e, first, min_size(first + TURN, e.num_tokens), k % strips * COLUMNS);
+        add_token_runs(&e, first, min_size(first + TURN, e.num_tokens), k % strips * COLUMNS);
     }
 }

@@ -1,6 +1,6 @@
 #include "kernels/cpu/ops/gradient_testing.h"
 
-/* Numbers of all tokens sorted by id, of equal ids the lower number first. */
+/* Indices of all tokens, sorted by id, then by index. */
 static void sort_tokens(struct op_test *t, const struct operand *ids, const struct operand *order)
 {
     const size_t n = test_count(ids);
@@ -14,7 +14,7 @@ static void sort_tokens(struct op_test *t, const struct operand *ids, const stru
     }
 }
 
-/* Ids from `low` to `high`, most of them one and the same where `skewed`. */
+/* Ids from `low` to `high`, most of them equal if `skewed`. */
 static void make_ids(struct op_test *t, const struct operand in[2], size_t low, size_t high,
                      bool skewed)
 {
@@ -56,7 +56,7 @@ OP_TEST(rows_get_the_sum_of_their_tokens, 20)
     const union op_params p = {.embedding = {.first_row = 10, .scale = 1.75}};
     const struct operand table = FLOATS(rows, h);
     struct operand before, in[] = {ELEMS(n, h), INTS(n), INTS(n), test_sum(t, &table, &before)};
-    make_ids(t, in + 1, 6, 22, test_coin(t)); /* ours are 10 to 16 */
+    make_ids(t, in + 1, 6, 22, test_coin(t)); /* this rank has 10 to 16 */
     test_op(t, OP_EMBEDDING_BACKWARD, &p, in, &table);
     check_table(t, &p, in, &before, &table);
 }

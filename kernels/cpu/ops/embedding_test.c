@@ -6,7 +6,7 @@ OP_TEST(tokens_become_rows_of_the_table, 10)
     const union op_params p = {.embedding = {.first_row = 10, .scale = 1.75}};
     struct operand in[] = {INTS(n), ELEMS(rows, h)}, out[] = {ELEMS(n, h)};
     for (size_t i = 0; i < n; i++)
-        test_set(t, in, i, (double)test_below(&t->seed, 30) - 1); /* ours are 10 to 16 */
+        test_set(t, in, i, (double)test_below(&t->seed, 30) - 1); /* this rank has 10 to 16 */
     test_op(t, OP_EMBEDDING, &p, in, out);
     for (size_t i = 0; i < n * h; i++) {
         const double row = test_get(t, in, i / h) - 10;

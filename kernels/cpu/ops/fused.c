@@ -1,8 +1,8 @@
-/* fused.c - OP_NORM_MATMUL and OP_ACTIVATION_MATMUL: the two ops one after the other, by way of the
- * workspace. */
+/* fused.c - OP_NORM_MATMUL and OP_ACTIVATION_MATMUL: runs the two ops one after
+ * the other, through the workspace. */
 #include "kernels/cpu/ops/ops_internal.h"
 
-/* What the first op makes stands at the beginning of the workspace. */
+/* Bytes of the first op's result, at the start of the workspace. */
 static size_t rows_bytes(size_t rows, size_t columns)
 {
     const size_t unit = 256;
@@ -16,7 +16,7 @@ static struct operand rows_of(void *data, size_t rows, size_t columns)
 
 static const union op_params product = {.matmul = {.transpose_b = true, .alpha = 1}};
 
-/* w: of the product, its bias behind it. */
+/* w: the product's weight, followed by its bias. */
 static enum status multiply_rows(const struct operand *a, const struct operand *w,
                                  const struct operand *y, void *workspace, struct error *err)
 {

@@ -1,4 +1,4 @@
-/* Two ops in one are, bit by bit, the two one after the other. */
+/* A fused op equals its two ops bit by bit. */
 #include "kernels/cpu/ops/ops_testing.h"
 
 static const union op_params product = {.matmul = {.transpose_b = true, .alpha = 1}};

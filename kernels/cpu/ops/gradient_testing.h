@@ -1,9 +1,10 @@
-/* gradient_testing.h - what backward ops give, beside central differences of forward ops in f64.
+/* gradient_testing.h - backward ops against central differences of forward ops,
+ * in f64.
  *
- * A loss is a function of operands: the sum of dout[i] * out[i] over all elements of all outputs of
- * an op (struct forward), or any other function of double. With a step of 1e-5 the difference
- * quotient is off by about 1e-10 where the loss is about 1. Other types than f64 are passed over.
- */
+ * A loss is a function of operands: the sum of dout[i] * out[i] over all
+ * elements of all outputs of an op (struct forward), or another function of
+ * double. With a step of 1e-5 the difference quotient errs by about 1e-10 for a
+ * loss of about 1. Types other than f64 are skipped. */
 #ifndef FERRY_KERNELS_CPU_OPS_GRADIENT_TESTING_H
 #define FERRY_KERNELS_CPU_OPS_GRADIENT_TESTING_H
 
@@ -12,12 +13,12 @@
 #define GRADIENT_STEP 1e-5
 #define GRADIENT_TOLERANCE 1e-6
 
-/* Of an array at most so many elements, chosen at random, are checked. */
+/* Number of random elements of an array that are checked, at most. */
 enum { GRADIENT_CHECKS = 60 };
 
 typedef double loss_function(struct op_test *t, void *context);
 
-/* By how much the loss grows with element i of x, which it reads. */
+/* Slope of the loss by element i of x, which the loss reads. */
 static inline double test_slope(struct op_test *t, loss_function *loss, void *context,
                                 const struct operand *x, size_t i)
 {
@@ -30,7 +31,7 @@ static inline double test_slope(struct op_test *t, loss_function *loss, void *co
     return (above - below) / (2 * GRADIENT_STEP);
 }
 
-/* gradient, of as many elements as x, is the gradient of the loss by x. */
+/* Checks that `gradient`, of x's size, is the gradient of the loss by x. */
 static inline void test_gradient(struct op_test *t, loss_function *loss, void *context,
                                  const struct operand *x, const struct operand *gradient)
 {
@@ -46,8 +47,8 @@ static inline void test_gradient(struct op_test *t, loss_function *loss, void *c
     }
 }
 
-/* A call of a forward op, none of whose outputs lies in an input. dout[i] has the shape of out[i];
- * where it is absent, the loss does not depend on that output. */
+/* A call of a forward op without outputs in place. dout[i] has the shape of
+ * out[i]; if absent, the loss does not depend on that output. */
 struct forward {
     enum op op;
     const union op_params *params;
@@ -66,14 +67,14 @@ static inline double forward_loss(struct op_test *t, void *context)
     return loss;
 }
 
-/* gradient is that of the loss of `f` by its input `in[input]`. */
+/* Checks `gradient` of the loss of `f` by its input `in[input]`. */
 static inline void test_forward_gradient(struct op_test *t, struct forward *f, size_t input,
                                          const struct operand *gradient)
 {
     test_gradient(t, forward_loss, f, &f->in[input], gradient);
 }
 
-/* One of the two types that a gradient of a parameter may have. */
+/* One of the two types that a parameter's gradient may have. */
 static inline enum operand_type test_float(struct op_test *t)
 {
     return test_coin(t) ? OPERAND_REAL : OPERAND_ELEM;
@@ -81,8 +82,8 @@ static inline enum operand_type test_float(struct op_test *t)
 
 #define FLOATS(...) test_operand(t, test_float(t), (const uint64_t[OPERAND_DIMS]){__VA_ARGS__})
 
-/* The input that a gradient in `to` is added to: none, the array itself or another one. `before` is
- * then a copy of its values, else zeros. */
+/* The input that is added to a gradient in `to`: none, the array itself or
+ * another one. `before` becomes a copy of its values, else zeros. */
 static inline struct operand test_sum(struct op_test *t, const struct operand *to,
                                       struct operand *before)
 {

@@ -1,5 +1,5 @@
-/* head_norm_backward.c - OP_HEAD_NORM_BACKWARD: that of an RMS norm (norm_backward.c), of each
- * query and key head by itself. Value heads are copied. */
+/* head_norm_backward.c - OP_HEAD_NORM_BACKWARD: backward of an RMS norm
+ * (norm_backward.c) of each query and key head. Value heads are copied. */
 #include "kernels/cpu/ops/row_sums.h"
 
 struct head_norm_backward {
@@ -66,7 +66,8 @@ static struct head_norm_backward backward_of(const union op_params *p, const str
                                        .shift = (real)p->head_norm.shift};
 }
 
-/* Sums over heads and tokens: a block of tokens has one of queries, then one of keys. */
+/* Sums over heads and tokens: a block of tokens has one for queries, then one
+ * for keys. */
 enum status NAME(head_norm_backward)(const union op_params *p, const struct operand *in,
                                      const struct operand *out, void *workspace, struct error *err)
 {

@@ -30,7 +30,8 @@ static struct heads make_heads(struct op_test *t, size_t most_tokens)
     return x;
 }
 
-/* dweight and size: [2, d], of queries and of keys; sums, and how large what is summed is. */
+/* dweight and size: [2, d], of queries and keys: sums, and sums
+ * of magnitudes. */
 static void check_head(const struct op_test *t, const struct heads *x, size_t begin, bool is_key,
                        double *dweight, double *size)
 {

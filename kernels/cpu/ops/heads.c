@@ -1,10 +1,10 @@
-/* heads.c - OP_HEAD_NORM, OP_ROTARY, OP_CACHE_WRITE and OP_ROTARY_CACHE: ops on the heads of query,
- * key and value. */
+/* heads.c - OP_HEAD_NORM, OP_ROTARY, OP_CACHE_WRITE and OP_ROTARY_CACHE: ops on
+ * query, key and value heads. */
 #include <assert.h>
 
 #include "kernels/cpu/ops/ops_internal.h"
 
-/* Query and key heads are changed, value heads copied; the result may lie where x does. */
+/* Query and key heads change, value heads are copied; y may be x. */
 static void copy_row(elem *y, const elem *x, size_t n)
 {
     if (y != x) memcpy(y, x, n * sizeof *y);
@@ -32,13 +32,14 @@ void NAME(head_norm)(const union op_params *p, const struct operand *in, const s
     for (size_t t = 0; t < num_tokens; t++) {
         elem *head = y + t * columns;
         copy_row(head, x + t * columns, columns);
-        for (size_t g = 0; g < s.groups; g++, head += s.head_dim) /* past the value head */
+        for (size_t g = 0; g < s.groups; g++, head += s.head_dim) /* skips the value head */
             for (size_t j = 0; j <= s.queries; j++, head += s.head_dim)
                 norm_head(head, j < s.queries ? q_weight : k_weight, s.head_dim, epsilon, shift);
     }
 }
 
-/* sign: 1, or -1 for the inverse. Pair i is (x[i * step], x[i * step + distance]). */
+/* sign: 1, or -1 for the inverse. Pair i is (x[i * step], x[i * step
+ * + distance]). */
 static void rotate(elem *x, const real *table, size_t pairs, size_t step, size_t distance,
                    real sign)
 {

@@ -13,7 +13,8 @@ static size_t columns_of(struct head_shape s)
     return (size_t)s.groups * (s.queries + 2) * s.head_dim;
 }
 
-/* Which head of its group an element is of: those below `queries` are queries, then key, value. */
+/* Which head of its group an element belongs to: queries, then key,
+ * then value. */
 static size_t head_of(struct head_shape s, size_t at)
 {
     return at / s.head_dim % (s.queries + 2);
@@ -104,7 +105,7 @@ OP_TEST(keys_and_values_are_written_to_their_rows, 10)
         assert_true(test_get(t, out, i) == test_get(t, &want, i));
 }
 
-/* As the two ops do it, one after the other, to the bit. */
+/* Equals the two ops one after the other, bit by bit. */
 OP_TEST(rotated_keys_are_written_with_their_values, 11)
 {
     const struct head_shape s = random_heads(t);

@@ -1,5 +1,5 @@
-/* matmul.c - OP_MATMUL, OP_GROUPED_MATMUL and its gradients: by BLAS, and by kernels for few rows
- * and for 16-bit types. */
+/* matmul.c - OP_MATMUL, OP_GROUPED_MATMUL and its gradients: by BLAS, and by
+ * kernels for few rows and for 16-bit types. */
 #include <assert.h>
 #include <cblas.h>
 #include <limits.h>
@@ -14,7 +14,7 @@
 #include "kernels/cpu/ops/amx.h"
 #endif
 
-/* y [m, n] = alpha op(a) op(b) + bias + c; where it accumulates, c lies in y. */
+/* y [m, n] = alpha op(a) op(b) + bias + c. If it accumulates, c lies in y. */
 struct product {
     const elem *a, *b, *bias; /* bias may be NULL */
     void *c;
@@ -23,8 +23,8 @@ struct product {
     real alpha;
 };
 
-/* Up to FEW_ROWS rows, reading b is all the work there is: tiles would copy it first. FEW_COLUMNS
- * of c are stored at once. */
+/* Up to FEW_ROWS rows, the time goes into reading b, which tiles would copy
+ * first. FEW_COLUMNS of c are stored at once. */
 enum { FEW_ROWS = 4, FEW_COLUMNS = 16 };
 
 static bool has_few_rows(const struct product *x)
@@ -39,7 +39,7 @@ ALWAYS_INLINE void add_dot(__m512 *sum, const elem *a, const elem *b, __mmask32 
                             (__m512bh)_mm512_maskz_loadu_epi16(present, b));
 }
 
-/* Two sums: an instruction does not wait for the one before it. */
+/* Two sums, so that an instruction does not wait for the one before. */
 static real dot(const elem *a, const elem *b, size_t n)
 {
     enum { STEP = 2 * SQUARE };
@@ -91,8 +91,8 @@ static void add_elems(real *restrict to, const elem *restrict from, size_t n)
         to[i] += load(from[i]);
 }
 
-/* n elements of row i of c, from column j on, become their sums with alpha, the bias and what they
- * are added to. Changes the sums. */
+/* Stores n elements of row i of c, from column j on: sums times alpha, plus
+ * bias and addend. Changes the sums. */
 static void store_row(const struct product *x, size_t i, size_t j, real *sums, size_t n)
 {
     real *c_real = (real *)x->c + i * x->n + j;
@@ -126,13 +126,15 @@ static void multiply_few_rows(const struct product *x)
         multiply_few_columns(x, j, min_size(x->n - j, FEW_COLUMNS));
 }
 
-/* Everything larger is cut into tiles of c by its shape alone, each for one thread: BLAS, left to
- * divide a product among threads, sums in another order for another number of them. */
+/* Larger products are cut into tiles of c by their shape alone, one thread a
+ * tile. BLAS itself would divide a product by the number of threads, and sum in
+ * an order that depends on it. */
 struct tiling {
     size_t m, n; /* of a tile */
 };
 
-/* The number of tiles is a multiple of so many: two, four or eight threads get the same. */
+/* The number of tiles is a multiple of this, so that two, four or eight threads
+ * share them evenly. */
 enum { EVEN_TILES = 8 };
 
 static size_t divide_up(size_t n, size_t by)
@@ -148,7 +150,7 @@ static size_t round_up(size_t n, size_t unit)
 #ifdef ELEM_IS_16_BITS
 enum { BLOCK_K = 256, TILE_M = 256, TILE_N = 256 }; /* at most */
 
-/* A product of few tiles has narrower ones. */
+/* Products of few tiles have narrower ones. */
 static struct tiling tiling_of(const struct product *x)
 {
     const size_t even = divide_up(x->m, TILE_M) < EVEN_TILES ? EVEN_TILES : 1, unit = 16;
@@ -156,7 +158,8 @@ static struct tiling tiling_of(const struct product *x)
     return (struct tiling){TILE_M, round_up(divide_up(x->n, tiles), unit)};
 }
 
-/* A block of op(a) [m, k] and one of op(b) [k, n], that begin at row i, column j and l along k. */
+/* A block of op(a) [m, k] and of op(b) [k, n], beginning at row i, column j and
+ * l along k. */
 struct block {
     size_t i, j, l, m, n, k;
 };
@@ -182,18 +185,17 @@ static size_t b_stride(const struct product *x)
 }
 
 #ifdef PAIRS
-/* Rows of a are so far apart that those of a strip are not all in one set of the first-level cache.
- */
+/* Strides that keep the rows of a strip out of one set of the L1 cache. */
 enum { A_STRIDE = BLOCK_K / 2 + SQUARE, B_STRIDE = BLOCK_K / 2 * SQUARE };
 
-/* A worker's memory */
+/* A worker's memory. */
 struct blocks {
     uint32_t a[TILE_M][A_STRIDE], b[TILE_N / SQUARE][B_STRIDE];
     real c[TILE_M][TILE_N];
 };
 
 #ifdef __AMX_BF16__
-/* Rows of whole squares: what lies behind row m is multiplied too, and never looked at. */
+/* Rows of whole squares: rows from m on are multiplied too, and never read. */
 static void multiply_packed(const struct block *b, struct blocks *to)
 {
     const size_t pairs = divide_up(b->k, 2 * SQUARE) * SQUARE;
@@ -234,7 +236,7 @@ static void pack_a(const struct product *x, const struct block *b, struct blocks
             copy_pairs(to->a[i], a_at(x, b) + i * a_stride(x), b->k);
 }
 
-/* Columns behind n of b and c are multiplied too, and never read. */
+/* Columns of b and c from n on are multiplied too, and never read. */
 static void add_blocks(const struct product *x, const struct block *b, struct blocks *to)
 {
     pack_a(x, b, to);
@@ -242,12 +244,12 @@ static void add_blocks(const struct product *x, const struct block *b, struct bl
     multiply_packed(b, to);
 }
 #else
-/* A worker's memory */
+/* A worker's memory. */
 struct blocks {
     real a[TILE_M * BLOCK_K], b[TILE_N * BLOCK_K], c[TILE_M][TILE_N];
 };
 
-static void widen(real *to, const elem *from, size_t stride, size_t rows, size_t columns)
+static void widen_block(real *to, const elem *from, size_t stride, size_t rows, size_t columns)
 {
     for (size_t i = 0; i < rows; i++)
         load_elems(to + i * columns, from + i * stride, columns);
@@ -256,8 +258,8 @@ static void widen(real *to, const elem *from, size_t stride, size_t rows, size_t
 static void add_blocks(const struct product *x, const struct block *b, struct blocks *to)
 {
     const size_t a_columns = x->transpose_a ? b->m : b->k, b_columns = x->transpose_b ? b->k : b->n;
-    widen(to->a, a_at(x, b), a_stride(x), x->transpose_a ? b->k : b->m, a_columns);
-    widen(to->b, b_at(x, b), b_stride(x), x->transpose_b ? b->n : b->k, b_columns);
+    widen_block(to->a, a_at(x, b), a_stride(x), x->transpose_a ? b->k : b->m, a_columns);
+    widen_block(to->b, b_at(x, b), b_stride(x), x->transpose_b ? b->n : b->k, b_columns);
     call_gemm(x, b->m, b->n, b->k, 1, to->a, a_columns, to->b, b_columns, 1, to->c[0], TILE_N);
 }
 #endif
@@ -285,8 +287,8 @@ static size_t blocks_bytes(void)
     return 0;
 }
 
-/* Elements of c in a tile, where there are more than EVEN_TILES; what its sides are multiples of.
- */
+/* Elements of c in a tile, if there are more than EVEN_TILES tiles; units of
+ * its sides. */
 enum { TILE_NUMEL = 1 << 19, ROW_UNIT = 8, COLUMN_UNIT = 16 };
 
 static struct tiling cut_into(const struct product *x, size_t tiles_m, size_t tiles_n)
@@ -295,15 +297,16 @@ static struct tiling cut_into(const struct product *x, size_t tiles_m, size_t ti
                            round_up(divide_up(x->n, tiles_n), COLUMN_UNIT)};
 }
 
-/* What BLAS copies for all tiles, in elements along k: the rows of a once for each column of tiles,
- * and the columns of b, which takes more time, once for each row. */
+/* Elements along k that BLAS copies for all tiles: the rows of a once for
+ * each column of tiles; the columns of b, which cost more, once for each row
+ * of tiles. */
 static double copies_of(const struct product *x, struct tiling t)
 {
     return (double)divide_up(x->n, t.n) * (double)x->m +
            1.5 * (double)divide_up(x->m, t.m) * (double)x->n;
 }
 
-/* Large tiles, of the shape for which the least is copied. */
+/* Large tiles, of the shape with the fewest copies. */
 static struct tiling tiling_of(const struct product *x)
 {
     const size_t tiles = round_up(divide_up(x->m * x->n, TILE_NUMEL), EVEN_TILES);
@@ -315,7 +318,7 @@ static struct tiling tiling_of(const struct product *x)
     return best;
 }
 
-/* The tile starts as what the product is added to. */
+/* The tile starts as bias and addend. */
 static void start_with_bias(const struct product *x, real *c, const elem *bias, size_t m, size_t n)
 {
     for (size_t i = 0; i < m; i++)
@@ -335,7 +338,8 @@ static void multiply_tile(const struct product *x, size_t i0, size_t j0, size_t 
 }
 #endif
 
-/* Always with all threads: in a parallel region OpenBLAS does not divide the tile once more. */
+/* Always with all threads: inside a parallel region OpenBLAS does not divide
+ * tiles again. */
 static void multiply_tiles(const struct product *x, void *workspace)
 {
     const struct tiling t = tiling_of(x);
@@ -352,8 +356,9 @@ static void multiply_tiles(const struct product *x, void *workspace)
 static enum status multiply(const struct product *x, void *workspace, struct error *err)
 {
     if (x->m > INT_MAX || x->n > INT_MAX || x->k > INT_MAX)
-        return fail(err, ERR_OURS, "a matrix product of [%zu, %zu] and [%zu, %zu]", x->m, x->k,
-                    x->k, x->n);
+        return fail(err, ERR_OURS,
+                    "matmul: [%zu, %zu] times [%zu, %zu] is too large for BLAS", x->m, x->k, x->k,
+                    x->n);
     if (x->m == 0 || x->n == 0) return OK;
     if (has_few_rows(x))
         multiply_few_rows(x);
@@ -364,8 +369,8 @@ static enum status multiply(const struct product *x, void *workspace, struct err
 
 /* ---- long sums ---- */
 
-/* A product with few elements, each a long sum, is cut along k by its shape alone. Of small tiles,
- * which it had else, BLAS copies more than it multiplies. */
+/* A product of few elements, each a long sum, is cut along k by its shape
+ * alone: for small tiles BLAS copies more than it multiplies. */
 enum { PARTS = EVEN_TILES, DEEP_K = 8192, DEEP_NUMEL = 1 << 20 };
 
 #ifdef ELEM_IS_16_BITS
@@ -387,7 +392,7 @@ static bool is_deep(const struct product *x)
            !has_few_rows(x);
 }
 
-/* A part is all of c, summed over elements [first, first + k). */
+/* A part is all of c, summed over [first, first + k). */
 static void multiply_part(const struct product *x, real *part, size_t first, size_t k)
 {
     call_gemm(x, x->m, x->n, k, 1, x->a + (x->transpose_a ? first * x->m : first),
@@ -420,15 +425,15 @@ static void multiply_parts(const struct product *x, real *parts)
 }
 #endif
 
-/* y begins as c, which may lie there. */
+/* y starts as c, which may lie there. */
 static void start_as(const struct operand *y, const struct operand *c)
 {
     const size_t bytes = y->type == OPERAND_REAL ? sizeof(real) : sizeof(elem);
     if (c->data && c->data != y->data) memcpy(y->data, c->data, operand_numel(y) * bytes);
 }
 
-static struct product product_of(const union op_params *p, const struct operand *in,
-                                 const struct operand *out)
+static struct product matmul_product(const union op_params *p, const struct operand *in,
+                                     const struct operand *out)
 {
     return (struct product){.a = in[0].data,
                             .b = in[1].data,
@@ -447,7 +452,7 @@ static struct product product_of(const union op_params *p, const struct operand 
 enum status NAME(matmul)(const union op_params *p, const struct operand *in,
                          const struct operand *out, void *workspace, struct error *err)
 {
-    const struct product x = product_of(p, in, out);
+    const struct product x = matmul_product(p, in, out);
     assert(!in[3].data || in[3].type == out[0].type);
     start_as(out, in + 3);
     if (!is_deep(&x)) return multiply(&x, workspace, err);
@@ -458,7 +463,7 @@ enum status NAME(matmul)(const union op_params *p, const struct operand *in,
 size_t NAME(matmul_workspace)(const union op_params *p, const struct operand *in,
                               const struct operand *out)
 {
-    const struct product x = product_of(p, in, out);
+    const struct product x = matmul_product(p, in, out);
     return is_deep(&x) ? PARTS * x.m * x.n * sizeof(real) : blocks_bytes();
 }
 
@@ -519,7 +524,7 @@ size_t NAME(grouped_dgrad_workspace)(const union op_params *p, const struct oper
     return blocks_bytes();
 }
 
-/* dw of an expert without rows is 0, or what it is added to: BLAS does not promise that. */
+/* dw of an expert without rows is dw_sum, or 0: BLAS does not promise that. */
 enum status NAME(grouped_wgrad)(const union op_params *p, const struct operand *in,
                                 const struct operand *out, void *workspace, struct error *err)
 {

@@ -16,7 +16,7 @@ static struct matrices matrices_of(struct op_test *t, const union op_params *p, 
     x.out[0] = test_coin(t) ? REALS(m, n) : ELEMS(m, n);
     x.before = test_copy(t, x.out);
     if (test_coin(t)) x.in[3] = test_coin(t) ? x.out[0] : x.before;
-    if (x.in[3].data != x.out[0].data) /* y is not read: NaN */
+    if (x.in[3].data != x.out[0].data) /* y must not be read: NaN */
         memset(x.out[0].data, 0xFF, test_bytes(t, x.out));
     return x;
 }
@@ -42,9 +42,10 @@ static union op_params random_params(struct op_test *t)
     return p;
 }
 
-/* Elements are in [-1, 1), so the sum of k products grows to about sqrt(k) / 3, and the roundings
- * on the way, which are random, come to a standard deviation of 6e-9 k in f32. test_tolerance()
- * times sqrt(k) / 4 is five of them at k = 1030, as is k / 128, which is more from there on. */
+/* Elements are in [-1, 1), so a sum of k products grows to about sqrt(k) / 3.
+ * Its roundings are random, with a standard deviation of 6e-9 k in f32.
+ * test_tolerance() times sqrt(k) / 4 is five deviations at k = 1030; so is k /
+ * 128, which exceeds it from there on. */
 static void check(struct op_test *t, const union op_params *p, const struct matrices *x, size_t i,
                   size_t j)
 {
@@ -79,7 +80,8 @@ OP_TEST(products_have_every_shape, 20)
     check_all(t, &p, &x);
 }
 
-/* Around what kernels take at once: 14 rows, 16 or 32 columns, pairs; blocks and tiles of 256. */
+/* Sizes around the units of kernels: 14 rows, 16 or 32 columns, pairs; blocks
+ * and tiles of 256. */
 static size_t edge(struct op_test *t)
 {
     static const size_t edges[] = {2, 14, 16, 28, 32, 48, 64, 128, 256};
@@ -102,7 +104,7 @@ OP_TEST(products_are_larger_than_a_block, 2)
     check_some(t, &p, &x);
 }
 
-/* Cut along k, the last part being shorter, and not of an even length. */
+/* Cut along k; the last part is shorter and of odd length. */
 OP_TEST(long_sums_of_few_elements, 4)
 {
     const union op_params p = random_params(t);
@@ -173,7 +175,8 @@ OP_TEST(each_expert_multiplies_its_rows, 10)
         assert_true(test_get(t, out, i) == test_get(t, &before, i));
 }
 
-/* x, w and counts of grouped_matmul, and dy; there are `bound` rows, `rows` of which count. */
+/* x, w, counts and dy of grouped_matmul: `bound` rows, of which `rows`
+ * are valid. */
 struct groups {
     struct operand x, w, counts, dy;
     size_t num_experts, n, k, bound, rows;

@@ -1,7 +1,7 @@
 /* norm.c - OP_NORM, OP_ADD_NORM and OP_ADD. */
 #include "kernels/cpu/ops/ops_internal.h"
 
-/* Shared by both norms: y and stats (if wanted) of rows of h elements. */
+/* y and stats (optional) of rows of h elements, for both norms. */
 struct norm {
     const elem *weight, *bias; /* [h]; bias may be NULL */
     elem *y;
@@ -63,7 +63,7 @@ static void norm_row(const struct norm *n, size_t t, const elem *x)
     }
 }
 
-static void add_row(elem *sum, const elem *a, const elem *b, const elem *bias, size_t h)
+static void sum_stream_row(elem *sum, const elem *a, const elem *b, const elem *bias, size_t h)
 {
     if (bias)
         for (size_t i = 0; i < h; i++)
@@ -90,7 +90,7 @@ void NAME(add_norm)(const union op_params *p, const struct operand *in, const st
 #pragma omp parallel for if (n.num_tokens * n.h >= WORTH_THREADS)
     for (size_t t = 0; t < n.num_tokens; t++) {
         const size_t at = t * n.h;
-        add_row(sum + at, stream + at, branch + at, branch_bias, n.h);
+        sum_stream_row(sum + at, stream + at, branch + at, branch_bias, n.h);
         norm_row(&n, t, sum + at);
     }
 }
@@ -103,5 +103,5 @@ void NAME(add)(const union op_params *p, const struct operand *in, const struct 
     const size_t num_tokens = out[0].shape[0], h = out[0].shape[1];
 #pragma omp parallel for if (num_tokens * h >= WORTH_THREADS)
     for (size_t t = 0; t < num_tokens; t++)
-        add_row(c + t * h, a + t * h, b + t * h, bias, h);
+        sum_stream_row(c + t * h, a + t * h, b + t * h, bias, h);
 }

@@ -65,7 +65,7 @@ static void store_dx(const struct norm_backward *n, size_t t, struct averages a)
         }
 }
 
-/* Rows [first, end). dweight and, if it is wanted, dbias get the sums over them. */
+/* Rows [first, end). dweight and dbias (if wanted) get the sums over them. */
 static void block_backward(const struct norm_backward *n, size_t first, size_t end, real *dweight,
                            real *dbias)
 {

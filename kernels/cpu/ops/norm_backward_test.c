@@ -1,6 +1,6 @@
 #include "kernels/cpu/ops/gradient_testing.h"
 
-/* A forward pass and the backward of it. `before`: of dweight and dbias. */
+/* A forward pass and its backward. `before`: dweight and dbias before it. */
 struct norms {
     union op_params p;
     size_t n, h;
@@ -94,7 +94,7 @@ OP_TEST(gradients_are_their_formula, 20)
     check_parameters(t, &x);
 }
 
-/* What the gradients were added to is taken off first. */
+/* Subtracts the initial values of the gradients. */
 static void subtract(struct op_test *t, const struct operand *from, const struct operand *what)
 {
     for (size_t i = 0; what->data && i < test_count(from); i++)

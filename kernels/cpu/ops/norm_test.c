@@ -40,7 +40,7 @@ OP_TEST(rows_are_normed, 20)
         check_row(t, &p, in, in + 1, out, row);
 }
 
-/* The sum is stored where the stream was; its norm is that of what was stored. */
+/* The sum replaces the stream; y is the norm of the stored sum. */
 OP_TEST(sums_are_normed, 20)
 {
     const size_t n = test_between(t, 1, 40), h = test_between(t, 2, test_coin(t) ? 20 : 900);

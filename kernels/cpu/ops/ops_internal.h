@@ -1,4 +1,5 @@
-/* ops_internal.h - declares the kernels of this folder; functions that they share. */
+/* ops_internal.h - declares this folder's kernels, and functions that
+ * they share. */
 #ifndef FERRY_KERNELS_CPU_OPS_INTERNAL_H
 #define FERRY_KERNELS_CPU_OPS_INTERNAL_H
 
@@ -27,10 +28,10 @@ OPS(DECLARE)
 #undef DECLARE_WORKSPACE
 #undef DECLARE_NONE
 
-/* A loop over fewer elements ends before other threads have woken up. */
+/* A loop over fewer elements ends before other threads wake up. */
 enum { WORTH_THREADS = 1 << 14 };
 
-/* The number of threads that a workspace has room for: the same in all calls. */
+/* Number of threads that a workspace has room for: equal in all calls. */
 static inline size_t most_workers(void)
 {
     long n = sysconf(_SC_NPROCESSORS_CONF);
@@ -61,7 +62,7 @@ static inline size_t qkv_columns(const struct head_shape *s)
     return (size_t)s->groups * (s->queries + 2) * s->head_dim;
 }
 
-/* The number of valid rows: all, without counts. */
+/* Number of valid rows: all, without counts. */
 static inline size_t counted_rows(const struct operand *counts, size_t rows)
 {
     size_t sum = 0;
@@ -75,8 +76,8 @@ static inline size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* The gradient of a parameter, an array of ELEM or REAL. `sum`, of the same type, is what it is
- * added to: NULL, or in most programs the array itself. */
+/* A parameter's gradient, an array of ELEM or REAL. `sum`, of the same type, is
+ * added to it: NULL, or in most programs the array itself. */
 struct gradient {
     void *to;
     const void *sum;

@@ -1,5 +1,5 @@
-/* ops_testing.h - an op beside its formula: operands of random numbers, every type of element,
- * every set of instructions. */
+/* ops_testing.h - ops against their formulas: random operands, all element
+ * types, all instruction sets. */
 #ifndef FERRY_KERNELS_CPU_OPS_TESTING_H
 #define FERRY_KERNELS_CPU_OPS_TESTING_H
 
@@ -14,7 +14,7 @@
 #include "kernels/op_table.h"
 #include "tests/testing.h"
 
-/* One round of a test. Operands are its own until it ends. */
+/* One round of a test, which owns its operands until it ends. */
 struct op_test {
     enum elem_type elem;
     const char *cpu;
@@ -25,7 +25,7 @@ struct op_test {
 
 static inline void *test_alloc(struct op_test *t, size_t bytes)
 {
-    void *p = malloc(bytes ? bytes : 1); /* exact, so that a sanitizer sees the first byte behind */
+    void *p = malloc(bytes ? bytes : 1); /* exact size, for sanitizers */
     assert_non_null(p);
     assert_true(t->num_owned < COUNT(t->owned));
     return t->owned[t->num_owned++] = p;
@@ -80,7 +80,8 @@ static inline bool test_coin(struct op_test *t)
     return test_below(&t->seed, 2);
 }
 
-/* An array of random numbers in [-1, 1), of zeros where INT. Dimensions end with the first 0. */
+/* An array of random numbers in [-1, 1); zeros for INT. The first dimension of
+ * 0 ends the shape. */
 static inline struct operand test_operand(struct op_test *t, enum operand_type type,
                                           const uint64_t shape[OPERAND_DIMS])
 {
@@ -107,7 +108,7 @@ static inline struct operand test_copy(struct op_test *t, const struct operand *
     return o;
 }
 
-/* Operands are as the list of ops says; in and out are as many as the op has. */
+/* Checks operands against the list of ops; in and out are complete. */
 static inline void test_signature(enum op op, const union op_params *p, const struct operand *in,
                                   const struct operand *out)
 {
@@ -173,7 +174,8 @@ static inline void test_op(struct op_test *t, enum op op, const union op_params 
         if (out[i].data) assert_memory_equal(first[i], out[i].data, test_bytes(t, out + i));
 }
 
-/* How far from the exact result, relative to what was added up, `magnitude`, or the result. */
+/* Allowed deviation from the exact result, relative to `magnitude` (the sum
+ * of magnitudes) or the result. */
 static inline double test_tolerance(const struct op_test *t, const struct operand *o)
 {
     if (t->elem == ELEM_F64) return 2e-14;
@@ -181,7 +183,7 @@ static inline double test_tolerance(const struct op_test *t, const struct operan
     return t->elem == ELEM_BF16 ? 0x1.02p-8 : 0x1.04p-11;
 }
 
-/* Halves below 2^-14 are 2^-24 apart, however small: this far are they rounded. */
+/* f16 below 2^-14 are 2^-24 apart: the rounding error that this allows. */
 static inline double test_floor(const struct op_test *t, const struct operand *o)
 {
     return t->elem == ELEM_F16 && o->type == OPERAND_ELEM ? 0x1.04p-25 : 0;
@@ -200,7 +202,7 @@ static inline void test_near(const struct op_test *t, const struct operand *o, s
                  names[t->elem], t->cpu, (unsigned long long)t->first_seed);
 }
 
-/* Runs a test with each set of instructions that this CPU has for the type. */
+/* Runs a test with each instruction set that this CPU has for the type. */
 static inline void test_on_each_cpu(void (*test)(struct op_test *t), enum elem_type elem,
                                     uint64_t seed)
 {
@@ -219,11 +221,11 @@ static inline void test_on_each_cpu(void (*test)(struct op_test *t), enum elem_t
 
 static inline void test_everywhere(void (*test)(struct op_test *t), int rounds)
 {
-    for (int i = 0; i < NUM_ELEM_TYPES * rounds; i++)
+    for (int i = 0; i < NUM_ELEM_TYPES * test_rounds(rounds); i++)
         test_on_each_cpu(test, (enum elem_type)(i % NUM_ELEM_TYPES), test_seed() + (uint64_t)i);
 }
 
-/* A test of this name runs `NAME_once` everywhere. */
+/* The test NAME runs `NAME_once` for all types and instruction sets. */
 #define OP_TEST(name, rounds)                                                                      \
     static void name##_once(struct op_test *t);                                                    \
     static void name(void **state)                                                                 \

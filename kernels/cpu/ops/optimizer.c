@@ -1,14 +1,13 @@
-/* optimizer.c - OP_STEP_SCALARS, OP_ADAM and OP_SGD.
- *
- * A step goes over its arrays once, chunk by chunk: a chunk of gradients and of weights is widened
- * to REAL in the first-level cache, so that the loop that computes is one for all types. */
+/* optimizer.c - OP_STEP_SCALARS, OP_ADAM and OP_SGD. A step passes over its
+ * arrays once, chunk by chunk: gradients and weights of a chunk are widened to
+ * REAL in the L1 cache, so one loop computes all types. */
 #include "kernels/cpu/ops/ops_internal.h"
 
-/* What the elements of `control` and `scalars` are; the first four are the same. */
+/* Elements of `control` and `scalars`; the first four are common. */
 enum { LEARNING_RATE, WEIGHT_DECAY, CORRECTION_1, CORRECTION_2, FACTOR };
-enum { LARGEST_NORM = 5 };                             /* of control */
-enum { NOT_FINITE = 5, NORM, ZEROS, NUM_SCALARS };     /* of scalars */
-enum { SUM_OF_SQUARES, COUNT_NOT_FINITE, COUNT_ZERO }; /* of sums */
+enum { LARGEST_NORM = 5 };                             /* control only */
+enum { NOT_FINITE = 5, NORM, ZEROS, NUM_SCALARS };     /* scalars only */
+enum { SUM_OF_SQUARES, COUNT_NOT_FINITE, COUNT_ZERO }; /* elements of sums */
 
 void NAME(step_scalars)(const union op_params *p, const struct operand *in,
                         const struct operand *out)
@@ -26,25 +25,25 @@ void NAME(step_scalars)(const union op_params *p, const struct operand *in,
     scalars[ZEROS] = sums[COUNT_ZERO];
 }
 
-/* Elements of a thread's turn: few enough for the first-level cache. */
+/* Elements a thread takes at once: they fit the L1 cache. */
 enum { CHUNK = 1024 };
 
-/* m, v and master may be NULL; new_* may lie where * does. */
+/* m, v and master may be NULL; new_* may be the old arrays. */
 struct step {
     struct operand grad;
     const elem *weight;
     const real *m, *v, *master;
     elem *new_weight;
     real *new_m, *new_v, *new_master;
-    real factor, rate; /* of the gradients; the learning rate */
+    real factor, rate; /* factor of gradients; learning rate */
     double decay;      /* weight decay */
     real beta1, rest1, beta2, rest2, c1, c2, epsilon, momentum; /* rest: 1 - beta */
     bool skipped;
 };
 
-/* Operands that stand elsewhere in different ops are set by these. */
-static struct step step_of(const union op_params *p, const struct operand *in,
-                           const struct operand *out)
+/* Fields whose operands differ between ops are set by the ops. */
+static struct step optimizer_step_of(const union op_params *p, const struct operand *in,
+                                     const struct operand *out)
 {
     const real *scalars = in[1].data;
     return (struct step){.grad = in[0],
@@ -64,7 +63,7 @@ static struct step step_of(const union op_params *p, const struct operand *in,
                          .skipped = scalars[NOT_FINITE] != 0};
 }
 
-static void widen(real *restrict to, const elem *restrict from, size_t n)
+static void widen_chunk(real *restrict to, const elem *restrict from, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         to[i] = load(from[i]);
@@ -75,7 +74,7 @@ static void load_grad(const struct step *s, size_t at, size_t n, real *g)
     if (s->grad.type == OPERAND_REAL)
         memcpy(g, (const real *)s->grad.data + at, n * sizeof *g);
     else
-        widen(g, (const elem *)s->grad.data + at, n);
+        widen_chunk(g, (const elem *)s->grad.data + at, n);
 }
 
 static void load_weight(const struct step *s, size_t at, size_t n, real *w)
@@ -83,7 +82,7 @@ static void load_weight(const struct step *s, size_t at, size_t n, real *w)
     if (s->master)
         memcpy(w, s->master + at, n * sizeof *w);
     else
-        widen(w, s->weight + at, n);
+        widen_chunk(w, s->weight + at, n);
 }
 
 static void store_weight(const struct step *s, size_t at, size_t n, const real *restrict w)
@@ -99,8 +98,8 @@ static void copy_reals(real *to, const real *from, size_t at, size_t n)
     if (to && to != from) memcpy(to + at, from + at, n * sizeof *to);
 }
 
-/* Of a step that is skipped. */
-static void keep(const struct step *s, size_t at, size_t n)
+/* A skipped step: copies everything unchanged. */
+static void keep_chunk(const struct step *s, size_t at, size_t n)
 {
     if (s->new_weight != s->weight)
         memcpy(s->new_weight + at, s->weight + at, n * sizeof *s->weight);
@@ -151,10 +150,10 @@ static void sgd_chunk(const struct step *s, size_t at, size_t n)
 
 typedef void chunk_function(const struct step *s, size_t at, size_t n);
 
-static void run(const struct step *s, chunk_function *of_chunk)
+static void run_step_chunks(const struct step *s, chunk_function *of_chunk)
 {
     const size_t n = s->grad.shape[0];
-    if (s->skipped) of_chunk = keep;
+    if (s->skipped) of_chunk = keep_chunk;
 #pragma omp parallel for if (n >= WORTH_THREADS)
     for (size_t at = 0; at < n; at += CHUNK)
         of_chunk(s, at, min_size(n - at, CHUNK));
@@ -162,22 +161,22 @@ static void run(const struct step *s, chunk_function *of_chunk)
 
 void NAME(adam)(const union op_params *p, const struct operand *in, const struct operand *out)
 {
-    struct step s = step_of(p, in, out);
+    struct step s = optimizer_step_of(p, in, out);
     s.m = in[3].data;
     s.v = in[4].data;
     s.master = in[5].data;
     s.new_m = out[1].data;
     s.new_v = out[2].data;
     s.new_master = out[3].data;
-    run(&s, adam_chunk);
+    run_step_chunks(&s, adam_chunk);
 }
 
 void NAME(sgd)(const union op_params *p, const struct operand *in, const struct operand *out)
 {
-    struct step s = step_of(p, in, out);
+    struct step s = optimizer_step_of(p, in, out);
     s.m = in[3].data;
     s.master = in[4].data;
     s.new_m = out[1].data;
     s.new_master = out[2].data;
-    run(&s, sgd_chunk);
+    run_step_chunks(&s, sgd_chunk);
 }

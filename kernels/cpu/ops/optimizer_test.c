@@ -62,11 +62,12 @@ static union op_params random_params(struct op_test *t)
     return p;
 }
 
-/* A step of either op; states are m, v and master, in this order. `before`: weight, states. */
+/* A step of either op; states are m, v and master, in this order. `before`:
+ * weight and states before it. */
 struct step {
     enum op op;
     union op_params p;
-    size_t n, num_states, master; /* operand 3 + i is state i; which of them is the master */
+    size_t n, num_states, master; /* operand 3 + i is state i; index of the master */
     struct operand in[6], out[4], before[4];
 };
 
@@ -81,7 +82,7 @@ static struct step make_step(struct op_test *t, enum op op, bool skipped)
     s.in[2] = ELEMS(n);
     for (size_t i = 0; i < s.num_states; i++)
         if ((op == OP_ADAM && i < 2) || test_coin(t)) s.in[3 + i] = REALS(n);
-    for (size_t i = 0; op == OP_ADAM && i < n; i++) /* v is not negative */
+    for (size_t i = 0; op == OP_ADAM && i < n; i++) /* v must not be negative */
         test_set(t, s.in + 4, i, pow(test_get(t, s.in + 4, i), 2));
     const bool in_place = test_coin(t);
     for (size_t i = 0; i <= s.num_states; i++)
@@ -150,7 +151,7 @@ OP_TEST(a_step_with_gradients_that_are_not_finite_is_skipped, 8)
             assert_memory_equal(s.out[i].data, s.before[i].data, test_bytes(t, &s.out[i]));
 }
 
-/* The master keeps what is too little for bf16, step after step. */
+/* The master keeps updates too small for bf16, step after step. */
 OP_TEST(small_steps_add_up_in_the_master, 2)
 {
     union op_params p = {.optimizer = {.lr_mult = 1}};
@@ -168,8 +169,9 @@ OP_TEST(small_steps_add_up_in_the_master, 2)
     assert_true(test_get(t, &weight, 0) == 1 - 0x1p-6);
 }
 
-/* Three steps of torch.optim.AdamW([1.0, -2.0], lr=0.1, betas=(0.9, 0.999), eps=1e-8,
- * weight_decay=0.01) with gradients [0.5, -1], [0.25, 2] and [-1, 0.125], by its documentation. */
+/* Three steps of torch.optim.AdamW([1.0, -2.0], lr=0.1, betas=(0.9, 0.999),
+ * eps=1e-8, weight_decay=0.01) with gradients [0.5, -1], [0.25, 2] and [-1,
+ * 0.125], by its documentation. */
 OP_TEST(steps_of_adam_follow_one_another, 1)
 {
     const union op_params p = {.optimizer = {0.9, 0.999, 1e-8, 0, 1, 1}};

@@ -1,13 +1,15 @@
-/* pairs.h - products of bf16 by VDPBF16PS (AVX-512 BF16), which multiplies two pairs of bf16 and
- * adds both products to an f32.
+/* pairs.h - products of bf16 by VDPBF16PS (AVX-512 BF16), which multiplies two
+ * pairs of bf16 and adds both products to an f32.
  *
- * 1. A pair is two elements that follow one another along k. Beside the last of an odd k is 0.
- * 2. The left operand is packed as rows of pairs, the right one as squares of SQUARE columns:
- *    [columns / SQUARE][pairs][SQUARE]. Columns that do not exist are 0.
- * 3. Each sum runs over k in ascending order, whatever surrounds it.
- * 4. The instruction takes subnormal numbers (below 2^-126) as 0, and gives 0 for them. That is
- *    less than the rounding of sums to f32 unless all of the sum is about as small, or the other
- *    factors are huge. PyTorch's products in bf16 do the same. */
+ * 1. A pair is two elements adjacent along k. The last of an odd k is paired
+ *    with 0.
+ * 2. The left operand is packed as rows of pairs, the right one as squares of
+ *    SQUARE columns: [columns / SQUARE][pairs][SQUARE]. Missing columns are 0.
+ * 3. Each sum runs over k in ascending order, independent of its surroundings.
+ * 4. The instruction takes subnormal numbers (below 2^-126) as 0, and returns 0
+ *    for them. That is below the rounding of sums to f32, unless the whole sum
+ *    is about as small or the other factors are huge. PyTorch's bf16 products
+ *    do the same. */
 #ifndef FERRY_KERNELS_CPU_OPS_PAIRS_H
 #define FERRY_KERNELS_CPU_OPS_PAIRS_H
 
@@ -19,7 +21,7 @@ enum { SQUARE = 16, PAIR_COLUMNS = 2 * SQUARE };
 
 #define ALWAYS_INLINE __attribute__((always_inline)) static inline
 
-/* x[i] lane j and x[j] lane i change places where i and j differ in this bit only. */
+/* Swaps x[i] lane j and x[j] lane i, where i and j differ in this bit only. */
 ALWAYS_INLINE void transpose_bit(__m512i x[SQUARE], int bit)
 {
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -45,13 +47,13 @@ ALWAYS_INLINE void transpose(__m512i x[SQUARE])
     transpose_bit(x, 8);
 }
 
-/* The first n of 2 * SQUARE elements, all where there are more; not for n = 0. */
+/* The first n of 2 * SQUARE elements, at most all; n is not 0. */
 ALWAYS_INLINE __mmask32 mask_of(size_t n)
 {
     return UINT32_MAX >> (2 * SQUARE - min_size(n, 2 * SQUARE));
 }
 
-/* x[i] becomes pairs of row i, which k runs along. There are so many rows of so many elements. */
+/* x[i] becomes the pairs of row i, along which k runs. */
 ALWAYS_INLINE void load_along(__m512i x[SQUARE], const elem *from, size_t stride, size_t rows,
                               size_t k)
 {
@@ -61,7 +63,7 @@ ALWAYS_INLINE void load_along(__m512i x[SQUARE], const elem *from, size_t stride
         x[i] = _mm512_maskz_loadu_epi16(i < rows ? present : 0, from + i * stride);
 }
 
-/* x[i] becomes pair i of each column, which k runs down. */
+/* x[i] becomes pair i of each column, down which k runs. */
 ALWAYS_INLINE void load_across(__m512i x[SQUARE], const elem *from, size_t stride, size_t columns,
                                size_t k)
 {
@@ -83,14 +85,15 @@ ALWAYS_INLINE void store_square(uint32_t *to, size_t stride, const __m512i x[SQU
         _mm512_storeu_si512(to + i * stride, x[i]);
 }
 
-/* A row of the left operand, which k runs along. Writes whole squares. */
+/* A row of the left operand, along which k runs. Writes whole squares. */
 static inline void copy_pairs(uint32_t *to, const elem *from, size_t k)
 {
     for (size_t l = 0; l < k; l += 2 * SQUARE)
         _mm512_storeu_si512(to + l / 2, _mm512_maskz_loadu_epi16(mask_of(k - l), from + l));
 }
 
-/* Rows of the left operand, from columns that k runs down. Writes whole squares. */
+/* Rows of the left operand, from columns down which k runs. Writes
+ * whole squares. */
 static inline void pack_left(uint32_t *to, size_t to_stride, const elem *from, size_t stride,
                              size_t rows, size_t k)
 {
@@ -103,8 +106,8 @@ static inline void pack_left(uint32_t *to, size_t to_stride, const elem *from, s
         }
 }
 
-/* The right operand. k runs down its columns, or along them where it is transposed. Writes whole
- * squares, to_stride apart. */
+/* The right operand. k runs down its columns, or along them if transposed.
+ * Writes whole squares, to_stride apart. */
 static inline void pack_right(uint32_t *to, size_t to_stride, const elem *from, size_t stride,
                               bool transposed, size_t columns, size_t k)
 {
@@ -126,10 +129,10 @@ ALWAYS_INLINE __m512bh load_pairs(const uint32_t *from)
     return (__m512bh)_mm512_loadu_si512(from);
 }
 
-enum { MAX_PAIR_ROWS = 14 }; /* of two vectors: 28 of the 32 registers */
+enum { MAX_PAIR_ROWS = 14 }; /* two vectors each: 28 of the 32 registers */
 
-/* c [rows, PAIR_COLUMNS] += a b over so many pairs. Inlined where `rows` is a constant: only then
- * are the sums in registers. */
+/* c [rows, PAIR_COLUMNS] += a b over `pairs` pairs. Inlined with constant
+ * `rows`: otherwise sums would leave the registers. */
 ALWAYS_INLINE void multiply_pairs(float *c, size_t ldc, const uint32_t *a, size_t lda,
                                   const uint32_t *b, size_t ldb, size_t rows, size_t pairs)
 {

@@ -1,9 +1,10 @@
-/* permute.c - rows by expert: the ops that sort, permute, unpermute and gather rows. */
+/* permute.c - rows by expert: ops that sort, permute, unpermute and
+ * gather rows. */
 #include <assert.h>
 
 #include "kernels/cpu/ops/ops_internal.h"
 
-/* Counts become where each expert's rows begin. */
+/* Counts become each expert's first row. */
 static void counts_to_begins(int32_t *counts, size_t num_experts)
 {
     int32_t begin = 0;
@@ -14,7 +15,8 @@ static void counts_to_begins(int32_t *counts, size_t num_experts)
     }
 }
 
-/* Where each expert's rows end, which is where those of the next begin, becomes counts again. */
+/* Each expert's end, which is the next one's first row, becomes its
+ * count again. */
 static void ends_to_counts(int32_t *ends, size_t num_experts)
 {
     for (size_t e = num_experts; e-- > 1;)
@@ -79,9 +81,9 @@ void NAME(permute)(const union op_params *p, const struct operand *in, const str
 
 enum { SUM_BLOCK = 256 };
 
-/* Columns [0, n) of x = the sum over j < k of weights[j] * y[rows[j]]. */
-static void add_rows(elem *x, const elem *y, size_t h, size_t n, const int32_t *rows,
-                     const real *weights, size_t k)
+/* Columns [0, n) of x = sum over j < k of weights[j] * y[rows[j]]. */
+static void sum_weighted_rows(elem *x, const elem *y, size_t h, size_t n, const int32_t *rows,
+                              const real *weights, size_t k)
 {
     real sum[SUM_BLOCK] = {0};
     for (size_t j = 0; j < k; j++) {
@@ -106,11 +108,11 @@ void NAME(unpermute)(const union op_params *p, const struct operand *in, const s
 #pragma omp parallel for if (num_tokens * h * k >= WORTH_THREADS)
     for (size_t t = 0; t < num_tokens; t++)
         for (size_t i = 0; i < h; i += SUM_BLOCK)
-            add_rows(x + t * h + i, y + i, h, min_size(h - i, SUM_BLOCK), rows + t * k,
-                     weights ? weights + t * k : NULL, k);
+            sum_weighted_rows(x + t * h + i, y + i, h, min_size(h - i, SUM_BLOCK), rows + t * k,
+                              weights ? weights + t * k : NULL, k);
 }
 
-/* to = weight * dx; returns the sum of dx * y where y is there. */
+/* to = weight * dx. Returns the sum of dx * y, if y is not NULL. */
 static real spread_row(elem *to, const elem *dx, const elem *y, size_t h, real weight)
 {
     real sum = 0;

@@ -22,8 +22,9 @@ OP_TEST(slots_are_sorted_by_expert, 10)
     }
 }
 
-/* Row by row as they arrive: where those of lower experts, and of the same from earlier, leave off.
- * Each block of senders begins where it is planned to, whatever the one before has sent. */
+/* Row by row in order of arrival: after the rows of lower experts and of
+ * earlier senders. Each block of senders begins at its planned row, whatever
+ * the block before it sent. */
 OP_TEST(received_rows_are_sorted_by_expert, 10)
 {
     const size_t blocks = test_between(t, 1, 3), each = test_between(t, 1, 4);
@@ -66,7 +67,7 @@ static void shuffle(struct op_test *t, const struct operand *rows, size_t n)
     }
 }
 
-/* Some slots go nowhere. */
+/* Some slots are dropped. */
 static void forget_some(struct op_test *t, const struct operand *rows, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -112,7 +113,7 @@ OP_TEST(rows_are_summed_where_they_came_from, 15)
     }
 }
 
-/* Rows that no slot has keep what they hold. */
+/* Rows without a slot keep their contents. */
 static void check_unpermute_backward(struct op_test *t, const struct operand *in,
                                      const struct operand *out, const struct operand *before)
 {

@@ -1,6 +1,8 @@
-/* real.h - the types that an op is compiled for. Each op's file is compiled once for every type of
- * element and every set of instructions (OP_VARIANTS of the Makefile); NAME() makes
- * the names of functions that are not static. */
+/* real.h - the types that ops are compiled for.
+ *
+ * Each file of ops is compiled once for every element type and
+ * instruction set (OP_VARIANTS of the Makefile); NAME() makes the names
+ * of non-static functions. */
 #ifndef FERRY_KERNELS_CPU_OPS_REAL_H
 #define FERRY_KERNELS_CPU_OPS_REAL_H
 
@@ -70,8 +72,8 @@ static inline elem store(real x)
 }
 #endif
 
-/* load() and store() of n elements in a row. F16C converts eight halves at once, but compilers do
- * not vectorise loops with its scalar form. */
+/* load() and store() of n adjacent elements. F16C converts eight f16 at once,
+ * but compilers do not vectorise its scalar form. */
 static inline void load_elems(real *restrict to, const elem *restrict from, size_t n)
 {
     size_t i = 0;

@@ -1,6 +1,6 @@
-/* real_math.h - functions of one real without a branch, so that loops over them become vector code.
- * In f32 they are off by about 1 unit in the last place; in f64 they are the C library's. NaN gives
- * NaN. */
+/* real_math.h - functions of one real without branches, so that loops over them
+ * vectorise. In f32 they err by about 1 unit in the last place; in f64 they are
+ * the C library's. NaN gives NaN. */
 #ifndef FERRY_KERNELS_CPU_OPS_REAL_MATH_H
 #define FERRY_KERNELS_CPU_OPS_REAL_MATH_H
 
@@ -41,13 +41,14 @@ static inline float sign_of(float sign, float magnitude)
     return bits_float((float_bits(magnitude) & 0x7FFFFFFF) | (float_bits(sign) & 0x80000000));
 }
 
-/* exp(x) = 2^n exp(r): adding 1.5 * 2^23 rounds n to an integer, which then stands in the low bits.
- * 2^n is two factors, so that what is subnormal comes out right. The polynomial is Cephes' expf. */
+/* exp(x) = 2^n exp(r): adding 1.5 * 2^23 rounds n to an integer in the low
+ * bits. 2^n is two factors, so that subnormal results are right. The polynomial
+ * is Cephes' expf. */
 static inline float real_exp(float x)
 {
     const float round = 0x1.8p23f;
-    x = x < -104.0f ? -104.0f : x; /* 0 from here on */
-    x = x > 89.0f ? 89.0f : x;     /* infinite */
+    x = x < -104.0f ? -104.0f : x; /* 0 below */
+    x = x > 89.0f ? 89.0f : x;     /* infinite above */
     float shifted = x * 1.44269504f + round, n = shifted - round;
     float r = x - n * 0.693359375f;
     r = r - n * -2.12194440e-4f;
@@ -62,7 +63,8 @@ static inline float real_exp(float x)
     return e * bits_float(half << 23) * bits_float((exponents - half) << 23);
 }
 
-/* After N. Juffa's tanhf: odd polynomial near 0, where 1 - 2 / (exp(2x) + 1) would cancel. */
+/* After N. Juffa's tanhf: an odd polynomial near 0, where 1 - 2 / (exp(2x) + 1)
+ * would cancel. */
 static inline float real_tanh(float x)
 {
     float t = fabsf(x), s = x * x;
@@ -75,7 +77,7 @@ static inline float real_tanh(float x)
     return t > 0.6f ? far : near;
 }
 
-/* After N. Juffa's erff: 1 - exp(polynomial) away from 0, which is 1 from 4 on. */
+/* After N. Juffa's erff: 1 - exp(polynomial) away from 0; 1 from 4 on. */
 static inline float real_erf(float x)
 {
     float t = fabsf(x), s = x * x;

@@ -4,7 +4,7 @@
 
 #include "tests/testing.h"
 
-/* Calls check() with every 1009th float, of both signs. */
+/* Calls check() with every 1009th float of both signs. */
 static void sweep(void (*check)(float x))
 {
     for (uint32_t bits = 0; bits < 0x7F800000; bits += 1009) {

@@ -1,5 +1,5 @@
-/* results.c - OP_JOIN_COLUMNS and OP_NOT_FINITE: what is done with results before the host has
- * them. */
+/* results.c - OP_JOIN_COLUMNS and OP_NOT_FINITE: last ops on results before the
+ * host reads them. */
 #include <assert.h>
 #include <string.h>
 

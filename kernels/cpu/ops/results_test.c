@@ -13,7 +13,7 @@ OP_TEST(columns_of_members_lie_side_by_side, 20)
                         test_get(t, in, (k / each * n + i) * each + k % each));
 }
 
-/* One bad number among many is found, wherever it is, and what was found before stays. */
+/* One bad number among many is found anywhere, and an earlier finding stays. */
 OP_TEST(a_number_that_is_not_finite_is_found, 60)
 {
     const double bad[] = {(double)NAN, INFINITY, -INFINITY};

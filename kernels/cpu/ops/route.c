@@ -1,20 +1,20 @@
-/* route.c - OP_ROUTE: the experts of each token, and their weights; its backward, and the losses
- * that keep experts equally busy and logits small. */
+/* route.c - OP_ROUTE: each token's experts and weights; its backward; and the
+ * losses that balance experts and keep logits small. */
 #include <assert.h>
 
 #include "kernels/cpu/ops/ops_internal.h"
 #include "kernels/cpu/ops/real_math.h"
 
-/* LINE: reals, so that workers have cache lines of their own. SUM_TOKENS: tokens that are added up
- * one after the other. */
+/* LINE: reals in a cache line, to separate workers. SUM_TOKENS: tokens added up
+ * in sequence. */
 enum { LINE = 64 / sizeof(real), SUM_TOKENS = 256 };
 
-/* One token's, in the workspace; each has num_experts elements. */
+/* One token's, in the workspace; arrays of num_experts elements. */
 struct choice {
-    real *scores; /* what experts are weighted with */
-    real *ranks;  /* what they are chosen by */
+    real *scores; /* weight experts */
+    real *ranks;  /* choose experts */
     real *groups;
-    bool *out, *groups_out; /* cannot be chosen (again) */
+    bool *out, *groups_out; /* cannot be chosen (any more) */
 };
 
 static size_t choice_bytes(size_t num_experts)
@@ -33,13 +33,13 @@ static struct choice choice_at(char *workspace, size_t num_experts)
                            .groups_out = flags + num_experts};
 }
 
-/* NaN is above everything: what is not a number is chosen, and its weight shows it. */
+/* NaN is above everything: it is chosen, and shows in the weight. */
 static bool is_above(real a, real b)
 {
     return a > b || (a != a && b == b);
 }
 
-/* Takes the first of the largest that is not out yet. */
+/* Takes the first largest element that is not out. */
 static size_t take_largest(const real *x, bool *out, size_t n)
 {
     size_t best = n;
@@ -154,11 +154,11 @@ size_t NAME(route_workspace)(const union op_params *p, const struct operand *in,
 
 /* ---- backward ---- */
 
-/* One token's, in the workspace; each has num_experts elements. */
+/* One token's, in the workspace; arrays of num_experts elements. */
 struct slope {
-    real *scores;   /* as route makes them; then softmax of the logits */
-    real *d_logits; /* what becomes of them */
-    real *chosen;   /* weights before they are normalized */
+    real *scores;   /* as in route; then softmax of the logits */
+    real *d_logits; /* gradients of the logits */
+    real *chosen;   /* weights before normalizing */
     real *d_chosen;
 };
 
@@ -183,7 +183,7 @@ static real dot(const real *a, const real *b, size_t n)
     return sum;
 }
 
-/* d becomes x (d - sum of x d): the gradient of y = softmax before it, x being y. */
+/* Backward of a softmax x: d becomes x (d - sum of x d). */
 static void softmax_backward(const real *x, real *d, size_t n)
 {
     const real mean = dot(x, d, n);
@@ -191,7 +191,8 @@ static void softmax_backward(const real *x, real *d, size_t n)
         d[i] = x[i] * (d[i] - mean);
 }
 
-/* The gradient of weights becomes that of what was normalized and scaled. */
+/* The gradient of weights becomes that of the weights before normalizing
+ * and scaling. */
 static void unscale_weights(const struct slope *s, const union op_params *p, const real *d_weights)
 {
     const size_t topk = p->route.topk;
@@ -206,7 +207,7 @@ static void unscale_weights(const struct slope *s, const union op_params *p, con
         s->d_chosen[j] = (d_weights[j] - mean) / divisor * (real)p->route.scaling;
 }
 
-/* d_logits of what the weights depend on. */
+/* d_logits by the path of the weights. */
 static void unroute_token(const struct slope *s, const union op_params *p, const real *logits,
                           const int32_t *experts, const real *d_weights, size_t num_experts)
 {
@@ -229,13 +230,13 @@ static void unroute_token(const struct slope *s, const union op_params *p, const
 
 /* ---- the losses of routers ---- */
 
-/* Of S sequences. */
+/* Index of a token's sequence among the S. */
 static size_t sequence_of(const union op_params *p, size_t token)
 {
     return p->route.sequence_length ? (p->route.first_token + token) / p->route.sequence_length : 0;
 }
 
-/* What the loss of balance takes for the probabilities of experts. */
+/* Probabilities of experts in balance_loss. */
 static void balance_scores(real *scores, const union op_params *p, const real *logits,
                            size_t num_experts)
 {
@@ -250,7 +251,8 @@ static void balance_scores(real *scores, const union op_params *p, const real *l
         scores[e] /= sum;
 }
 
-/* What balance is divided by: the sum of the only counts, or 1. */
+/* Divisor of balance: the sum of the only counts if they become shares,
+ * else 1. */
 static real balance_divisor(const union op_params *p, const struct operand *counts)
 {
     const int32_t *count = counts->data;
@@ -261,8 +263,9 @@ static real balance_divisor(const union op_params *p, const struct operand *coun
     return (real)sum;
 }
 
-/* d_logits += factor * the gradient of the sum of counts[e] * balance_scores[e]: of softmax
- * scores[e] (counts[e] - their mean), of sigmoid that times 1 - sigmoid. */
+/* d_logits += factor * gradient of the sum of counts[e] *
+ * balance_scores[e]: for softmax scores[e] (counts[e] - their mean), for
+ * sigmoid this times 1 - sigmoid. */
 static void add_balance(const struct slope *s, const union op_params *p, const real *logits,
                         const int32_t *counts, size_t num_experts, real factor)
 {
@@ -286,7 +289,7 @@ static real log_sum_exp(const real *logits, size_t num_experts)
     return top + real_log(sum);
 }
 
-/* d_logits += factor * the gradient of logsumexp(logits)^2 */
+/* d_logits += factor * gradient of logsumexp(logits)^2. */
 static void add_z(const struct slope *s, const real *logits, size_t num_experts, real factor)
 {
     const real z = log_sum_exp(logits, num_experts);
@@ -361,11 +364,12 @@ void NAME(update_expert_bias)(const union op_params *p, const struct operand *in
     }
 }
 
-/* Of one token; scores: room for num_experts. counts: those of its sequence. */
+/* A token's loss. scores: room for num_experts. counts: those of
+ * its sequence. */
 typedef real token_loss_function(const union op_params *p, const real *logits,
                                  const int32_t *counts, size_t num_experts, real *scores);
 
-/* The sum over e of counts[e] * balance_scores[e] */
+/* Sum over e of counts[e] * balance_scores[e]. */
 static real expected_count(const union op_params *p, const real *logits, const int32_t *counts,
                            size_t num_experts, real *scores)
 {
@@ -389,13 +393,13 @@ static size_t num_sums(const struct operand *logits)
     return (logits->shape[0] + SUM_TOKENS - 1) / SUM_TOKENS;
 }
 
-/* Each sum, and behind them each worker's scores. */
+/* Bytes of all sums, then of each worker's scores. */
 static size_t losses_workspace(const struct operand *logits)
 {
     return (num_sums(logits) + most_workers() * slope_reals(logits->shape[1])) * sizeof(real);
 }
 
-/* Of all tokens. */
+/* Sum of the losses of all tokens. */
 static real sum_losses(token_loss_function *loss, const union op_params *p,
                        const struct operand *logits, const int32_t *counts, real *workspace)
 {

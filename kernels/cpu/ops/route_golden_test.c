@@ -1,4 +1,5 @@
-/* Routers beside Megatron-LM's TopKRouter: weights, losses and gradients of tests/golden/route. */
+/* Routers against Megatron-LM's TopKRouter: weights, losses and gradients
+ * of tests/golden/route. */
 #include "common/json.h"
 #include "kernels/cpu/ops/ops_testing.h"
 
@@ -35,7 +36,7 @@ static struct golden golden_read(void)
     return g;
 }
 
-/* The numbers of a list, in an array of so many. */
+/* The `count` numbers of a list, as an array. */
 static const double *list(struct op_test *t, const cJSON *c, const char *name, size_t count)
 {
     const cJSON *item = json_get(c, name)->child;
@@ -72,7 +73,7 @@ static union op_params params_of(const struct golden *g, const cJSON *options)
     return p;
 }
 
-/* Weights are those of the experts that are chosen; dweights become those of the choice. */
+/* Checks the chosen experts' weights; dweights become those of the choice. */
 static void check_choice(struct op_test *t, const struct golden *g, const cJSON *c,
                          const struct operand *weights, const struct operand *experts,
                          struct operand *dweights)
@@ -123,7 +124,7 @@ static void check_case(struct op_test *t, const struct golden *g, const cJSON *c
     test_op(t, OP_ROUTE, &p, in, out);
     check_choice(t, g, c, &out[0], &out[1], &dweights);
 
-    /* The losses see the choice that there were without the bias. */
+    /* Losses count the choice without the bias. */
     const struct operand plain[] = {in[0], ABSENT};
     const struct operand plain_out[] = {REALS(g->tokens, p.route.topk),
                                         INTS(g->tokens, p.route.topk)};

@@ -23,7 +23,8 @@ static void softmax(double *x, size_t n)
         x[i] /= sum;
 }
 
-/* How many of [0, n) come before i: larger ones, and equal ones before it. */
+/* Rank of i in [0, n): larger ones precede it, and equal ones of
+ * lower index. */
 static size_t place_of(const double *x, size_t n, size_t i)
 {
     size_t place = 0;
@@ -50,7 +51,7 @@ static void leave_best_groups(const union op_params *p, double *choice, size_t n
         if (place_of(groups, num_groups, e / size) >= p->route.topk_groups) choice[e] = -INFINITY;
 }
 
-/* Which experts a token gets, and with which weights. */
+/* A token's experts and their weights. */
 static void formula(const struct op_test *t, const union op_params *p, const struct operand *in,
                     size_t token, size_t *experts, double *weights)
 {
@@ -126,13 +127,14 @@ OP_TEST(nan_is_chosen_and_seen, 6)
     assert_true(seen);
 }
 
-/* Operands of route_backward, which route's results belong to. */
+/* Operands of route_backward, from route's results. */
 struct backward {
     union op_params p;
     struct operand in[5], out[1], weights;
 };
 
-/* Tokens of sequences, of which the first may have begun before: how many there are. */
+/* Tokens of sequences, the first possibly begun before. Returns
+ * their number. */
 static size_t random_sequences(struct op_test *t, union op_params *p, size_t num_tokens)
 {
     if (test_coin(t)) return 1;
@@ -141,14 +143,14 @@ static size_t random_sequences(struct op_test *t, union op_params *p, size_t num
     return (size_t)((p->route.first_token + num_tokens - 1) / p->route.sequence_length) + 1;
 }
 
-/* Where the counts of a token's sequence begin. */
+/* Index of the counts of a token's sequence. */
 static size_t counts_of(const union op_params *p, size_t token, size_t num_experts)
 {
     if (!p->route.sequence_length) return 0;
     return (size_t)((p->route.first_token + token) / p->route.sequence_length) * num_experts;
 }
 
-/* Counts of sequences, each below `most`; or of all tokens, of which shares are taken. */
+/* Counts of sequences, each below `most`; or shares of all tokens. */
 static struct operand random_counts(struct op_test *t, union op_params *p, size_t num_tokens,
                                     size_t num_experts, uint64_t most)
 {
@@ -161,7 +163,7 @@ static struct operand random_counts(struct op_test *t, union op_params *p, size_
     return counts;
 }
 
-/* The count of an expert that is lost with a token, or its share. */
+/* Count of an expert for a token's sequence, or its share. */
 static double weight_of_count(const struct op_test *t, const union op_params *p,
                               const struct operand *counts, size_t token, size_t expert)
 {
@@ -173,8 +175,7 @@ static double weight_of_count(const struct op_test *t, const union op_params *p,
            (p->route.of_share ? sum : 1);
 }
 
-/* Logits of a token are so far from one another that a small change of one does not change the
- * choice. */
+/* A token's logits are far apart: small changes do not change the choice. */
 static struct backward backward_of(struct op_test *t, size_t n, size_t num_experts)
 {
     struct backward b = {.p = random_params(t, num_experts)};
@@ -196,8 +197,8 @@ static struct backward backward_of(struct op_test *t, size_t n, size_t num_exper
     return b;
 }
 
-/* What v of chosen expert `chosen` grows by with the logit of expert e. softmax: over all experts
- * or the chosen ones, so that it is 0 for those that are not in it. */
+/* Slope of v of chosen expert `chosen` by the logit of expert e. softmax: over
+ * all experts or the chosen ones, 0 for others. */
 static double slope_of_score(const union op_params *p, const double *softmax, double score,
                              size_t chosen, size_t e)
 {
@@ -208,13 +209,13 @@ static double slope_of_score(const union op_params *p, const double *softmax, do
 struct token {
     double all[MAX_EXPERTS];  /* softmax over all experts */
     double z;                 /* logsumexp */
-    double some[MAX_EXPERTS]; /* and over those that weights are from */
-    double v[MAX_EXPERTS];    /* of the chosen ones, before they are normalized */
-    double divisor;           /* of v; 1 where they are not normalized */
+    double some[MAX_EXPERTS]; /* softmax over the experts that get weights */
+    double v[MAX_EXPERTS];    /* of the chosen ones, before normalizing */
+    double divisor;           /* of v; 1 without normalizing */
     size_t experts[MAX_EXPERTS];
 };
 
-/* What weight j of the chosen ones grows by with v of i. */
+/* Slope of chosen weight j by v of i. */
 static double slope_of_weight(const union op_params *p, const struct token *x, size_t j, size_t i)
 {
     const double own = j == i ? 1 : 0, others = x->v[j] / x->divisor;
@@ -248,7 +249,7 @@ static struct token token_of(const struct op_test *t, const struct backward *b, 
     return x;
 }
 
-/* What the losses of balance take for probabilities. */
+/* Probabilities in balance losses. */
 static void probabilities(const struct op_test *t, const union op_params *p,
                           const struct operand *logits, size_t token, double *x)
 {
@@ -266,7 +267,7 @@ static void probabilities(const struct op_test *t, const union op_params *p,
         x[e] /= sum;
 }
 
-/* What the probability of expert `of` grows by with the logit of expert e. */
+/* Slope of the probability of expert `of` by the logit of expert e. */
 static double slope_of_probability(const struct op_test *t, const struct backward *b, size_t token,
                                    const double *x, size_t of, size_t e)
 {
@@ -364,7 +365,7 @@ OP_TEST(z_is_lost_over_all_tokens, 10)
     test_near(t, &loss, 0, want + test_get(t, &before, 0), want);
 }
 
-/* Large logits overflow no exponential. */
+/* Large logits must not overflow exponentials. */
 OP_TEST(z_of_large_logits, 1)
 {
     const union op_params p = {.route = {.z = 1}};

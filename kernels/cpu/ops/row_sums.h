@@ -1,17 +1,16 @@
-/* row_sums.h - sums over the rows of arrays, the same for any number of threads: rows are cut into
- * blocks by their number alone, each block is summed in REAL, and the sums of the blocks are added
- * in double, in order. */
+/* row_sums.h - sums over rows of arrays, equal for any number of threads: rows
+ * are cut into blocks by their number alone; each block is summed in REAL, and
+ * block sums are added in double, in order. */
 #ifndef FERRY_KERNELS_CPU_OPS_ROW_SUMS_H
 #define FERRY_KERNELS_CPU_OPS_ROW_SUMS_H
 
 #include "kernels/cpu/ops/ops_internal.h"
 
-/* A block has at least so many rows, and there are at most so many blocks; columns are added up so
- * many at once. */
+/* Fewest rows of a block; largest number of blocks; columns added at once. */
 enum { LEAST_BLOCK_ROWS = 32, MOST_ROW_BLOCKS = 256, SUM_COLUMNS = 256 };
 
 struct row_blocks {
-    size_t num_rows, rows, count; /* of all; of a block; of blocks */
+    size_t num_rows, rows, count; /* rows in total, in a block; number of blocks */
 };
 
 static inline struct row_blocks row_blocks_of(size_t num_rows)
@@ -26,8 +25,8 @@ static inline size_t row_block_end(const struct row_blocks *b, size_t block)
     return min_size((block + 1) * b->rows, b->num_rows);
 }
 
-/* Stores columns [first, first + n), n up to SUM_COLUMNS, of the sum of `count` rows of partial
- * sums that lie `stride` apart. */
+/* Stores columns [first, first + n), n up to SUM_COLUMNS, of the sum of `count`
+ * rows of partial sums, `stride` apart. */
 static inline void store_block_sums(const struct gradient *to, const real *partial, size_t count,
                                     size_t stride, size_t first, size_t n)
 {

@@ -1,8 +1,8 @@
-/* sample.c - OP_SAMPLE: the next token of each row of logits. */
+/* sample.c - OP_SAMPLE: draws the next token of each row of logits. */
 #include "kernels/cpu/ops/ops_internal.h"
 #include "kernels/cpu/random.h"
 
-/* One row of logits, and how heavy its ids are: exp((logit - max) / temperature). */
+/* A row of logits and its ids' weights exp((logit - max) / temperature). */
 struct draw {
     const real *logits;
     size_t num_ids;
@@ -14,7 +14,7 @@ static double weight(const struct draw *d, size_t id)
     return exp(((double)d->logits[id] - d->max) / d->temperature);
 }
 
-/* Larger logits first, of equals the lower id. */
+/* Larger logits first; among equals the lower id. */
 static bool precedes(const struct draw *d, int32_t a, int32_t b)
 {
     return d->logits[a] > d->logits[b] || (d->logits[a] == d->logits[b] && a < b);
@@ -38,8 +38,9 @@ static void make_heap(const struct draw *d, int32_t *heap)
         sift_down(d, heap, i, d->num_ids);
 }
 
-/* Takes the largest `most` off the heap, fewer (but one) where their weights reach `enough`; they
- * lie behind it in ascending order. Returns how many; *sum is of their weights. */
+/* Takes the `most` largest off the heap, or fewer (at least one) if their
+ * weights reach `enough`; they end up behind it in ascending order. Returns
+ * their number; *sum is their weight. */
 static size_t take_largest(const struct draw *d, int32_t *heap, size_t most, double enough,
                            double *sum)
 {
@@ -54,7 +55,7 @@ static size_t take_largest(const struct draw *d, int32_t *heap, size_t most, dou
     return taken;
 }
 
-/* How many of the `count` that were taken reach `enough`; *sum is of their weights. */
+/* How many of the `count` taken ids reach `enough`; *sum is their weight. */
 static size_t cut_taken(const struct draw *d, const int32_t *heap, size_t count, double enough,
                         double *sum)
 {
@@ -72,7 +73,8 @@ static double sum_all(const struct draw *d)
     return sum;
 }
 
-/* The last id, in order of preference, that may be drawn; -1: all may. *sum is of the weights. */
+/* The last id, in order of preference, that may be drawn; -1: all may. *sum is
+ * their weight. */
 static int32_t last_choice(const struct draw *d, const union op_params *p, int32_t *heap,
                            double *sum)
 {
@@ -88,7 +90,7 @@ static int32_t last_choice(const struct draw *d, const union op_params *p, int32
     return heap[d->num_ids - kept];
 }
 
-/* The first id at which the weights of those that may be drawn reach more than u of their sum. */
+/* The first id at which the weight of drawable ids exceeds u of their sum. */
 static int32_t draw_id(const struct draw *d, int32_t last, double target)
 {
     double sum = 0;
@@ -96,14 +98,14 @@ static int32_t draw_id(const struct draw *d, int32_t last, double target)
     for (size_t i = 0; i < d->num_ids; i++) {
         if (last >= 0 && precedes(d, last, (int32_t)i)) continue;
         const double w = weight(d, i);
-        if (w > 0) id = (int32_t)i; /* rounding may leave the target behind the last one */
+        if (w > 0) id = (int32_t)i; /* rounding may put the target beyond the last one */
         sum += w;
         if (sum > target) break;
     }
     return id;
 }
 
-/* The largest, or -1 where there is a NaN. */
+/* The largest; -1 if any is NaN. */
 static int32_t largest_id(const real *logits, size_t num_ids)
 {
     size_t best = 0;

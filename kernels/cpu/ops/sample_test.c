@@ -7,7 +7,7 @@ static bool precedes(const struct op_test *t, const struct operand *logits, size
     return x > y || (x == y && a < b);
 }
 
-/* Weights of one row's ids; 0 for those that are not to be drawn. Returns their sum. */
+/* Weights of one row's ids; 0 for excluded ones. Returns their sum. */
 static double weights_of(const struct op_test *t, const union op_params *p,
                          const struct operand *logits, size_t row, double *weights)
 {
@@ -40,7 +40,7 @@ OP_TEST(ids_are_drawn_by_their_weights, 30)
     if (test_coin(t)) p.sample.top_k = (uint32_t)test_between(t, 1, 310);
     if (test_coin(t)) p.sample.top_p = 0.05 + 0.9 * fabs(test_uniform(t));
     const struct operand in[3] = {REALS(n, num_ids), INTS(1)}, out = INTS(n);
-    for (size_t i = 0; i < n * num_ids; i++) /* with equals among them */
+    for (size_t i = 0; i < n * num_ids; i++) /* with ties */
         test_set(t, in, i, (double)test_below(&t->seed, 40) / 8);
     test_set(t, in + 1, 0, 1000);
     test_op(t, OP_SAMPLE, &p, in, &out);

@@ -1,5 +1,5 @@
-/* spans.h - what attention and its backward share: the spans, blocks of keys packed as REAL,
- * products whose rows end at different keys, dropout. */
+/* spans.h - shared by attention and its backward: spans, blocks of keys packed
+ * as REAL, products whose rows end at different keys, dropout. */
 #ifndef FERRY_KERNELS_CPU_OPS_SPANS_H
 #define FERRY_KERNELS_CPU_OPS_SPANS_H
 
@@ -8,7 +8,8 @@
 #include "kernels/cpu/ops/strip.h"
 #include "kernels/op_dropout.h"
 
-/* The queries of one range of spans and one group are rows, row = query * queries + head. */
+/* Rows are the queries of a range of spans in a group: row = query * queries
+ * + head. */
 enum { TILE_ROWS = 16 * STRIP_ROWS, TILE_KEYS = 128 };
 
 struct span {
@@ -30,8 +31,8 @@ static inline size_t query_of(const union op_params *p, const struct span *s, si
     return (size_t)s->q_begin + row / p->attention.heads.queries;
 }
 
-/* Which of all keys of a span the query at row may attend to; none where they end before they
- * begin. Both ends never go down from one row to the next. */
+/* The keys of a span that the query at row may attend to; empty if end <=
+ * begin. From row to row neither end falls. */
 static inline struct interval keys_of(const union op_params *p, const struct span *s, size_t row)
 {
     const int64_t position = s->q_position + (int64_t)(row / p->attention.heads.queries);
@@ -41,15 +42,15 @@ static inline struct interval keys_of(const union op_params *p, const struct spa
     return (struct interval){(size_t)(begin < count ? begin : count), (size_t)(end > 0 ? end : 0)};
 }
 
-/* The part of keys within the block at `first`, counted from there. */
-static inline struct interval part_of(struct interval keys, size_t first, size_t count)
+/* The part of keys in the block at `first`, counted from there. */
+static inline struct interval keys_in_block(struct interval keys, size_t first, size_t count)
 {
     const size_t begin = keys.begin > first ? keys.begin - first : 0;
     const size_t end = keys.end > first ? min_size(keys.end - first, count) : 0;
     return begin < end ? (struct interval){begin, end} : (struct interval){0, 0};
 }
 
-/* The smallest that holds all of them. */
+/* The smallest interval that contains all of them. */
 static inline struct interval hull_of(const struct interval *each, size_t n)
 {
     struct interval all = {SIZE_MAX, 0};
@@ -61,7 +62,7 @@ static inline struct interval hull_of(const struct interval *each, size_t n)
     return all;
 }
 
-/* How many spans from s on, of those before end, are of its queries. */
+/* Number of adjacent spans from s on, before end, with s's queries. */
 static inline size_t spans_of_range(const struct span *s, const struct span *end)
 {
     size_t n = 1;
@@ -70,7 +71,7 @@ static inline size_t spans_of_range(const struct span *s, const struct span *end
     return n;
 }
 
-/* Rows of n elements, `stride` apart, become rows padded by zeros. */
+/* Packs rows of n elements, `stride` apart, padded by zeros. */
 static inline void pack_rows(real *to, size_t padded, const elem *from, size_t stride, size_t rows,
                              size_t n)
 {
@@ -82,8 +83,8 @@ static inline void pack_rows(real *to, size_t padded, const elem *from, size_t s
     }
 }
 
-/* Rows of n elements become columns of [n, TILE_KEYS], padded by zeros. LANES rows at a time: so
- * many are read along, and as many elements written at once. */
+/* Packs rows of n elements as columns of [n, TILE_KEYS], padded by zeros. Goes
+ * LANES rows at a time, so that reads and writes both run along memory. */
 static inline void pack_across(real *to, const elem *from, size_t stride, size_t rows, size_t n)
 {
     for (size_t j = 0; j < pad(rows); j += LANES)
@@ -93,8 +94,8 @@ static inline void pack_across(real *to, const elem *from, size_t stride, size_t
                     j + lane < rows ? load(from[(j + lane) * stride + d]) : 0;
 }
 
-/* c [rows, columns] += a b, to be multiplied strip by strip. Row i of a lies at a + i * lda; where
- * a is `across`, at a + i, its elements lda apart. */
+/* c [rows, columns] += a b, strip by strip. Row i of a lies at a + i * lda; if
+ * `across`, at a + i, its elements lda apart. */
 struct strips {
     real *c;
     const real *a, *b;
@@ -116,9 +117,9 @@ static inline void multiply_part(const struct strips *x, size_t i, size_t rows, 
                        end - begin);
 }
 
-/* Rows [i, i + rows) of a, a strip or less, whose elements in each[row - i] only are multiplied.
- * Nothing else is touched, so it may be NaN. What all rows have is multiplied at once, the edges
- * row by row. */
+/* Rows [i, i + rows) of a, at most a strip; only elements in each[row - i] are
+ * multiplied. Nothing else is touched, so it may be NaN. Elements common to all
+ * rows are multiplied at once, the edges row by row. */
 static inline void multiply_ragged(const struct strips *x, size_t i, size_t rows,
                                    const struct interval *each)
 {
@@ -135,14 +136,14 @@ static inline void multiply_ragged(const struct strips *x, size_t i, size_t rows
     multiply_part(x, i, rows, all.begin, all.end);
 }
 
-static inline void cap(real *scores, size_t n, const real softcap)
+static inline void cap_scores(real *scores, size_t n, const real softcap)
 {
     for (size_t i = 0; i < n; i++)
         scores[i] = softcap * real_tanh(scores[i] / softcap);
 }
 
-/* What dropout multiplies the weights of one query and head with, for n keys from `first` of the
- * span on. tokens: of all queries */
+/* Dropout's factors of the weights of one query and head, for n keys from
+ * `first` of the span on. tokens: of all queries. */
 static inline void dropout_factors(const union op_params *p, const int32_t *tokens,
                                    const struct span *s, size_t row, size_t group, size_t first,
                                    size_t n, real *factors)

@@ -1,4 +1,5 @@
-/* strip.h - products of a strip of few rows with a packed matrix, held in vector registers. */
+/* strip.h - products of a strip of few rows with a packed matrix, in
+ * vector registers. */
 #ifndef FERRY_KERNELS_CPU_OPS_STRIP_H
 #define FERRY_KERNELS_CPU_OPS_STRIP_H
 
@@ -13,8 +14,9 @@
 #endif
 typedef real vector __attribute__((vector_size(VECTOR_BYTES)));
 
-/* Six rows of two vectors are twelve of the sixteen registers (AVX-512 has more, but more rows are
- * not faster); a matrix has columns for whole pairs of vectors. */
+/* Six rows of two vectors take twelve of sixteen registers (AVX-512 has
+ * more, but more rows are not faster). Matrices have columns for whole pairs
+ * of vectors. */
 enum { STRIP_ROWS = 6, LANES = VECTOR_BYTES / sizeof(real), STRIP_COLUMNS = 2 * LANES };
 
 static inline vector load_vector(const real *from)
@@ -29,9 +31,9 @@ static inline void store_vector(real *to, vector v)
     memcpy(to, &v, sizeof v);
 }
 
-/* c [rows, STRIP_COLUMNS] += a [rows, k] b [k, STRIP_COLUMNS]; a row begins ldb, ldc behind the one
- * before it; a's element (i, l) lies at i * a_row + l * a_step. Inlined where `rows` and one of a's
- * strides are constants. */
+/* c [rows, STRIP_COLUMNS] += a [rows, k] b [k, STRIP_COLUMNS]. Rows are ldb,
+ * ldc apart; element (i, l) of a lies at i * a_row + l * a_step. Inlined with
+ * constant `rows` and one constant stride of a. */
 __attribute__((always_inline)) static inline void
 multiply_columns(real *c, size_t ldc, const real *a, size_t a_row, size_t a_step, const real *b,
                  size_t ldb, size_t rows, size_t k)
@@ -57,7 +59,8 @@ multiply_columns(real *c, size_t ldc, const real *a, size_t a_row, size_t a_step
     }
 }
 
-/* The same over `columns`, a multiple of STRIP_COLUMNS, for STRIP_ROWS rows or fewer. */
+/* The same over `columns`, a multiple of STRIP_COLUMNS, for up to
+ * STRIP_ROWS rows. */
 static inline void multiply_strip(real *c, size_t ldc, const real *a, size_t lda, const real *b,
                                   size_t ldb, size_t rows, size_t columns, size_t k)
 {
@@ -70,7 +73,7 @@ static inline void multiply_strip(real *c, size_t ldc, const real *a, size_t lda
                 multiply_columns(c + i * ldc + j, ldc, a + i * lda, lda, 1, b + j, ldb, 1, k);
 }
 
-/* The same, but a is [k, rows], a row beginning lda behind the one before it. */
+/* The same for an a of [k, rows], rows lda apart. */
 static inline void multiply_strip_across(real *c, size_t ldc, const real *a, size_t lda,
                                          const real *b, size_t ldb, size_t rows, size_t columns,
                                          size_t k)

@@ -1,7 +1,7 @@
 /* sums.c - OP_COLUMN_SUM, OP_WEIGHTED_SUM and OP_SQUARE_SUM. */
 #include "kernels/cpu/ops/row_sums.h"
 
-static void add_row(real *restrict to, const elem *restrict x, size_t n)
+static void add_to_column_sums(real *restrict to, const elem *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         to[i] += load(x[i]);
@@ -11,7 +11,7 @@ static void sum_block(real *to, const elem *x, size_t rows, size_t columns)
 {
     memset(to, 0, columns * sizeof *to);
     for (size_t t = 0; t < rows; t++)
-        add_row(to, x + t * columns, columns);
+        add_to_column_sums(to, x + t * columns, columns);
 }
 
 enum status NAME(column_sum)(const union op_params *p, const struct operand *in,
@@ -38,7 +38,7 @@ size_t NAME(column_sum_workspace)(const union op_params *p, const struct operand
     return row_blocks_of(in[0].shape[0]).count * in[0].shape[1] * sizeof(real);
 }
 
-/* One number for each token: too few to share among threads. */
+/* One number for each token: too few for threads. */
 void NAME(weighted_sum)(const union op_params *p, const struct operand *in,
                         const struct operand *out)
 {
@@ -52,8 +52,8 @@ void NAME(weighted_sum)(const union op_params *p, const struct operand *in,
 
 /* ---- squares ---- */
 
-/* An array is cut into PARTS by its length alone, each for one thread, and these into blocks that
- * are summed in REAL. */
+/* An array is cut into PARTS by its length alone, one thread each; parts are
+ * cut into blocks that are summed in REAL. */
 enum { PARTS = 256, BLOCK = 512 };
 
 struct squares {

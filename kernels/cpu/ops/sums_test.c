@@ -1,6 +1,7 @@
 #include "kernels/cpu/ops/gradient_testing.h"
 
-/* What is expected is added up in long double: in double it would lose as much as a kernel. */
+/* Expected values are summed in long double: double would err as much as
+ * a kernel. */
 static void check_columns(const struct op_test *t, const struct operand *x,
                           const struct operand *before, const struct operand *y)
 {
@@ -25,7 +26,7 @@ OP_TEST(columns_are_summed, 20)
     check_columns(t, in, &before, &y);
 }
 
-/* Elements of one sign: a sum that is not cut into blocks loses 1e-4 of it. */
+/* Elements of one sign: a sum without blocks would lose 1e-4. */
 OP_TEST(a_sum_of_many_rows_is_exact, 2)
 {
     const size_t rows = 20000 + test_below(&t->seed, 100), columns = 3;
@@ -64,7 +65,7 @@ OP_TEST(nan_reaches_its_column_only, 2)
         assert_int_equal(isnan(test_get(t, &y, c)) != 0, c == 2);
 }
 
-/* Every eighth number is a zero, an infinity or NaN. */
+/* Every eighth number is 0, infinite or NaN. */
 static void make_odd(struct op_test *t, const struct operand *x)
 {
     const double odd[] = {0, -0.0, (double)INFINITY, -(double)INFINITY, (double)NAN};

@@ -1,4 +1,5 @@
-/* table.c - the kernels of this folder by op, from the list of ops (kernels/op_list.h). */
+/* table.c - this folder's kernels by op, from the list of
+ * ops (kernels/op_list.h). */
 #include "kernels/cpu/ops/ops_internal.h"
 
 #define RUN_PLAIN(kernel)                                                                          \

@@ -1,5 +1,5 @@
-/* vocab.c - cross entropy over columns of several ranks: OP_VOCAB_MAX, OP_VOCAB_SUM, OP_TOKEN_LOSS
- * and OP_VOCAB_BACKWARD. */
+/* vocab.c - cross entropy over columns of several ranks: OP_VOCAB_MAX,
+ * OP_VOCAB_SUM, OP_TOKEN_LOSS and OP_VOCAB_BACKWARD. */
 #include <assert.h>
 
 #include "kernels/cpu/ops/ops_internal.h"
@@ -24,7 +24,7 @@ void NAME(vocab_max)(const union op_params *p, const struct operand *in, const s
     }
 }
 
-/* Short sums in REAL, so that a long one loses nothing to its length. */
+/* Short sums in REAL, so that long sums lose no precision. */
 enum { SUM_BLOCK = 512 };
 
 static real sum_exp(const real *logits, size_t n, real max)
@@ -66,8 +66,8 @@ void NAME(token_loss)(const union op_params *p, const struct operand *in, const 
         loss[t] = targets[t] < 0 ? 0 : real_log(sums[2 * t]) - sums[2 * t + 1];
 }
 
-/* The gradient of a row, `by` times (softmax - 1 at the target, which may be in no column). dlogits
- * may be logits, where ELEM is REAL. */
+/* A row's gradient: `by` times (softmax - 1 at the target, if it has a column).
+ * dlogits may be logits if ELEM is REAL. */
 static void row_backward(elem *dlogits, const real *logits, size_t valid, real max, real sum,
                          uint64_t target, real by)
 {
@@ -90,7 +90,7 @@ void NAME(vocab_backward)(const union op_params *p, const struct operand *in,
     assert(in[0].data != out[0].data || sizeof(elem) == sizeof(real));
 #pragma omp parallel for if (num_tokens * columns >= WORTH_THREADS)
     for (size_t t = 0; t < num_tokens; t++) {
-        const size_t valid = targets[t] < 0 ? 0 : p->vocab.valid; /* no loss, and no gradient */
+        const size_t valid = targets[t] < 0 ? 0 : p->vocab.valid; /* neither loss nor gradient */
         const uint64_t target = (uint64_t)(int64_t)targets[t] - p->vocab.first_column;
         elem *row = dlogits + t * columns;
         row_backward(row, logits + t * columns, valid, max[t], sums[2 * t], target,

@@ -1,6 +1,7 @@
 #include "kernels/cpu/ops/gradient_testing.h"
 
-/* Random logits of a rank that has columns 100 .. 100 + valid, and padding of NaN behind them. */
+/* Random logits of a rank with columns 100 .. 100 + valid, then padding
+ * of NaN. */
 static struct operand make_logits(struct op_test *t, size_t n, size_t columns, size_t valid)
 {
     const struct operand logits = REALS(n, columns);
@@ -50,7 +51,8 @@ OP_TEST(nan_reaches_the_loss, 1)
     assert_false(isnan(test_get(t, in + 1, 1)) || isnan(test_get(t, &loss, 1)));
 }
 
-/* A forward pass over columns 100 .. 100 + valid, and its backward. in: of vocab_backward */
+/* A forward pass over columns 100 .. 100 + valid, and its backward. in: inputs
+ * of vocab_backward. */
 struct vocab {
     union op_params p;
     size_t n, columns, valid;
@@ -66,8 +68,8 @@ static void run_forward(struct op_test *t, struct vocab *v)
     assert_ok(test_try(t, OP_TOKEN_LOSS, &v->p, loss_in, &v->loss, &err));
 }
 
-/* Some targets are negative, or another rank's where `others`; dloss is 0 where they are negative.
- */
+/* Some targets are negative, or on another rank if `others`; dloss is 0 where
+ * they are negative. */
 static struct vocab make_vocab(struct op_test *t, size_t valid, bool others)
 {
     struct vocab v = {.n = test_between(t, 1, 30), .valid = valid};

@@ -1,12 +1,13 @@
-/* cublasLt.h - the products of cuBLASLt that kernels/cuda/matmul.cu asks for, as its manual
- * defines them: D = alpha op(A) op(B) + beta C + bias, column by column.
+/* cublasLt.h - the products of cuBLASLt that kernels/cuda/matmul.cu asks for,
+ * as in its manual: D = alpha op(A) op(B) + beta C + bias, column-major.
  *
- * EMULATED_CUBLASLT makes it know less:
- *   nothing   it has no algorithm
- *   no-bias   it has none that adds a bias
- *   refuses   its first algorithm cannot be run, and it says so
- *   errs      it has none, and it says that by another error
- *   fails     its first algorithm cannot be run, and it does not say so; stderr has who runs it */
+ * EMULATED_CUBLASLT limits it:
+ *   nothing   no algorithm
+ *   no-bias   no algorithm that adds a bias
+ *   refuses   the first algorithm cannot run, and its check says so
+ *   errs      no algorithm, reported by another error
+ *   fails     the first algorithm cannot run, but its check passes; stderr
+ *             reports each run */
 #ifndef FERRY_TESTS_GPU_EMULATOR_CUBLASLT_H
 #define FERRY_TESTS_GPU_EMULATOR_CUBLASLT_H
 
@@ -145,7 +146,7 @@ static inline bool emulated_has_algorithm(const emulated_product *p)
            !(emulated_cublaslt_is("no-bias") && p->epilogue == CUBLASLT_EPILOGUE_BIAS);
 }
 
-/* The first word of an algorithm says whether it can be run. */
+/* The first word of an algorithm tells whether it can run. */
 enum { EMULATED_WORKS, EMULATED_CANNOT_RUN };
 
 static inline cublasStatus_t
@@ -203,8 +204,8 @@ static inline double emulated_element(const void *x, const emulated_layout *l, c
     return emulated_load(x, l->type, op == CUBLAS_OP_N ? column * ld + row : row * ld + column);
 }
 
-/* A product with all that it was asked for with: the host's numbers are read when it is asked for.
- */
+/* A product with all its arguments: the host's numbers are read when it
+ * is queued. */
 struct emulated_matmul {
     emulated_product product;
     emulated_layout a_layout, b_layout, c_layout, d_layout;

@@ -1,5 +1,5 @@
-/* cuda.h - what kernels/cuda asks of the driver itself: maps of a matrix, from which tiles are
- * copied into shared memory. */
+/* cuda.h - the driver's functions that kernels/cuda calls: maps of a matrix,
+ * from which tiles are copied into shared memory. */
 #ifndef FERRY_TESTS_GPU_EMULATOR_CUDA_H
 #define FERRY_TESTS_GPU_EMULATOR_CUDA_H
 
@@ -17,7 +17,7 @@ typedef enum { CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_SWIZZLE_128B } CUtensor
 typedef enum { CU_TENSOR_MAP_L2_PROMOTION_L2_256B } CUtensorMapL2promotion;
 typedef enum { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE } CUtensorMapFloatOOBfill;
 
-/* Of elements of two bytes. */
+/* A map of a matrix with elements of two bytes. */
 struct alignas(64) CUtensorMap {
     const char *matrix;
     uint64_t columns, rows, row_bytes;
@@ -25,7 +25,7 @@ struct alignas(64) CUtensorMap {
     bool swizzles;
 };
 
-/* As its manual says: of two dimensions, and elements of two bytes. */
+/* As in its manual, for two dimensions and elements of two bytes. */
 static inline CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType,
                                               cuuint32_t dimensions, void *matrix,
                                               const cuuint64_t *sizes, const cuuint64_t *row_bytes,

@@ -1,14 +1,17 @@
-/* cuda_runtime.h - enough of CUDA to run kernels/cuda on the host, a thread of a block after the
- * other: `make test` compares the kernels with the CPU's ops where there is no GPU.
+/* cuda_runtime.h - enough of CUDA to run kernels/cuda on the host, one thread
+ * of a block after another: `make test` compares the kernels with the CPU's ops
+ * without a GPU.
  *
- * 1. Threads of a block are fibers. One runs until it waits for its warp (shuffles, votes, mma) or
- *    its block; which one goes on is drawn, so that a missing barrier shows.
- * 2. Blocks run one after the other, the first or the last of them first; shared memory is static,
- *    and what is dynamic starts as NaN.
- * 3. Copies and products that a kernel does not wait for are done when it does.
- * 4. What is put in a stream is done at once, or recorded where a graph is; nothing that waits may
- *    be called then.
- * It says nothing of memory models, of speed, or of what a real compiler makes of the kernels. */
+ * 1. A block's threads are fibers. One runs until it waits for its warp
+ *    (shuffles, votes, mma) or its block; the next is drawn at random, to
+ *    expose missing barriers.
+ * 2. Blocks run one after another, from either end; shared memory is static,
+ *    dynamic shared memory starts as NaN.
+ * 3. Asynchronous copies and products happen when the kernel waits for them.
+ * 4. Work on a stream is done at once, or recorded while a graph is; nothing
+ *    that waits may be called then.
+ *
+ * It models neither memory order nor speed, and no real compiler. */
 #ifndef FERRY_TESTS_GPU_EMULATOR_H
 #define FERRY_TESTS_GPU_EMULATOR_H
 
@@ -51,7 +54,8 @@ extern size_t emulated_shared_bytes;
 void __syncthreads();
 void __syncwarp();
 
-/* Every lane gives some bytes and then sees those of all lanes, until it waits again. */
+/* Every lane gives some bytes and then sees those of all lanes, until it
+ * waits again. */
 enum { LANE_BYTES = 64 };
 const char (*emulated_exchange(const void *own, size_t bytes))[LANE_BYTES];
 
@@ -108,13 +112,13 @@ template <typename T> static inline T atomicAdd(T *at, T x)
     return was;
 }
 
-/* As far off as the GPU's may be: 2 roundings, and 1.2 |x| more of exp(). The quotient is 0 where y
- * is too large for its inverse. */
+/* Errs as the GPU's may: by 2 roundings, and 1.2 |x| more for exp(). The
+ * quotient is 0 if y is too large for its inverse. */
 static inline float emulated_expf(float x)
 {
     return (float)(exp((double)x) * (1 + (2 + 1.2 * fmin(fabs(x), 128)) * 0x1p-23));
 }
-#define __expf emulated_expf /* the name is the C library's, too */
+#define __expf emulated_expf /* the C library has the name, too */
 
 static inline float __fdividef(float x, float y)
 {
@@ -122,7 +126,7 @@ static inline float __fdividef(float x, float y)
     return (float)((double)x / (double)y * (1 - 2 * 0x1p-23));
 }
 
-/* Counts from 0 to last, and from there to 0 again. */
+/* Counts from 0 to last, then from 0 again. */
 static inline unsigned atomicInc(unsigned *at, unsigned last)
 {
     const unsigned was = *at;
@@ -186,7 +190,7 @@ struct cudaDeviceProp {
     int major, minor, multiProcessorCount;
 };
 
-/* Kernels run one after the other here, so one that may start early starts no earlier. */
+/* Kernels run one after another here, so early starts have no effect. */
 enum { cudaLaunchAttributeProgrammaticStreamSerialization };
 struct cudaLaunchAttribute {
     int id;
@@ -203,7 +207,7 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs;
 };
 
-/* What a block of a kernel may have of dynamic shared memory; what the GPU has for a block. */
+/* Dynamic shared memory a block has by default; limit of a block. */
 enum { EMULATED_PLAIN_SHARED = 48 << 10 };
 extern std::map<void (*)(), size_t> emulated_shared_allowed;
 size_t emulated_shared_limit();
@@ -225,11 +229,12 @@ template <typename F> static inline bool emulated_shared_fits(F kernel, size_t b
     return bytes <= (is_set ? allowed->second : (size_t)EMULATED_PLAIN_SHARED);
 }
 
-/* As after a kernel that trapped: every launch, copy and wait fails from then on. */
+/* As after a trap in a kernel: every launch, copy and wait fails from
+ * then on. */
 void emulated_trap();
 cudaError_t emulated_sticky_error();
 
-/* Does it, or records it. */
+/* Does the work, or records it. */
 void emulated_enqueue(const std::function<void()> &work);
 /* cudaErrorStreamCaptureUnsupported while a graph is recorded. */
 cudaError_t emulated_wait();
@@ -269,7 +274,7 @@ static inline cudaError_t cudaDeviceGetAttribute(int *value, int, int)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t);
-/* cudaErrorNotReady until the host has waited since both were recorded. */
+/* cudaErrorNotReady until the host has waited after both were recorded. */
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 
 static inline cudaError_t cudaEventCreate(cudaEvent_t *out)
@@ -328,14 +333,14 @@ static inline cudaError_t cudaEventSynchronize(cudaEvent_t)
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 
-/* A function of the driver, as cuda.h has it. */
+/* A function of the driver, see cuda.h. */
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess };
 enum { cudaEnableDefault };
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult *result);
 
-/* Nothing is ever under way, and nothing fails. */
+/* Nothing is ever pending, and nothing fails. */
 #define NOTHING(name, ...)                                                                         \
     static inline cudaError_t name(__VA_ARGS__)                                                    \
     {                                                                                              \

@@ -1,5 +1,6 @@
-/* libcuda.so.1 for where there is no driver: what cuDNN looks for while it makes a plan. There is
- * no GPU, code is loaded to nowhere, and nothing runs. */
+/* libcuda.so.1 for machines without a driver: the functions that cuDNN
+ * looks for while it makes a plan. It has no GPU, loads code nowhere, and
+ * runs nothing. */
 #include <stddef.h>
 
 enum { SUCCESS = 0, ERROR_NO_DEVICE = 100 };

@@ -20,19 +20,20 @@ struct copy {
     bool there;
 };
 
-/* Those that wait stay until all that are alive do; then the generation changes. */
+/* Waiting threads stay until all live ones wait; then the
+ * generation changes. */
 struct barrier {
     unsigned alive, waiting, generation;
 };
 
 struct warp {
     struct barrier barrier;
-    char given[2][LANES][LANE_BYTES]; /* in turn: others may still read what was given before */
+    char given[2][LANES][LANE_BYTES]; /* in turn: others may still read the previous bytes */
 };
 
-/* What a thread asked for and does not wait for yet. */
+/* Requests of a thread that it has not waited for. */
 template <typename T> struct pending {
-    std::vector<T> open; /* of the group that is not ended */
+    std::vector<T> open; /* of the open group */
     std::vector<std::vector<T>> groups;
 };
 
@@ -51,11 +52,11 @@ static void wait_for_groups(struct pending<T> *p, size_t but, F carry_out)
             carry_out(x);
 }
 
-/* It is started once, and goes from one block to the next. Jumps are ten times as fast as
+/* Started once, then reused by each block. Jumps are ten times as fast as
  * swapcontext(), which asks the kernel for the signal mask. */
 struct fiber {
     ucontext_t context;
-    jmp_buf place; /* where it waits */
+    jmp_buf place; /* the place where it waits */
     char *stack;   /* NULL: not started */
     bool done;
     const struct barrier *waits_for; /* NULL: can go on */
@@ -152,7 +153,7 @@ void emulated_copies_wait(size_t pending)
     });
 }
 
-/* ---- what sm90_ptx.h waits for ---- */
+/* ---- waits of sm90_ptx.h ---- */
 
 struct bulk_copy {
     const void *barrier;
@@ -161,7 +162,7 @@ struct bulk_copy {
 
 static std::vector<struct bulk_copy> bulk_copies;
 
-/* Or at once, so that it shows what is overwritten while it is read. */
+/* Or at once, to expose overwrites during reads. */
 void emulated_copy_later(const void *barrier, const std::function<void()> &copy)
 {
     if (draw_number(2))
@@ -272,7 +273,7 @@ static void run_fiber(unsigned i)
     _longjmp(fibers[i].place, 1);
 }
 
-/* Rounds over all fibers from a drawn one on, forwards or backwards. */
+/* Goes around all fibers from a random one, forwards or backwards. */
 static void run_block(unsigned threads)
 {
     for (unsigned i = 0; i < threads; i++)
@@ -331,7 +332,7 @@ cudaError_t cudaFree(void *memory)
     return cudaSuccess;
 }
 
-/* As many bytes as EMULATED_PINNED says, of all that was ever asked for. */
+/* EMULATED_PINNED limits the bytes, of all requests together. */
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned)
 {
     static size_t given;
@@ -341,7 +342,7 @@ cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned)
     return cudaMalloc(out, bytes);
 }
 
-/* What EMULATED_MEMORY says, in bytes. */
+/* EMULATED_MEMORY sets the bytes. */
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
     const char *given = getenv("EMULATED_MEMORY");
@@ -350,7 +351,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
     return cudaSuccess;
 }
 
-/* What EMULATED_SHARED says, in bytes. */
+/* EMULATED_SHARED sets the bytes. */
 std::map<void (*)(), size_t> emulated_shared_allowed;
 
 size_t emulated_shared_limit()
@@ -359,7 +360,7 @@ size_t emulated_shared_limit()
     return given ? strtoull(given, NULL, 10) : (size_t)227 << 10;
 }
 
-/* As many GPUs as EMULATED_GPUS says. */
+/* EMULATED_GPUS sets the number of GPUs. */
 static int current_device;
 
 cudaError_t cudaGetDeviceCount(int *count)
@@ -369,7 +370,8 @@ cudaError_t cudaGetDeviceCount(int *count)
     return cudaSuccess;
 }
 
-/* As the driver has it: who forks after it used a GPU has children that cannot. */
+/* As with the driver: a process that used a GPU cannot fork children that
+ * use it. */
 cudaError_t cudaSetDevice(int device)
 {
     static pid_t user;
@@ -425,7 +427,7 @@ void emulated_enqueue(const std::function<void()> &work)
         work();
 }
 
-/* How many events were recorded, and how many of these before the host waited last. */
+/* Number of recorded events, and of those before the host's last wait. */
 static uint64_t events_recorded, events_waited_for;
 
 cudaError_t emulated_wait()

@@ -1,5 +1,6 @@
-/* nccl.cpp - messages between processes of one host through a file in shared memory: a box for each
- * pair and direction. What is more than a box goes in turns. All else is made of messages. */
+/* nccl.cpp - messages between processes of one host through a file in shared
+ * memory: a box for each pair and direction. Longer messages go in turns.
+ * Collectives are made of messages. */
 #include <nccl.h>
 
 #include <atomic>
@@ -81,7 +82,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int r
     if (memory == MAP_FAILED) return ncclSystemError;
     *comm = new emulated_comm{static_cast<struct shared *>(memory), size, rank, ncclSuccess};
     const bool all = wait_for_all(*comm);
-    (void)shm_unlink(id.internal); /* of all but one it is gone */
+    (void)shm_unlink(id.internal); /* fails for all but one */
     return all ? ncclSuccess : ncclRemoteError;
 }
 
@@ -115,7 +116,7 @@ static bool same_way(const struct message &a, const struct message &b)
     return a.comm == b.comm && a.is_send == b.is_send && a.peer == b.peer;
 }
 
-/* As much as the box takes or has; whether that was anything. */
+/* Moves as much as the box takes or has; whether that was anything. */
 static bool move_some(struct message *m)
 {
     struct box(*boxes)[MAX_RANKS] = m->comm->shared->boxes;
@@ -129,7 +130,7 @@ static bool move_some(struct message *m)
     return true;
 }
 
-/* Those that go one way keep their order. */
+/* Messages of one direction keep their order. */
 static void move_all(std::vector<struct message> messages)
 {
     time_t until = time(NULL) + PATIENCE;
@@ -188,8 +189,9 @@ ncclResult_t ncclGroupEnd()
 
 /* ---- collectives ---- */
 
-/* Part `to` of `from` to each member, [size] parts of theirs to `parts`; one's own too. step: from
- * one part of `from` to the next, 0 where all get the same. */
+/* Sends part `to` of `from` to each member, itself included, and collects
+ * [size] parts of theirs in `parts`. step: distance of parts in `from`, 0 if
+ * all get the same. */
 static void swap_parts(ncclComm_t comm, const char *from, size_t step, char *parts, size_t bytes)
 {
     std::vector<struct message> messages;

@@ -1,4 +1,5 @@
-/* nccl.h - what of NCCL kernels/cuda/nccl.cu asks for, between processes of one host: nccl.cpp. */
+/* nccl.h - the part of NCCL that kernels/cuda/nccl.cu calls, between processes
+ * of one host: nccl.cpp. */
 #ifndef FERRY_TESTS_GPU_EMULATOR_NCCL_H
 #define FERRY_TESTS_GPU_EMULATOR_NCCL_H
 

@@ -1,13 +1,14 @@
-/* The kernels of *_sm90.cu are there where EMULATED_SM90 is set: all is `right`; or what they
- * compute is `wrong`; each `fails`; or `traps`: then all that follows on the GPU fails; `traps-64`:
- * products of a k of 64 do. It shows who uses such a kernel, and when. */
+/* Makes the kernels of *_sm90.cu available if EMULATED_SM90 is set: `right`;
+ * `wrong` results; each `fails`; each `traps`, so that all later GPU calls
+ * fail; `traps-64`: products with a k of 64 do. It shows which code uses such a
+ * kernel, and when. */
 #include <cuda.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/products.h"
 
-static struct sm90_kernels kernels; /* as their files have them */
+static struct sm90_kernels kernels; /* from their files */
 
 static bool emulated_sm90_is(const char *what)
 {
@@ -15,7 +16,7 @@ static bool emulated_sm90_is(const char *what)
     return given && strcmp(given, what) == 0;
 }
 
-/* What goes wrong before a kernel starts. */
+/* Injects failures before a kernel starts. */
 static enum status start(const char *op, bool traps, struct error *err)
 {
     if (traps) emulated_trap();
@@ -49,7 +50,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
     return is_known ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* This file is linked behind those of the kernels, so its constructor runs behind theirs. */
+/* This file is linked after those of the kernels, so its constructor runs
+ * after theirs. */
 static const struct entry {
     entry()
     {

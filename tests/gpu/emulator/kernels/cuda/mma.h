@@ -1,4 +1,5 @@
-/* mma.h - kernels/cuda/mma.h for the host, after the fragment layouts of the PTX ISA. */
+/* mma.h - kernels/cuda/mma.h for the host, after the fragment layouts of the
+ * PTX ISA. */
 #ifndef FERRY_KERNELS_CUDA_MMA_H
 #define FERRY_KERNELS_CUDA_MMA_H
 
@@ -48,7 +49,7 @@ static inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint3
 
 void emulated_require(bool holds, const char *what);
 
-/* Matrices are of elements of 16 bits, whatever they mean. */
+/* Matrices have elements of 16 bits, of either type. */
 static inline const uint16_t *emulated_row(const char (*all)[LANE_BYTES], unsigned matrix,
                                            unsigned row)
 {

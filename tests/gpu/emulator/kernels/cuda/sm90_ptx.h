@@ -1,7 +1,9 @@
-/* sm90_ptx.h - kernels/cuda/sm90_ptx.h for the host, after the PTX ISA: mbarrier, cp.async.bulk,
- * wgmma and its descriptors of matrices. Copies are done when somebody waits for them, products
- * when their warp does: who reads too early, or writes too early what they read, gets wrong
- * numbers. What it does not see: a missing fence_copies() or products_begin(). */
+/* sm90_ptx.h - kernels/cuda/sm90_ptx.h for the host, after the PTX ISA:
+ * mbarrier, cp.async.bulk, wgmma and its matrix descriptors.
+ *
+ * Copies happen when a thread waits for them, products when their warp waits:
+ * early reads, and early writes to data being read, give wrong numbers. It
+ * misses absent fence_copies() and products_begin(). */
 #ifndef FERRY_KERNELS_CUDA_SM90_PTX_H
 #define FERRY_KERNELS_CUDA_SM90_PTX_H
 
@@ -12,9 +14,9 @@
 /* ---- barriers ---- */
 
 struct copy_barrier {
-    unsigned arrivals, left; /* of a phase; that have not happened yet */
-    uint32_t parity;         /* of the phase that is under way */
-    int64_t bytes;           /* that have not come yet */
+    unsigned arrivals, left; /* of a phase; those missing */
+    uint32_t parity;         /* of the current phase */
+    int64_t bytes;           /* still to come */
 };
 typedef struct copy_barrier barrier;
 
@@ -43,11 +45,11 @@ static inline void barrier_expect(barrier *b, uint32_t bytes)
     barrier_arrive(b);
 }
 
-/* Copies into shared memory that count at a barrier: done by the first who waits there, if not at
- * once. */
+/* Copies into shared memory that count at a barrier: done by its first waiter,
+ * if not at once. */
 void emulated_copy_later(const void *barrier, const std::function<void()> &copy);
 void emulated_copy_now(const void *barrier);
-/* Others go on first. */
+/* Lets other threads run first. */
 void emulated_yield();
 
 static inline bool barrier_try(barrier *b, uint32_t parity)
@@ -57,7 +59,7 @@ static inline bool barrier_try(barrier *b, uint32_t parity)
     return b->parity != parity;
 }
 
-/* Each look at the clock is a millisecond later: how busy the host is makes no difference. */
+/* Each read of the clock is a millisecond later, however busy the host is. */
 static inline uint64_t nanoseconds()
 {
     static uint64_t looks;
@@ -97,7 +99,7 @@ static inline void copy_bulk(void *shared, const void *global, uint32_t bytes, b
 
 /* ---- places in shared memory ---- */
 
-/* Where dynamic shared memory begins: as little aligned as it is promised. */
+/* Start of dynamic shared memory: no better aligned than promised. */
 enum { EMULATED_SHARED_AT = 48 };
 
 static inline uint32_t shared_address(const void *at)
@@ -105,7 +107,7 @@ static inline uint32_t shared_address(const void *at)
     return (uint32_t)(static_cast<const char *>(at) - emulated_shared) + EMULATED_SHARED_AT;
 }
 
-/* 16 bytes, of which this address is one, in rows of 128 bytes that are swizzled. */
+/* The 16 bytes at this address, in swizzled rows of 128 bytes. */
 static inline char *emulated_swizzled(uint32_t address)
 {
     const uint32_t place = address ^ (address >> 7 & 7) << 4;
@@ -161,9 +163,9 @@ template <int registers> static inline void give_registers()
     take_registers<registers>();
 }
 
-/* ---- their products ---- */
+/* ---- products of warpgroups ---- */
 
-/* What a descriptor says (PTX ISA, of swizzling of 128 bytes). */
+/* A decoded descriptor (PTX ISA, for 128-byte swizzling). */
 struct emulated_matrix {
     uint32_t start, leading, stride; /* bytes */
 };
@@ -175,7 +177,7 @@ static inline emulated_matrix emulated_matrix_of(uint64_t descriptor)
             (uint32_t)(descriptor >> 32 & 0x3fff) << 4};
 }
 
-/* Element k of row i, where a row's elements are neighbours (K-major). */
+/* Element k of row i, if a row's elements are neighbours (K-major). */
 template <typename E>
 static inline float emulated_of_row(const emulated_matrix &m, unsigned i, unsigned k)
 {
@@ -185,7 +187,7 @@ static inline float emulated_of_row(const emulated_matrix &m, unsigned i, unsign
     return to_real(x);
 }
 
-/* Element (k, i), where those of one k are neighbours (MN-major). */
+/* Element (k, i), if those of one k are neighbours (MN-major). */
 template <typename E>
 static inline float emulated_of_column(const emulated_matrix &m, unsigned k, unsigned i)
 {
@@ -195,7 +197,7 @@ static inline float emulated_of_column(const emulated_matrix &m, unsigned k, uns
     return to_real(x);
 }
 
-/* Of the thread that calls it, in groups. */
+/* Queues a product of the calling thread, in groups. */
 void emulated_product_later(const std::function<void()> &product);
 void products_commit();
 void emulated_products_wait(size_t pending);
@@ -213,7 +215,7 @@ template <int N> static inline void products_made(float (&)[N][4])
 {
 }
 
-/* c += rows b for the two rows that a lane has, 16 elements of each. */
+/* c += rows b for a lane's two rows, 16 elements of each. */
 template <int N, typename B>
 static inline void emulated_add(float (*c)[4], unsigned lane, const float (&rows)[2][16], B b)
 {
