@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #ifdef _OPENMP
 #include <omp.h>
+#else
+#include <cblas.h>
 #endif
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +50,9 @@ void cpu_use_threads(unsigned count)
 #ifdef _OPENMP
     omp_set_num_threads((int)count);
 #else
+    /* Nobody ends OpenBLAS's threads before a fork: it gets no others. */
     (void)count;
+    openblas_set_num_threads(1);
 #endif
 }
 
