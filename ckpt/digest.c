@@ -40,7 +40,7 @@ static void print_list(struct strbuf *out, const struct tensor_digest *digests, 
         strbuf_add_char(out, '\n');
     }
     struct sha256 *s = sha256_start();
-    sha256_add(s, out->data + begin, out->length - begin);
+    if (count) sha256_add(s, out->data + begin, out->length - begin);
     sha256_finish(s, sum);
     strbuf_printf(out, "%s\t%s\n", last, sum);
 }

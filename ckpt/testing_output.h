@@ -226,7 +226,8 @@ static inline bool crc_is_right(const struct output *o, uint32_t segment, uint32
 {
     const struct segment *s = &o->plan.segments[segment];
     if (!s->wants_crc) return true;
-    const unsigned char *bytes = o->images[s->file] + s->offset_bytes;
+    const unsigned char *image = o->images[s->file],
+                        *bytes = image ? image + s->offset_bytes : NULL;
     return crc == (uint32_t)crc32_z(0, bytes, s->numel * dtype_bytes(s->dtype));
 }
 

@@ -430,7 +430,7 @@ MUST_CHECK static enum status parse_config(struct parse *p)
     TRY(args_config_read(p->command, x, p->err));
     struct parse file = *p;
     file.at = x->words;
-    file.end = x->words + x->num_words;
+    file.end = x->num_words ? x->words + x->num_words : x->words;
     file.alias = NULL;
     if (parse_words(&file)) return fail_in(p->err, "%s", x->path);
     return OK;

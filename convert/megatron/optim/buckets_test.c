@@ -218,7 +218,9 @@ static void check_number(const struct run *r, const struct bucket_cell *cell, co
     struct bucket_cell back = {0};
     const uint64_t number = number_of(json_get(from, "number"));
     assert_true(bucket_cell_of_number(&r->layout, cell->experts, number, &back));
-    assert_memory_equal(&back, cell, sizeof back);
+    assert_true(back.experts == cell->experts && back.pp_rank == cell->pp_rank &&
+                back.tp_rank == cell->tp_rank && back.ep_rank == cell->ep_rank &&
+                back.first_chunk == cell->first_chunk && back.num_chunks == cell->num_chunks);
 }
 
 /* By the rules, and by the sizes of buckets alone. */

@@ -94,8 +94,8 @@ static inline void gradient_store(const struct gradient *g, size_t at, const rea
 {
     real *to_real = (real *)g->to + at;
     elem *to_elem = (elem *)g->to + at;
-    const real *sum_real = (const real *)g->sum + at;
-    const elem *sum_elem = (const elem *)g->sum + at;
+    const real *sum_real = g->sum ? (const real *)g->sum + at : NULL;
+    const elem *sum_elem = g->sum ? (const elem *)g->sum + at : NULL;
     if (g->is_real && g->sum)
 #pragma omp simd
         for (size_t i = 0; i < n; i++)

@@ -106,9 +106,9 @@ struct strips {
 static inline void multiply_part(const struct strips *x, size_t i, size_t rows, size_t begin,
                                  size_t end)
 {
+    if (begin >= end) return;
     real *c = x->c + i * x->ldc;
     const real *b = x->b + begin * x->ldb;
-    if (begin >= end) return;
     if (x->across)
         multiply_strip_across(c, x->ldc, x->a + begin * x->lda + i, x->lda, b, x->ldb, rows,
                               x->columns, end - begin);
