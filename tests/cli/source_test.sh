@@ -433,3 +433,25 @@ exits 0
 run convert extra_ckpt extra_back --to hf --max-shard-size 200kB
 exits 0
 grep -q x_custom extra_back/config.json || is_wrong "x_custom is lost"
+
+it "a fused query, key and value without dimensions is refused by its rows"
+cp -r "$golden/legacy/gpt2-v0-tp2/checkpoint" scalar
+chmod -R u+w scalar
+python3 - <<'SCRIPT' || is_wrong "the file is not edited"
+import glob, re, zipfile
+for path in glob.glob("scalar/**/model_optim_rng.pt", recursive=True):
+    with zipfile.ZipFile(path) as z:
+        entries = [(i.filename, z.read(i)) for i in z.infolist()]
+    with zipfile.ZipFile(path, "w") as z:
+        for name, data in entries:
+            if name.endswith("data.pkl"):
+                at = data.index(b"query_key_value.weight")
+                shape = re.search(rb"QK\x00(K.K.\x86)q.(K.K.\x86)", data[at:], re.S)
+                for part in (2, 1):  # the stride, then the shape: an empty tuple
+                    data = data[: at + shape.start(part)] + b")" + data[at + shape.end(part) :]
+            z.writestr(name, data)
+SCRIPT
+run convert scalar nothing --to hf --true-vocab-size 43
+exits 3
+says "checkpoint_version 0 is not supported with grouped queries or 1 rows"
+is_not_there nothing

@@ -23,7 +23,8 @@ static enum status add_trained_param(struct flat_write *w, const struct tensor *
                         "%s has dtype %s, but the optimizer's flat buffers are F32", state->name,
                         dtype_infos[state->dtype].name);
     }
-    (void)param_find(t->source->params, x->name, &p);
+    if (!param_find(t->source->params, x->name, &p))
+        return fail(err, ERR_UNSUPPORTED, "%s: unknown parameter of Megatron-Core", x->name);
     if (p.spec->buffer) return OK;
     uint64_t *shape = arena_array(&t->plan.arena, x->num_dims, sizeof *shape);
     param_padded_shape(p.spec, x->num_dims, x->shape, t->facts.padded_vocab, shape);

@@ -206,7 +206,7 @@ enum status legacy_add_native(struct legacy *x, const struct shard *s, const boo
     if (s->name.kind != MEMORY_PARAM) return add_grouped(x, s, layer, err);
     struct pair order = pair_whole(0, 0, stored_numel(t));
     if (s->name.fused_qkv && x->version < 2) {
-        const uint64_t d = c->config.kv_channels, rows = t->shape[0],
+        const uint64_t d = c->config.kv_channels, rows = t->num_dims ? t->shape[0] : 1,
                        columns = t->num_dims > 1 ? t->shape[1] : 1;
         if (c->config.num_query_groups != c->config.num_attention_heads || !d || rows % (3 * d))
             return fail(
