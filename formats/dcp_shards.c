@@ -169,7 +169,7 @@ static enum status read_shard_file(struct gathering *g, const char *name, struct
     if (!st && !cJSON_IsObject(sharding))
         st = fail(err, ERR_CORRUPT, "DCP_SHARDING_INFO is not an object");
     if (!st) st = add_shards(g, &part, sharding, err);
-    if (st && !strstr(err ? err->text : "", path)) st = fail_in(err, "%s", path);
+    if (st && err && !strstr(err->text, path)) st = fail_in(err, "%s", path);
     cJSON_Delete(sharding);
     stored_release(&part);
     return st;

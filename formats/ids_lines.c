@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/count.h"
 #include "common/file.h"
@@ -176,7 +177,11 @@ enum status ids_lines_read(const char *path,
     int fd;
     TRY(file_open(path, &fd, NULL, err));
     r.file = fdopen(fd, "r");
-    if (!r.file) return fail_errno(err, ERR_IO, "%s", path);
+    if (!r.file) {
+        const enum status st = fail_errno(err, ERR_IO, "%s", path);
+        close(fd);
+        return st;
+    }
     enum status st = read_lines(&r, path, visit, context, err);
     (void)fclose(r.file);
     free(r.text);
