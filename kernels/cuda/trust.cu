@@ -167,9 +167,10 @@ static enum status check_output(const struct mirror *plain, const struct mirror 
         if (!(fabsf(x - y) <= off)) off = fabsf(x - y);
         if (off != off) break;
     }
-    if (off <= largest * allowed(o->type, elem)) return OK;
+    const float most = largest * allowed(o->type, elem);
+    if (off <= most) return OK;
     return fail(err, ERR_NUMERIC, "%s: output %u is off by %g; at most %g is allowed", who, number,
-                (double)off, (double)largest);
+                (double)off, (double)most);
 }
 
 static enum status compare_outputs(struct comparison *c, const struct op_call *shapes,

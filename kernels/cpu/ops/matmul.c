@@ -356,7 +356,7 @@ static void multiply_tiles(const struct product *x, void *workspace)
 static enum status multiply(const struct product *x, void *workspace, struct error *err)
 {
     if (x->m > INT_MAX || x->n > INT_MAX || x->k > INT_MAX)
-        return fail(err, ERR_OURS,
+        return fail(err, ERR_UNSUPPORTED,
                     "matmul: [%zu, %zu] times [%zu, %zu] is too large for BLAS", x->m, x->k, x->k,
                     x->n);
     if (x->m == 0 || x->n == 0) return OK;
