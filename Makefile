@@ -1,7 +1,7 @@
 # make            the program at build/ferry, and the library it is made of
 # make help       every target, with a line on each
 #
-# What a GPU needs is in kernels/cuda/cuda.mk, tests and other checks are in tests/tests.mk.
+# kernels/cuda/cuda.mk builds for GPUs, tests/tests.mk has tests and other checks.
 #
 # CC, CFLAGS, LDFLAGS, PREFIX and DESTDIR mean what they always do; BUILD is the build folder; V=1
 # shows whole command lines.
@@ -24,11 +24,11 @@ TEST_PACKAGES = $(PACKAGES) libcmocka-dev procps python3 time
 CHECK_PACKAGES = $(TEST_PACKAGES) g++ libopenmpi-dev openmpi-bin clang libclang-rt-dev clang-format shellcheck \
                  valgrind strace python3-venv ca-certificates
 
-FOLDERS = common formats kernels/cpu ckpt convert convert/map convert/hf convert/megatron \
-          convert/megatron/optim convert/megatron/legacy convert/dcp convert/fsdp convert/deepspeed convert/deepspeed/write convert/cli convert/cli/inspect \
-          validate validate/compare validate/hints validate/forward validate/report validate/trained train/cli
-# of libferry_engine.so, which the program loads when it computes
-ENGINE_FOLDERS = kernels kernels/cpu/ops train/comm train/engine train/schedule train/backward train/data train/model train/loop train/trainer
+# Folders with sources. Those of libferry_engine.so, which the program loads when it computes, are ENGINE_FOLDERS.
+SOURCE_FOLDERS := $(filter-out tests% $(BUILD)% build%, $(patsubst %/,%,$(sort $(dir \
+                    $(wildcard */*.c */*/*.c */*/*/*.c */*/*/*/*.c)))))
+ENGINE_FOLDERS = $(filter kernels kernels/cpu/ops train/%, $(filter-out train/cli, $(SOURCE_FOLDERS)))
+FOLDERS = $(filter-out $(ENGINE_FOLDERS), $(SOURCE_FOLDERS))
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef -Wstrict-prototypes \
        -Wmissing-prototypes -Wwrite-strings
 # CFLAGS and LDFLAGS are the user's
@@ -58,13 +58,14 @@ OPENMP = $(if $(findstring clang, $(CC)), -Wno-source-uses-openmp -Wno-unknown-p
 OBJECTS = $(SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/embedded_models.o
 
 MODELS = $(wildcard convert/models/*.json)
-FORMATTED = $(wildcard *.c $(FOLDERS:=/*.[ch]) $(ENGINE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch] \
+FORMATTED = $(wildcard *.c $(SOURCE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch] \
               kernels/cuda/*.cu kernels/cuda/*.h tests/gpu/*.cu tests/gpu/emulator/*.h tests/gpu/emulator/*.cpp \
               tests/gpu/emulator/kernels/cuda/*.h)
 
-.PHONY: all help deps deps-build deps-test test tests tests-built test-all asan fuzz fuzzers fuzz-quick \
-        fuzz-long hostile faults kills late valgrind bare deps-aarch64 aarch64 aarch64-test interop interop-megatron interop-trainers interop-deps \
-        bench bench-quick bench-optimizer bench-trainers bench-train bench-ops bench-pieces demo docs install uninstall fmt fmt-check clean cuda-libs no-cuda gpu-tests
+.PHONY: all help deps deps-build deps-test deps-clang demo docs install uninstall dist fmt fmt-check clean cuda-libs no-cuda \
+        test tests check check-tests check-all test-all asan asan-tests fuzz fuzzers fuzz-quick fuzz-long hostile faults \
+        kills late valgrind bare deps-aarch64 aarch64 aarch64-tests aarch64-test interop interop-megatron interop-trainers \
+        interop-deps findings bench bench-quick bench-optimizer bench-trainers bench-train bench-ops bench-pieces gpu-tests
 .SECONDARY:
 .DEFAULT_GOAL = all
 
@@ -77,10 +78,10 @@ MPI_LIBRARY = $(if $(shell command -v $(MPICC)), $(BUILD)/libferry_mpi.so)
 MPI_SOURCES = train/comm/comm_mpi.c train/comm/call.c train/comm/reduce.c train/comm/watch.c \
               common/status.c common/memory.c
 
-all: $(BUILD)/ferry $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(if $(NO_CUDA), no-cuda, $(BUILD)/libferry_cuda.so) ## the program and its libraries (the default)
+all: $(BUILD)/ferry $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(if $(NO_CUDA), no-cuda, $(BUILD)/libferry_cuda.so) ## build the program and its libraries (the default)
 
-help: ## this list
-	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(filter %Makefile %.mk, $(MAKEFILE_LIST)) | expand -t 13
+help: ## list the targets
+	@sed -n 's/^\([a-z0-9%-]*\):.*## /\1\t/p' $(filter %Makefile %.mk, $(MAKEFILE_LIST)) | expand -t 18
 
 # ---- the program ----
 
@@ -138,7 +139,7 @@ $(foreach v, $(OP_VARIANTS), $(eval $(call op_rule,$(word 1,$(subst ., ,$(v))),$
 
 # ---- what is installed ----
 
-docs: $(BUILD)/ferry.1 $(BUILD)/ferry.bash $(BUILD)/_ferry ## its man page, bash and zsh completion
+docs: $(BUILD)/ferry.1 $(BUILD)/ferry.bash $(BUILD)/_ferry ## make the manual page, bash and zsh completion
 
 $(BUILD)/ferry.1: $(BUILD)/ferry
 	$< --man-page > $@
@@ -149,7 +150,7 @@ $(BUILD)/ferry.bash: $(BUILD)/ferry
 $(BUILD)/_ferry: $(BUILD)/ferry
 	$< --zsh-completion > $@
 
-install: all docs ## program, man page and completion below DESTDIR/PREFIX
+install: all docs ## install program, manual page and completion below DESTDIR/PREFIX
 	install -D -m 755 $(BUILD)/ferry $(DESTDIR)$(PREFIX)/bin/ferry
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/ferry
 	install -m 755 $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(if $(NO_CUDA),,$(BUILD)/libferry_cuda.so) \
@@ -159,13 +160,13 @@ install: all docs ## program, man page and completion below DESTDIR/PREFIX
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ferry
 	install -D -m 644 $(BUILD)/_ferry $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_ferry
 
-uninstall: ## takes them away again
+uninstall: ## remove what install installed
 	rm -rf $(DESTDIR)$(PREFIX)/lib/ferry
 	rm -f $(DESTDIR)$(PREFIX)/bin/ferry $(DESTDIR)$(PREFIX)/share/man/man1/ferry.1 \
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ferry \
 	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_ferry
 
-deps: ## Debian's packages for the program and everything below (deps-build: the program alone)
+deps: ## install the Debian packages of all checks (deps-build: of the program)
 	@sh tests/deps.sh $(CHECK_PACKAGES)
 
 deps-build:
@@ -174,19 +175,29 @@ deps-build:
 deps-test:
 	@sh tests/deps.sh $(TEST_PACKAGES)
 
-demo: ## installs what the program needs, builds it and shows a conversion there and back
+demo: ## install what the program needs, build it, show a conversion there and back
 	@$(MAKE) deps-build
 	@$(MAKE) all
 	@sh tests/demo.sh $(BUILD)/ferry
 
+# A tag and the commits since, or CHANGELOG's newest version and the commit.
+VERSION = $(shell git describe --tags 2>/dev/null || \
+            echo "$$(sed -n 's/^## \([0-9.]*\).*/\1/p' CHANGELOG.md | head -n 1)+$$(git rev-parse --short HEAD)")
+
+dist: ## pack what is committed into build/ferry-VERSION.tar.gz, with a file VERSION
+	@mkdir -p $(BUILD)
+	@echo '$(VERSION)' > $(BUILD)/VERSION
+	git archive --prefix=ferry-$(VERSION)/ --add-file=$(BUILD)/VERSION -o $(BUILD)/ferry-$(VERSION).tar.gz HEAD
+
 # ---- the tree ----
 
-fmt: ## clang-format over all C
-	clang-format -i $(FORMATTED)
+fmt: ## format all C
+	@clang-format -i $(FORMATTED)
 
-fmt-check: ## what that would change, and what shellcheck says of the scripts
+fmt-check: ## check format, shell scripts, names and prose (docs/STYLE.md)
+	@python3 tests/prose.py
 	@clang-format --dry-run --Werror $(FORMATTED)
-	@shellcheck -x -P SCRIPTDIR .ci/run tests/gpu/run $(wildcard convert/*/*.sh tests/*.sh tests/*/*.sh)
+	@shellcheck -x -P SCRIPTDIR .ci/run tests/gpu/run $(wildcard convert/*/*.sh tests/*.sh tests/*/*.sh findings/*.sh)
 
-clean: ## removes the build folder
+clean: ## remove the build folder
 	rm -rf $(BUILD)

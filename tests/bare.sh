@@ -1,15 +1,18 @@
 #!/bin/sh
-# bare.sh [SUITE [COMPONENTS]] - the two commands of README's "Try it" on a bare machine: in a Debian of minimal
-# size with git and make, which debootstrap makes in a temporary folder, on a clone of what is committed.
+# bare.sh [SUITE [COMPONENTS]] - README's commands on a bare machine: in a Debian of minimal size with git and make,
+# which debootstrap makes in a temporary folder, on a clone of what is committed, with nothing beside it.
 #
-# Ubuntu: bare.sh noble main,universe; Debian's package ubuntu-keyring has its keys. Packages come from
-# where this machine takes them. What is mounted is so for these processes only.
+# `make demo` and `make check` run as on any new machine, then `make test` where variables of the environment say
+# other threads, another CPU, another language and a folder with a blank. FERRY_BARE_BUILD names a folder for a copy
+# of the build folder; its file `skipped` lists the tests that skipped something. Ubuntu: bare.sh noble main,universe;
+# Debian's package ubuntu-keyring has its keys. Packages come from where this machine takes them. Mounts are seen by
+# these processes only.
 set -u
 suite=${1:-bookworm} components=${2:-main}
 passed=0 failed=0
 
 skip() {
-    echo "skipped: make demo and make test in a bare $suite ($1)"
+    echo "skipped: README's commands in a bare $suite ($1)"
     echo "bare: 0 passed, 0 failed, 1 skipped"
     exit 0
 }
@@ -37,30 +40,41 @@ chmod 755 "$root" # as / is
 apt-config dump | grep -E '^Acquire::(http|https|Check-|Retries|Force)' >"$root/etc/apt/apt.conf.d/90this-machine"
 git clone -q --no-hardlinks "$(dirname "$0")/.." "$root/root/ferry" || exit 1
 
-# COMMAND in there, with little of this environment.
+# Runs COMMAND in there, with these variables and little else of this environment: inside COMMAND VARIABLE=VALUE...
 inside() {
+    command=$1
+    shift
+    for name in http_proxy https_proxy no_proxy OPENBLAS_L2_SIZE; do
+        value=$(printenv $name) && set -- "$@" "$name=$value"
+    done
     # shellcheck disable=SC2016 # for the inner shell
-    timeout --foreground 1500 unshare --mount --pid --fork --kill-child sh -c '
+    timeout --foreground 3600 unshare --mount --pid --fork --kill-child sh -c '
         root=$1 command=$2
-        mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" && mount --rbind /sys "$root/sys" || exit 1
-        for name in http_proxy https_proxy no_proxy OPENBLAS_CORETYPE OPENBLAS_L2_SIZE; do
-            value=$(printenv $name) && set -- "$@" "$name=$value"
-        done
         shift 2
-        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root FERRY_TEST_FEWEST=1 "$@" \
-            chroot "$root" sh -c "cd /root/ferry && $command"' - "$root" "$1" </dev/null
+        mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" && mount --rbind /sys "$root/sys" || exit 1
+        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@" \
+            chroot "$root" sh -c "cd /root/ferry && $command"' - "$root" "$command" "$@" </dev/null
 }
 
-for command in "make demo" "make test"; do
-    printf '\n$ %s\n' "$command"
+try() { # COMMAND VARIABLE=VALUE...
+    printf '\n$ %s\n' "$*"
     start=$(date +%s)
-    if inside "$command"; then
+    if inside "$@"; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
-        echo "FAILED: $command in a bare $suite"
+        echo "FAILED: $* in a bare $suite"
     fi
-    echo "$command: $(($(date +%s) - start)) s"
-done
+    echo "$1: $(($(date +%s) - start)) s"
+}
+
+try "make demo" CFLAGS=-Werror
+try "make check" CFLAGS=-Werror
+if [ -n "${FERRY_BARE_BUILD-}" ]; then
+    mkdir -p "$FERRY_BARE_BUILD" && cp -a "$root/root/ferry/build/." "$FERRY_BARE_BUILD" || failed=$((failed + 1))
+fi
+inside "sh tests/deps.sh locales && localedef -i de_DE -f UTF-8 de_DE.UTF-8 && mkdir -p '/tmp/a blank'" || failed=$((failed + 1))
+try "make test" OPENBLAS_CORETYPE=Nehalem OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=3 OMP_PROC_BIND=true \
+    LC_ALL=de_DE.UTF-8 TMPDIR='/tmp/a blank'
 echo "bare: $passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -1,8 +1,9 @@
 #!/bin/sh
 # run.sh FERRY TEST... - runs unit tests (cmocka programs) and shell tests (X.sh FERRY) side by
 # side, in this order. Both speak TAP. Says how far it is while they run: on a terminal in one line, else
-# every 15 seconds. Then prints what failed, what was skipped, what all took of CPUs, which took longest, and a line of
-# sums. FERRY_EMULATOR is a command in front of unit tests.
+# every 15 seconds. Then prints failures, skipped tests, the time of the slowest twenty, and a line of sums.
+# FERRY_EMULATOR is a command in front of unit tests, FERRY_TEST_THREADS how many threads each computes with. Writes
+# beside FERRY: costs (seconds, those of CPUs, test), skipped (tests that skipped something).
 set -u
 ferry=$1
 shift
@@ -11,6 +12,15 @@ reporter=
 trap '[ -z "$reporter" ] || kill "$reporter" 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 FERRY_EMULATOR=${FERRY_EMULATOR-}
+# Tests compute and print the same on any machine: its settings of threads and language do not count.
+unset OPENBLAS_CORETYPE OPENBLAS_NUM_THREADS OPENBLAS_VERBOSE GOTO_NUM_THREADS OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES \
+    OMP_DYNAMIC OMP_SCHEDULE GOMP_CPU_AFFINITY LANGUAGE
+export LC_ALL=C.UTF-8
+[ -z "${FERRY_TEST_THREADS-}" ] || export OMP_NUM_THREADS="$FERRY_TEST_THREADS"
+# Wrappers of python3, such as pyenv's, take longer to start than most tests' programs take.
+mkdir "$work/bin"
+[ ! -x /usr/bin/python3 ] || ln -s /usr/bin/python3 "$work/bin/python3"
+PATH=$work/bin:$PATH
 # More golden files than the repository has, where they lie beside it.
 FERRY_FIXTURES=${FERRY_FIXTURES:-$(pwd)/../shared/fixtures}
 export ferry work FERRY_EMULATOR FERRY_FIXTURES
@@ -51,12 +61,14 @@ printf '%s\n' "$@" | CMOCKA_MESSAGE_OUTPUT=TAP xargs -P "$jobs" -I '{}' sh -c '
     esac >"$said" 2>&1 </dev/null
     echo $? >"$said.code"
     times >"$said.times"
-    echo "$(($(date +%s) - start)) s $1" >"$said.seconds"' - '{}'
+    echo "$(($(date +%s) - start))" >"$said.seconds"' - '{}'
 kill "$reporter"
 reporter=
 [ ! -t 1 ] || printf '\r\033[K'
 
 passed=0 failed=0 skipped=0
+build=$(dirname "$ferry")
+: >"$build/skipped"
 for test; do
     said=$work/$(echo "$test" | tr / _)
     code=$(cat "$said.code" || echo none)
@@ -72,10 +84,20 @@ for test; do
     fi
     sed -n -e 's/^ok [0-9]* - \(.*\) # SKIP \(.*\)/skipped: \1 (\2)/' \
         -e "s,^not ok [0-9]* # SKIP \(.*\),skipped: \1 (in $test)," -e '/^skipped/p' "$said"
+    [ "$skips" -eq 0 ] || echo "$test" >>"$build/skipped"
     passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skips))
 done
-# Two lines of minutes and seconds, of a shell and of what it has run: 0m0.01s 0m0.02s
-echo "CPUs: $(cat "$work"/*.times | sed 's/[ms]/ /g' | awk '{ sum += 60 * ($1 + $3) + $2 + $4 } END { print int(sum) }') s"
-echo "longest: $(cat "$work"/*.seconds | sort -rn | head -n 12 | paste -s -d , | sed 's/,/, /g')"
+# X.times has two lines of minutes and seconds, of a shell and of its children: 0m0.01s 0m0.02s
+for test; do
+    said=$work/$(echo "$test" | tr / _)
+    sed 's/[ms]/ /g' "$said.times" | awk -v seconds="$(cat "$said.seconds")" -v test="$test" \
+        '{ cpu += 60 * ($1 + $3) + $2 + $4 } END { printf "%d %.1f %s\n", seconds, cpu, test }'
+done >"$work/costs"
+touch "$build/costs"
+awk 'NR == FNR { known[$3] } NR == FNR || !($3 in known)' "$work/costs" "$build/costs" >"$work/all-costs"
+cp "$work/all-costs" "$build/costs"
+echo "seconds, and those of CPUs, of the slowest twenty:"
+sort -rn "$work/costs" | head -n 20 | while read -r wall cpu test; do printf '%6d %8.1f  %s\n' "$wall" "$cpu" "$test"; done
+echo "CPUs: $(awk '{ sum += $2 } END { print int(sum) }' "$work/costs") s"
 echo "test: $passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

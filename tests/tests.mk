@@ -3,7 +3,7 @@
 # They take longest, and so begin early.
 LAYOUTS = train/trainer/layouts_test.c train/trainer/layouts_experts_test.c
 UNIT_TESTS = $(patsubst %.c, $(BUILD)/%, $(LAYOUTS) $(filter-out $(LAYOUTS), \
-               $(foreach f, $(FOLDERS) $(ENGINE_FOLDERS) tests tests/golden, $(wildcard $(f)/*_test.c))))
+               $(foreach f, $(SOURCE_FOLDERS) tests tests/golden, $(wildcard $(f)/*_test.c))))
 SHELL_TESTS = $(wildcard tests/gpu/*_test.sh) $(filter-out tests/gpu/%, $(wildcard tests/*/*_test.sh))
 FUZZERS = $(patsubst %.c, $(BUILD)/%, $(wildcard tests/fuzz/*_fuzz.c))
 
@@ -46,7 +46,7 @@ $(GPU_TESTS): %: %.o $(GPU_TEST_PARTS) $(BUILD)/libferry.a $(BUILD)/libferry_eng
 	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive -L$(BUILD) -l:libferry_engine.so \
 	    -Wl,-rpath,'$$ORIGIN/../..' $(LIBS) -ldl
 
-gpu-tests: all $(GPU_TESTS) $(addprefix $(BUILD)/train/loop/, forward_test generate_test) ## build/gpu.tar.gz: what tests/gpu/run needs on a machine with a GPU
+gpu-tests: all $(GPU_TESTS) $(addprefix $(BUILD)/train/loop/, forward_test generate_test) ## pack build/gpu.tar.gz for tests/gpu/run on a machine with a GPU
 	@sh tests/gpu/pack.sh $(BUILD)
 
 -include $(GPU_TESTS:=.d) $(GPU_TEST_PARTS:.o=.d)
@@ -62,56 +62,91 @@ CUDNN_CHECK = $(if $(NO_CUDA)$(findstring -fsanitize, $(CFLAGS)),, \
 # It must be in front of libc, where sanitizers want to be.
 SLOW_READS = $(if $(findstring -fsanitize, $(CFLAGS)),, $(BUILD)/inject.so)
 
-test: ## installs what unit tests and those of the command line need, and runs them (tests: runs them)
+# A share of the cases of each test that has many (tests/share.sh). Tests of emulated GPUs, of lost ranks, of runs of
+# several ranks and of interrupted runs are for `make check`.
+TEST_SHARE ?= 0/6
+LONG_TESTS = tests/gpu/%_test.sh $(addprefix tests/, trainer/ranks_test.sh trainer/resume_test.sh cli/mpi_engine_test.sh \
+               cli/deaths_test.sh)
+test: ## install what tests need, run them in three minutes on two CPUs (tests: without installing)
 	@$(MAKE) deps-test
 	@$(MAKE) tests
 
-tests-built: all $(UNIT_TESTS) $(ENGINE_PROGRAMS)
+tests: all $(UNIT_TESTS) $(ENGINE_PROGRAMS) $(SLOW_READS)
+	@FERRY_TEST_SHARE=$(TEST_SHARE) sh tests/run.sh $(BUILD)/ferry $(filter-out $(LONG_TESTS), $(SHELL_TESTS)) $(UNIT_TESTS)
 
-tests: tests-built $(EMULATED_CHECK) $(CUDNN_CHECK) $(SLOW_READS)
-	@sh tests/run.sh $(BUILD)/ferry $(SHELL_TESTS) $(UNIT_TESTS) # those that take longest first
+ONLY = $(SHELL_TESTS) $(UNIT_TESTS) # those that take longest first
+check: ## run all tests with all their cases, fifteen minutes; ONLY="tests/cli/x_test.sh build/common/y_test"
+	@$(MAKE) deps-test
+	@$(MAKE) check-tests
 
-test-all: all $(BUILD)/train/loop/forward_test $(patsubst %.c, $(BUILD)/%, $(LAYOUTS)) ## the engine, forward and training, at every layout that fits eight ranks (half an hour)
+check-tests: all $(filter $(BUILD)/%, $(ONLY)) $(ENGINE_PROGRAMS) $(SLOW_READS) \
+             $(if $(filter tests/gpu/%, $(ONLY)), $(EMULATED_CHECK) $(CUDNN_CHECK))
+	@sh tests/run.sh $(BUILD)/ferry $(ONLY)
+
+check-%: all $(ENGINE_PROGRAMS) $(SLOW_READS) ## run a folder's unit tests and command-line tests that touch it, one minute: check-convert/hf
+	@$(if $(filter $*, $(SOURCE_FOLDERS)),, echo "make: $* is no folder with sources: $(SOURCE_FOLDERS)"; exit 1)
+	@$(MAKE) $(patsubst %.c, $(BUILD)/%, $(wildcard $*/*_test.c))
+	@FERRY_TEST_SHARE=$(TEST_SHARE) sh tests/run.sh $(BUILD)/ferry $(patsubst %.c, $(BUILD)/%, $(wildcard $*/*_test.c)) \
+	    $$(python3 tests/touching.py $(BUILD) $* 60 $(filter-out $(LONG_TESTS), $(SHELL_TESTS)))
+
+check-all: ## run every check whole, as before a release (about two hours on two CPUs)
+	@bash .ci/run --whole
+
+test-all: all $(BUILD)/train/loop/forward_test $(patsubst %.c, $(BUILD)/%, $(LAYOUTS)) ## run the engine, forward and training, at every layout of up to eight ranks (half an hour)
 	FERRY_TEST_ALL=1 $(BUILD)/train/loop/forward_test
 	FERRY_TEST_ALL=1 $(BUILD)/train/trainer/layouts_test
 	FERRY_TEST_ALL=1 $(BUILD)/train/trainer/layouts_experts_test
 
-# Nothing of it needs a GPU's code.
-asan: ## the same under address and undefined-behaviour sanitizers
-	@$(MAKE) test BUILD=$(BUILD)/asan OPTIMIZE=-O1 CFLAGS="$(CFLAGS) $(SANITIZE)" NVCC=
+# One build for sanitizers and fuzzers. Its char is unsigned, as on aarch64. No GPU, no MPI.
+SANITIZED = $(BUILD)/sanitized
+SANITIZED_BUILD = BUILD=$(SANITIZED) CC=clang OPTIMIZE=-O1 NVCC= MPI_LIBRARY= \
+                  CFLAGS="$(CFLAGS) $(SANITIZE) -fsanitize=fuzzer-no-link -funsigned-char"
+# Shell tests that read files of others; unit tests do, too, or compute.
+SANITIZED_TESTS = $(foreach t, source convert inspect verify digest dcp deepspeed fsdp optimizer data, tests/cli/$(t)_test.sh) \
+                  tests/golden/golden_test.sh $(UNIT_TESTS)
+
+asan: ## run unit tests and tests that read files under address and undefined-behaviour sanitizers
+	@$(MAKE) deps-clang
+	@$(MAKE) asan-tests $(SANITIZED_BUILD)
+
+deps-clang:
+	@sh tests/deps.sh $(TEST_PACKAGES) clang libclang-rt-dev
+
+asan-tests: all $(UNIT_TESTS) $(ENGINE_PROGRAMS)
+	@FERRY_CPU=v1 sh tests/run.sh $(BUILD)/ferry $(SANITIZED_TESTS)
 
 $(BUILD)/%_fuzz: $(BUILD)/%_fuzz.o $(BUILD)/libferry.a
 	$(call say,linking the fuzzers)$(CC) $(FLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ -lcmocka $(LIBS)
 
 fuzzers: $(FUZZERS)
 
-fuzz: ## builds the fuzz targets, with clang
-	@$(MAKE) fuzzers BUILD=$(BUILD)/fuzz CC=clang OPTIMIZE=-O1 \
-	    CFLAGS="$(CFLAGS) $(SANITIZE) -fsanitize=fuzzer-no-link"
+fuzz: ## build the fuzz targets, with clang
+	@$(MAKE) fuzzers $(SANITIZED_BUILD)
 
-fuzz-quick: fuzz ## runs each of them for 20 seconds
-	@sh tests/fuzz/fuzz.sh $(BUILD)/fuzz $(or $(SECONDS), 20)
+fuzz-quick: fuzz ## run each fuzz target for SECONDS=20
+	@sh tests/fuzz/fuzz.sh $(SANITIZED) $(or $(SECONDS), 20)
 
-fuzz-long: fuzz ## runs each of them for SECONDS=600
-	@sh tests/fuzz/fuzz.sh $(BUILD)/fuzz $(or $(SECONDS), 600)
+fuzz-long: fuzz ## run each fuzz target for SECONDS=600
+	@sh tests/fuzz/fuzz.sh $(SANITIZED) $(or $(SECONDS), 600)
 
 $(BUILD)/inject.so: tests/faults/inject.c
 	$(call say,linking $@)$(CC) -std=c11 -D_GNU_SOURCE -I. $(WARN) -O1 -shared -fPIC -o $@ $< -ldl
 
-hostile: all ## bad and odd files: each is refused, or accepted, as a table says
-	@sh tests/hostile.sh $(BUILD)/ferry
+hostile: ## refuse or accept bad and odd files as a table says, under sanitizers
+	@$(MAKE) all $(SANITIZED_BUILD)
+	@sh tests/hostile.sh $(SANITIZED)/ferry
 
-kills: all ## kills COUNT=1000 conversions at random moments, and goes on with them
-	@sh tests/faults/kills.sh $(BUILD)/ferry $(or $(COUNT), 1000)
+kills: all ## kill COUNT=1000 conversions at random moments, and continue them
+	@sh tests/faults/kills.sh $(BUILD)/ferry $(COUNT)
 
-faults: all $(BUILD)/inject.so $(ENGINE_PROGRAMS) ## makes each EVERY=1st system call of a conversion, or of a run's save, fail
+faults: all $(BUILD)/inject.so $(ENGINE_PROGRAMS) ## make each EVERY=1st system call of a conversion, or of a run's save, fail
 	@sh tests/faults/faults.sh $(BUILD)/ferry $(BUILD)/inject.so $(or $(EVERY), 1)
 	@FERRY_TEST_EVERY=$(or $(EVERY), 1) sh tests/trainer/save_test.sh $(BUILD)/ferry
 
-late: all $(BUILD)/inject.so ## two processes that see each other's files late
+late: all $(BUILD)/inject.so ## convert by two processes that see each other's files late
 	@sh tests/faults/late.sh $(BUILD)/ferry $(BUILD)/inject.so
 
-valgrind: all ## one conversion there and back under valgrind
+valgrind: all ## convert there and back under valgrind
 	@sh tests/faults/valgrind.sh $(BUILD)/ferry
 
 # ---- for another CPU ----
@@ -124,63 +159,67 @@ deps-aarch64:
 	@sh tests/deps.sh gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
 	@sh tests/sysroot.sh $(SYSROOT) arm64 $(filter lib% zlib%, $(TEST_PACKAGES))
 
-aarch64: deps-aarch64 ## program, engine and unit tests for aarch64, by a cross compiler
-	@$(MAKE) tests-built BUILD=$(AARCH64) CC="aarch64-linux-gnu-gcc --sysroot=$(abspath $(SYSROOT))" \
+aarch64: deps-aarch64 ## cross-compile program, engine and some unit tests for aarch64
+	@$(MAKE) all aarch64-tests BUILD=$(AARCH64) CC="aarch64-linux-gnu-gcc --sysroot=$(abspath $(SYSROOT))" \
 	    AR=aarch64-linux-gnu-ar CXX= NVCC= MPI_LIBRARY=
 
-# What takes under a minute under an emulator that is 10 to 20 times as slow as a CPU; so not the gradients of whole
-# models, and not all layouts. publish_test needs to know when a process was started, which the emulator answers wrongly.
-NOT_EMULATED = %/publish_test %/layouts_test %/layouts_experts_test %/backward_test %/recompute_test %/attention_backward_test
-AARCH64_TESTS = tests/aarch64.sh $(foreach t, convert verify digest inspect, tests/cli/$(t)_test.sh) \
-                $(patsubst $(BUILD)/%, $(AARCH64)/%, $(filter-out $(NOT_EMULATED), $(UNIT_TESTS)))
+# These can differ on aarch64: signs of char, alignment, atomic operations, ops without instructions of x86-64. The
+# emulator is 10 to 20 times as slow as a CPU, and answers wrongly when a process was started (publish_test).
+AARCH64_FOLDERS = common formats kernels kernels/cpu kernels/cpu/ops ckpt
+AARCH64_UNIT_TESTS = $(filter-out %/publish_test %/attention_backward_test, $(filter \
+                       $(foreach f, $(AARCH64_FOLDERS) convert/convert_property, $(BUILD)/$(f)%_test), $(UNIT_TESTS)))
+aarch64-tests: $(AARCH64_UNIT_TESTS)
 
-aarch64-test: $(BUILD)/ferry $(BUILD)/libferry_engine.so aarch64 ## runs that under an emulator, and compares what it writes and computes with this CPU's
+aarch64-test: $(BUILD)/ferry $(BUILD)/libferry_engine.so aarch64 ## run them under an emulator, and compare files and results with this CPU's
 	@printf '#!/bin/sh\nexec %s "$$(dirname "$$0")/ferry" "$$@"\n' '$(EMULATOR)' > $(AARCH64)/ferry.emulated
 	@chmod +x $(AARCH64)/ferry.emulated
-	@FERRY_NATIVE=$(abspath $(BUILD)/ferry) FERRY_EMULATOR="$(EMULATOR)" FERRY_TEST_CASES=10 FERRY_TEST_FEWEST=1 OMP_NUM_THREADS=1 \
-	    sh tests/run.sh $(AARCH64)/ferry.emulated $(AARCH64_TESTS)
+	@FERRY_NATIVE=$(abspath $(BUILD)/ferry) FERRY_EMULATOR="$(EMULATOR)" FERRY_TEST_THREADS=1 FERRY_TEST_CASES=100 \
+	    sh tests/run.sh $(AARCH64)/ferry.emulated tests/aarch64.sh $(AARCH64_UNIT_TESTS:$(BUILD)/%=$(AARCH64)/%)
 
 # ---- beside other programs ----
 
-interop: interop-megatron interop-trainers ## other programs read what we write, and we read what they write
+interop: interop-megatron interop-trainers ## exchange checkpoints with other programs
 
-interop-megatron: all $(ENGINE_PROGRAMS) ## the part of transformers and Megatron-Core
+interop-megatron: all $(ENGINE_PROGRAMS) ## exchange checkpoints with transformers and Megatron-Core
 	@sh tests/interop.sh $(BUILD)/ferry
 
-interop-trainers: all ## the part of FSDP, torchtitan and DeepSpeed
+interop-trainers: all ## exchange checkpoints with FSDP, torchtitan and DeepSpeed
 	@sh tests/interop/trainers.sh $(BUILD)/ferry
 
-interop-deps: ## the virtual environments of `make interop`
+interop-deps: ## install the virtual environments of `make interop`
 	@sh tests/interop.sh --install
 	@sh tests/interop/trainers.sh --install
 
-bench: all ## wall time and memory beside cp and the peers (bench-quick: smaller models)
+findings: ## show the surprises of findings/ again (packages from PyPI)
+	@sh findings/run.sh
+
+bench: all ## time and memory beside cp and the peers (bench-quick: smaller models)
 	@sh tests/bench/bench.sh $(BUILD)/ferry
 
 bench-quick: all
 	@sh tests/bench/bench.sh $(BUILD)/ferry quick
 
-bench-optimizer: all ## conversions with the state of an optimizer, beside cp (20 GB of disk)
+bench-optimizer: all ## conversions with optimizer states, beside cp (20 GB of disk)
 	@sh tests/bench/bench.sh $(BUILD)/ferry optimizer
 
-bench-trainers: all ## checkpoints of DeepSpeed and DCP, beside cp and DeepSpeed's own programs (20 GB of disk)
+bench-trainers: all ## checkpoints of DeepSpeed and DCP, beside cp and DeepSpeed's programs (20 GB of disk)
 	@sh tests/bench/bench.sh $(BUILD)/ferry trainers
 
-bench-train: all ## steps of training GPT-2 124M on this CPU, beside PyTorch (LLMC=TREE: and llm.c), and what saves cost (10 GB of memory, 4 GB of disk)
+bench-train: all ## training steps of GPT-2 124M beside PyTorch, and with LLMC=TREE llm.c (10 GB of memory)
 	@sh tests/bench/bench.sh $(BUILD)/ferry train $(LLMC)
 
 $(BUILD)/tests/bench/ops_bench: FLAGS += $(OPENMP)
 $(BUILD)/tests/bench/ops_bench: $(BUILD)/tests/bench/ops_bench.o $(BUILD)/libferry_engine.a $(BUILD)/libferry.a
 	$(call say,linking $@)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(ENGINE_LIBS) $(LIBS)
 
-bench-ops: $(BUILD)/tests/bench/ops_bench ## what the layers of two models spend in each op, on this CPU
+bench-ops: $(BUILD)/tests/bench/ops_bench ## time of each op in the layers of two models, on this CPU
 	@$<
 
 $(BUILD)/tests/bench/pieces_bench: $(BUILD)/tests/bench/pieces_bench.o $(BUILD)/libferry.a
 	$(call say,linking $@)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-bench-pieces: $(BUILD)/tests/bench/pieces_bench ## time and memory of a plan of 740,000 pieces, as 256 ranks cut a model of 70B
+bench-pieces: $(BUILD)/tests/bench/pieces_bench ## time and memory of a plan of 740,000 pieces: 256 ranks, a model of 70B
 	@$<
 
-bare: ## `make demo` and `make test` in a bare Debian, made by debootstrap (SUITE=bookworm COMPONENTS=main)
+bare: ## run README's commands in a bare Debian (SUITE=bookworm COMPONENTS=main)
 	@sh tests/bare.sh $(SUITE) $(COMPONENTS)

@@ -4,8 +4,10 @@
 #
 # After a short read or write, or EINTR, the conversion must succeed with the same bytes. After an
 # error it must end with 4 and name a file, and leave nothing, or what a second run makes whole;
-# a destination that is there must be complete.
+# a destination that is there must be complete. A share (share.sh) is that part of the calls.
 set -u
+# shellcheck source=../share.sh
+. "$(dirname "$0")/../share.sh"
 ferry=$(realpath "$1")
 inject=$(realpath "$2")
 every=${3:-1}
@@ -78,10 +80,10 @@ all() {
         *) errors="EIO ENOSPC" ;;
         esac
         for error in $errors; do
-            n=1
+            n=$((1 + every * ${share%/*}))
             while [ "$n" -le "$count" ]; do
                 one "$call" "$error" "$n"
-                n=$((n + every))
+                n=$((n + every * ${share#*/}))
             done
         done
     done <counts

@@ -1,12 +1,15 @@
 #!/bin/sh
 # kills.sh FERRY [COUNT] - kills conversions at random moments (-9), runs the same command again, kills
 # that too, and compares what is there at the end with an uninterrupted run. Until the program says that it
-# is done, what is there must not look like a checkpoint. Of each conversion some run must have found
-# something to continue.
+# is done, what is there must not look like a checkpoint. Some run of each conversion must have found
+# something to continue. A share (share.sh) is that part of COUNT.
 set -u
+# shellcheck source=../share.sh
+. "$(dirname "$0")/../share.sh"
 ferry=$(realpath "$1")
-count=${2:-40}
+count=$((${2:-1000} / ${share#*/}))
 seed=${FERRY_TEST_SEED:-$(date +%N | sed 's/^0*//')}
+first_seed=$seed
 work=$(mktemp -d "${TMPDIR:-/tmp}/ferry-kills.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -137,6 +140,6 @@ limit=$((7 * step))
 converting of_zero zero --to torch_dist --tp 2 --pp 2
 limit=$((8 * step))
 sharing of_zero_by_three zero --to dcp --dp 3
-echo "kills: $kills runs killed, $resumed resumed, seed ${FERRY_TEST_SEED:-random}"
+echo "kills: $kills runs killed, $resumed resumed, seed $first_seed"
 echo "kills: $((failed == 0 ? 8 : 8 - failed)) passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -27,7 +27,7 @@ printf '%s\n' "$here"/*_fuzz.c | xargs -P "${JOBS:-$(nproc)}" -I '{}' sh -c '
     grown=$build/corpus/$name
     mkdir -p "$grown"
     "$build/tests/fuzz/${name}_fuzz" -max_total_time="$seconds" -malloc_limit_mb=64 -rss_limit_mb=512 \
-        -timeout=10 -print_final_stats=1 -artifact_prefix="$build/findings/$name-" "$grown" $seeds \
+        -timeout=120 -print_final_stats=1 -artifact_prefix="$build/findings/$name-" "$grown" $seeds \
         >"$build/findings/$name.log" 2>&1 </dev/null
     echo "exit code $?" >>"$build/findings/$name.log"' - '{}'
 

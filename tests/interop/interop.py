@@ -24,6 +24,7 @@ import training
 from checks import Report, layout_parser, run_program
 from megatron_files import require, require_equal
 from peers import run_peer
+from share import of_share
 
 # model, format, and ferry's own options for the layout
 CASES = """
@@ -230,7 +231,7 @@ class Interop:
 
 def peer_checks(interop, cases, bridge_cases):
     for case in cases:
-        # What the peers' programs do not do: llama3's rotary scaling, and grouped experts.
+        # The peers' programs know neither llama3's rotary scaling nor grouped experts.
         known = case.model != "llama3" and not case.layout.grouped
         if known:
             yield case, "GPTModel loads what ferry writes", interop.loaded_by_peer
@@ -268,11 +269,11 @@ def run(args, work, report):
             report.check(f"fsdp_dtensor {family}", "ferry reads the names of Megatron-FSDP", read_as_fsdp_dtensor,
                          family, args.ferry, work)
     chosen = [
-        [c for c in map(Case, table.strip().splitlines()) if args.only in c.name]
+        of_share([c for c in map(Case, table.strip().splitlines()) if args.only in c.name])
         for table in (CASES, BRIDGE_CASES)
     ]
     interop = Interop(args, work)
-    variants = [name for name in models.VARIANTS if args.only in name]
+    variants = of_share([name for name in models.VARIANTS if args.only in name])
     for name in dict.fromkeys([c.model for c in sum(chosen, [])] + variants):
         report.check(name, "transformers makes it", interop.make_model, name)
         report.check(name, "its digests are those of another program", interop.digests_of, name)

@@ -58,7 +58,7 @@ def gpt2_as(**values):
     return ("GPT2Config", dict(MODELS["gpt2"][1], **values), "float32", "5GB")
 
 
-# What a config may say beside its sizes: of these digests and logits are compared. (GPT-2's scales
+# Configs with values beside the sizes, whose digests and logits are compared. (GPT-2's scales
 # are in transformers' eager attention alone, which is asked for below; its sdpa leaves them out.)
 VARIANTS = {
     "gpt2-unscaled": gpt2_as(scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True),

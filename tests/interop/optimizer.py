@@ -31,6 +31,7 @@ from megatron.core import tensor_parallel
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron_files import require, require_equal
 from megatron_ranks import run_ranks
+from share import of_share
 
 # model, dtype, optimizer, layout that is saved / layout that ferry makes of it
 CASES = """
@@ -75,8 +76,8 @@ KINDS = {
 TOLERANCE = {"float32": 5e-3, "bfloat16": 0.1, "float16": 0.1}
 TOLERANCE_OF_EXPERTS = {"float32": 5e-3, "bfloat16": 0.5}
 
-# What ferry writes of a case's first kind beside torch_dist: rank files with an --optim-format, and a Hugging Face
-# folder that torch_dist is made of again, also without its training.json. That folder has no vocabulary padding,
+# Formats that ferry writes from a case's first kind beside torch_dist: rank files with an --optim-format, and a Hugging
+# Face folder that torch_dist is made of again, also without its training.json. That folder has no vocabulary padding,
 # which takes part in the loss: such a case has none (--divisor 1). resaved: what a training run of ferry saves
 # that begins with it, on one rank (tests/trainer/resave.c).
 WRITTEN = """
@@ -674,9 +675,7 @@ class Optimizers:
 
 def run(args, work, report):
     o = Optimizers(args.ferry, work)
-    for case in map(Case, CASES.strip().splitlines()):
-        if args.only not in case.name:
-            continue
+    for case in of_share([case for case in map(Case, CASES.strip().splitlines()) if args.only in case.name]):
         report.check(case.name, "megatron-core trains and saves it", o.saved, case)
         if not (o.folder(case) / "stepped.pt").exists():
             continue

@@ -1,10 +1,10 @@
-"""trainers.py FERRY --venv PREFIX --peers FOLDER --fixtures FOLDER [--only TEXT] [--all] [--keep FOLDER] - checks
-ferry against PyTorch's FSDP, torchtitan and DeepSpeed.
+"""trainers.py FERRY --venv PREFIX --peers FOLDER --fixtures FOLDER [--only TEXT] [--keep FOLDER] - checks ferry against
+PyTorch's FSDP, torchtitan and DeepSpeed.
 
 A case is a checkpoint that the real program wrote, the conversions that follow each other, and the real
 program that loads the last one: every weight and moment must be as the run had them, bit for bit, and with `step` the next
-training step there equals the one from the checkpoint as it was. --all also runs the cases that make interop
-leaves out. The last line has the sums."""
+training step there equals the one from the checkpoint as it was. FERRY_TEST_SHARE takes a share of the cases. The last
+line has the sums."""
 
 import argparse
 import os
@@ -15,28 +15,30 @@ import sys
 import tempfile
 from pathlib import Path
 
-# checkpoint | conversions, separated by > | venv | loader and its options | step | always or all
+from share import of_share
+
+# checkpoint | conversions, separated by > | venv | loader and its options | step
 CASES = """
-dcp/fsdp2-dp2                | --to dcp --dp 4                                               | dcp       | fsdp_load.py --world 1                                       | -    | always
-dcp/fsdp2-dp2                | --to torch_dist --tp 2 > --to dcp --dp 2                       | dcp       | fsdp_load.py --world 2                                       | step | always
-dcp/fsdp2-dp4-flat           | --to torch_dist --tp 3 > --to dcp --dp 3 --flatten-optim --split-decay | dcp | fsdp_load.py --world 4 --flatten --split-decay --freeze embed_tokens | -    | all
-dcp/hsdp-2x2                 | --to hf --optim > --to dcp --dp 4                              | dcp       | fsdp_load.py --world 4 --wrap hsdp                           | -    | all
-dcp/fsdp-tp-2x2              | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 2 --wrap fsdp1                          | -    | all
-dcp/fsdp1-full-dp2           | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 2                                       | -    | always
-dcp/fsdp2-ranks-dp4          | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 3                                       | -    | all
-dcp/torchtitan-fused-dp2     | --to torchtitan --dp 2                                        | dcp       | torchtitan_load.py --world 2                                 | step | always
-dcp/torchtitan-split-dp4     | --to torch_dist --tp 2 > --to torchtitan --dp 2 --split-qkv   | dcp       | torchtitan_load.py --world 1 --split-qkv                     | -    | all
-dcp/torchtitan-fused-dp2     | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 2                                       | -    | all
-deepspeed/zero1-fp32-dp2     | --to torch_dist --pp 2 > --to deepspeed --zero 1 --dp 2 --split-decay | deepspeed | deepspeed_load.py --stage 1 --world 2 --split-decay   | step | always
-deepspeed/zero2-bf16-dp2     | --to hf --optim > --to deepspeed --zero 2 --dp 2               | deepspeed | deepspeed_load.py --stage 2 --world 2 --dtype bf16           | -    | all
-deepspeed/zero1-bf16-dp4     | --to deepspeed --zero 3 --dp 2                                | deepspeed | deepspeed_load.py --stage 3 --world 2 --dtype bf16           | -    | always
-deepspeed/zero3-bf16-dp2     | --to torch --tp 2 > --to deepspeed --zero 3 --dp 2      | deepspeed | deepspeed_load.py --stage 3 --world 2 --dtype bf16           | step | all
-deepspeed/zero3-fp32-dp4-subgroups | --to deepspeed-universal --zero 1                       | deepspeed | deepspeed_load.py --stage 2 --world 2 --universal            | -    | always
-deepspeed/zero2-fp32-dp4-tied | --to deepspeed --zero 2 --dp 3                               | deepspeed | deepspeed_load.py --stage 2 --world 3                        | -    | all
-dcp/fsdp2-dp2                | --to deepspeed --zero 2 --dp 2                                | deepspeed | deepspeed_load.py --stage 2 --world 2                        | -    | all
-deepspeed/zero3-bf16-dp4-groups-frozen | --to deepspeed --zero 2 --dp 2                     | deepspeed | deepspeed_load.py --stage 2 --world 2 --dtype bf16 --split-decay --freeze embed_tokens --freeze layers.0.mlp | - | all
-deepspeed/zero2-roundrobin-dp4 | --to hf --optim > --to deepspeed-universal --split-decay    | deepspeed | deepspeed_load.py --stage 3 --world 2 --dtype bf16 --universal --split-decay | - | all
-deepspeed/ddp-fp32-dp2       | --to deepspeed --zero 0                                       | deepspeed | deepspeed_load.py --stage 0 --world 1                        | -    | all
+dcp/fsdp2-dp2                | --to dcp --dp 4                                               | dcp       | fsdp_load.py --world 1                                       | -
+dcp/fsdp2-dp2                | --to torch_dist --tp 2 > --to dcp --dp 2                       | dcp       | fsdp_load.py --world 2                                       | step
+dcp/fsdp2-dp4-flat           | --to torch_dist --tp 3 > --to dcp --dp 3 --flatten-optim --split-decay | dcp | fsdp_load.py --world 4 --flatten --split-decay --freeze embed_tokens | -
+dcp/hsdp-2x2                 | --to hf --optim > --to dcp --dp 4                              | dcp       | fsdp_load.py --world 4 --wrap hsdp                           | -
+dcp/fsdp-tp-2x2              | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 2 --wrap fsdp1                          | -
+dcp/fsdp1-full-dp2           | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 2                                       | -
+dcp/fsdp2-ranks-dp4          | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 3                                       | -
+dcp/torchtitan-fused-dp2     | --to torchtitan --dp 2                                        | dcp       | torchtitan_load.py --world 2                                 | step
+dcp/torchtitan-split-dp4     | --to torch_dist --tp 2 > --to torchtitan --dp 2 --split-qkv   | dcp       | torchtitan_load.py --world 1 --split-qkv                     | -
+dcp/torchtitan-fused-dp2     | --to dcp --dp 2                                               | dcp       | fsdp_load.py --world 2                                       | -
+deepspeed/zero1-fp32-dp2     | --to torch_dist --pp 2 > --to deepspeed --zero 1 --dp 2 --split-decay | deepspeed | deepspeed_load.py --stage 1 --world 2 --split-decay   | step
+deepspeed/zero2-bf16-dp2     | --to hf --optim > --to deepspeed --zero 2 --dp 2               | deepspeed | deepspeed_load.py --stage 2 --world 2 --dtype bf16           | -
+deepspeed/zero1-bf16-dp4     | --to deepspeed --zero 3 --dp 2                                | deepspeed | deepspeed_load.py --stage 3 --world 2 --dtype bf16           | -
+deepspeed/zero3-bf16-dp2     | --to torch --tp 2 > --to deepspeed --zero 3 --dp 2      | deepspeed | deepspeed_load.py --stage 3 --world 2 --dtype bf16           | step
+deepspeed/zero3-fp32-dp4-subgroups | --to deepspeed-universal --zero 1                       | deepspeed | deepspeed_load.py --stage 2 --world 2 --universal            | -
+deepspeed/zero2-fp32-dp4-tied | --to deepspeed --zero 2 --dp 3                               | deepspeed | deepspeed_load.py --stage 2 --world 3                        | -
+dcp/fsdp2-dp2                | --to deepspeed --zero 2 --dp 2                                | deepspeed | deepspeed_load.py --stage 2 --world 2                        | -
+deepspeed/zero3-bf16-dp4-groups-frozen | --to deepspeed --zero 2 --dp 2                     | deepspeed | deepspeed_load.py --stage 2 --world 2 --dtype bf16 --split-decay --freeze embed_tokens --freeze layers.0.mlp | -
+deepspeed/zero2-roundrobin-dp4 | --to hf --optim > --to deepspeed-universal --split-decay    | deepspeed | deepspeed_load.py --stage 3 --world 2 --dtype bf16 --universal --split-decay | -
+deepspeed/ddp-fp32-dp2       | --to deepspeed --zero 0                                       | deepspeed | deepspeed_load.py --stage 0 --world 1                        | -
 """
 
 
@@ -53,7 +55,6 @@ class Case:
         self.venv = columns[2]
         self.loader = shlex.split(columns[3])
         self.steps = columns[4] == "step"
-        self.always = columns[5] == "always"
 
 
 def run(words, where):
@@ -107,24 +108,18 @@ def main():
     parser.add_argument("--peers", type=Path, required=True)
     parser.add_argument("--fixtures", type=Path, required=True)
     parser.add_argument("--only", default="")
-    parser.add_argument("--all", action="store_true")
     parser.add_argument("--keep")
     args = parser.parse_args()
     os.environ["PATH"] = f"{args.venv}-deepspeed/bin:{os.environ['PATH']}"  # ninja, for what DeepSpeed compiles
-    passed = failed = skipped = 0
-    for case in map(Case, CASES.strip().splitlines()):
-        if args.only not in case.name:
-            continue
-        if not (case.always or args.all or args.only):
-            skipped += 1
-            continue
+    passed = failed = 0
+    for case in of_share([case for case in map(Case, CASES.strip().splitlines()) if args.only in case.name]):
         try:
             print(f"PASS    {case.name}: {check(case, args)}", flush=True)
             passed += 1
         except Wrong as wrong:
             print(f"FAIL    {case.name}: {wrong}", flush=True)
             failed += 1
-    print(f"trainers: {passed} passed, {failed} failed, {skipped} skipped")
+    print(f"trainers: {passed} passed, {failed} failed")
     sys.exit(failed > 0)
 
 
