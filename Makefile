@@ -81,7 +81,7 @@ MPI_SOURCES = train/comm/comm_mpi.c train/comm/call.c train/comm/reduce.c train/
 all: $(BUILD)/ferry $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(if $(NO_CUDA), no-cuda, $(BUILD)/libferry_cuda.so) ## build the program and its libraries (the default)
 
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9%-]*\):.*## /\1\t/p' $(filter %Makefile %.mk, $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([A-Za-z0-9-]*\):.*## /\1\t/p' $(filter %Makefile %.mk, $(MAKEFILE_LIST)) | expand -t 18
 
 # ---- the program ----
 
