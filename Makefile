@@ -21,7 +21,7 @@ endif
 PACKAGES = gcc make libc6-dev libcjson-dev libyaml-dev libdeflate-dev libssl-dev zlib1g-dev \
            libopenblas-openmp-dev
 TEST_PACKAGES = $(PACKAGES) libcmocka-dev procps python3 time
-CHECK_PACKAGES = $(TEST_PACKAGES) g++ libopenmpi-dev openmpi-bin clang libclang-rt-dev clang-format shellcheck \
+CHECK_PACKAGES = $(TEST_PACKAGES) g++ libopenmpi-dev openmpi-bin clang libclang-rt-dev lld clang-format shellcheck \
                  valgrind strace python3-venv ca-certificates
 
 # Folders with sources. Those of libferry_engine.so, which the program loads when it computes, are ENGINE_FOLDERS.

@@ -3,10 +3,10 @@
 # which debootstrap makes in a temporary folder, on a clone of what is committed, with nothing beside it.
 #
 # `make demo` and `make check` run as on any new machine, then `make test` where variables of the environment say
-# other threads, another CPU, another language and a folder with a blank. FERRY_BARE_BUILD names a folder for a copy
-# of the build folder; its file `skipped` lists the tests that skipped something. Ubuntu: bare.sh noble main,universe;
-# Debian's package ubuntu-keyring has its keys. Packages come from where this machine takes them. Mounts are seen by
-# these processes only.
+# other threads, another CPU, another language and a folder with a blank; of its cases it takes FERRY_TEST_SHARE.
+# FERRY_BARE_BUILD names a folder for a copy of the build folder; its file `skipped` lists the tests that skipped
+# something. Ubuntu: bare.sh noble main,universe; Debian's package ubuntu-keyring has its keys. Packages come from
+# where this machine takes them. Mounts are seen by these processes only.
 set -u
 suite=${1:-bookworm} components=${2:-main}
 passed=0 failed=0
@@ -74,7 +74,7 @@ if [ -n "${FERRY_BARE_BUILD-}" ]; then
     mkdir -p "$FERRY_BARE_BUILD" && cp -a "$root/root/ferry/build/." "$FERRY_BARE_BUILD" || failed=$((failed + 1))
 fi
 inside "sh tests/deps.sh locales && localedef -i de_DE -f UTF-8 de_DE.UTF-8 && mkdir -p '/tmp/a blank'" || failed=$((failed + 1))
-try "make test" OPENBLAS_CORETYPE=Nehalem OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=3 OMP_PROC_BIND=true \
-    LC_ALL=de_DE.UTF-8 TMPDIR='/tmp/a blank'
+try "make test${FERRY_TEST_SHARE:+ TEST_SHARE=$FERRY_TEST_SHARE}" OPENBLAS_CORETYPE=Nehalem OPENBLAS_NUM_THREADS=1 \
+    OMP_NUM_THREADS=3 OMP_PROC_BIND=true LC_ALL=de_DE.UTF-8 TMPDIR='/tmp/a blank'
 echo "bare: $passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -15,21 +15,24 @@ pins="$torch $(cat "$here/interop/requirements.txt" "$here/interop/requirements-
 
 install() {
     python3 -m venv --clear "$venv"
-    "$venv/bin/pip" install "$torch" # first and alone: see requirements.txt
-    "$venv/bin/pip" install "$torch" -r "$here/interop/requirements.txt"
-    "$venv/bin/pip" install --no-deps -r "$here/interop/requirements-nodeps.txt"
+    "$venv/bin/pip" install --no-compile "$torch" # first and alone: see requirements.txt
+    "$venv/bin/pip" install --no-compile "$torch" -r "$here/interop/requirements.txt"
+    "$venv/bin/pip" install --no-compile --no-deps -r "$here/interop/requirements-nodeps.txt"
     printf '%s' "$pins" >"$venv/ferry-pins"
 }
 
+mkdir -p "$(dirname "$venv")"
+exec 9>"$venv.lock"
+flock 9 # one who installs there at the same time
 if [ "$(cat "$venv/ferry-pins" 2>/dev/null)" != "$pins" ]; then
     echo "installing what is compared with into $venv (several minutes)"
-    mkdir -p "$venv"
     if ! (install) >"$venv.log" 2>&1; then
         tail -n 20 "$venv.log"
         echo "interop: 0 passed, 1 failed, 0 skipped"
         exit 1
     fi
 fi
+exec 9>&-
 [ "$ferry" != --install ] || exit 0
 ferry=$(realpath "$ferry")
 [ ! -d "$peers" ] || set -- "$@" --peers "$peers"

@@ -4,7 +4,11 @@
 LAYOUTS = train/trainer/layouts_test.c train/trainer/layouts_experts_test.c
 UNIT_TESTS = $(patsubst %.c, $(BUILD)/%, $(LAYOUTS) $(filter-out $(LAYOUTS), \
                $(foreach f, $(SOURCE_FOLDERS) tests tests/golden, $(wildcard $(f)/*_test.c))))
-SHELL_TESTS = $(wildcard tests/gpu/*_test.sh) $(filter-out tests/gpu/%, $(wildcard tests/*/*_test.sh))
+# Tests of emulated GPUs, of lost ranks, of runs of several ranks and of interrupted runs.
+LONG_TESTS = tests/gpu/%_test.sh $(addprefix tests/, trainer/ranks_test.sh trainer/resume_test.sh cli/mpi_engine_test.sh \
+               cli/deaths_test.sh)
+EVERY_SHELL_TEST = $(wildcard tests/*/*_test.sh)
+SHELL_TESTS = $(filter $(LONG_TESTS), $(EVERY_SHELL_TEST)) $(filter-out $(LONG_TESTS), $(EVERY_SHELL_TEST))
 FUZZERS = $(patsubst %.c, $(BUILD)/%, $(wildcard tests/fuzz/*_fuzz.c))
 
 ENGINE_TESTS = $(foreach f, $(ENGINE_FOLDERS), $(patsubst %.c, $(BUILD)/%, $(wildcard $(f)/*_test.c)))
@@ -62,11 +66,8 @@ CUDNN_CHECK = $(if $(NO_CUDA)$(findstring -fsanitize, $(CFLAGS)),, \
 # It must be in front of libc, where sanitizers want to be.
 SLOW_READS = $(if $(findstring -fsanitize, $(CFLAGS)),, $(BUILD)/inject.so)
 
-# A share of the cases of each test that has many (tests/share.sh). Tests of emulated GPUs, of lost ranks, of runs of
-# several ranks and of interrupted runs are for `make check`.
+# A share of the cases of each test that has many (tests/share.sh). LONG_TESTS are for `make check`.
 TEST_SHARE ?= 0/6
-LONG_TESTS = tests/gpu/%_test.sh $(addprefix tests/, trainer/ranks_test.sh trainer/resume_test.sh cli/mpi_engine_test.sh \
-               cli/deaths_test.sh)
 test: ## install what tests need, run them in three minutes on two CPUs (tests: without installing)
 	@$(MAKE) deps-test
 	@$(MAKE) tests
@@ -104,7 +105,7 @@ test-all: all $(BUILD)/train/loop/forward_test $(patsubst %.c, $(BUILD)/%, $(LAY
 
 # One build for sanitizers and fuzzers. Its char is unsigned, as on aarch64. No GPU, no MPI.
 SANITIZED = $(BUILD)/sanitized
-SANITIZED_BUILD = BUILD=$(SANITIZED) CC=clang OPTIMIZE=-O1 NVCC= MPI_LIBRARY= \
+SANITIZED_BUILD = BUILD=$(SANITIZED) CC=clang OPTIMIZE=-O1 NVCC= MPI_LIBRARY= LDFLAGS="$(LDFLAGS) -fuse-ld=lld" \
                   CFLAGS="$(CFLAGS) $(SANITIZE) -fsanitize=fuzzer-no-link -funsigned-char"
 # Shell tests that read files of others; unit tests do, too, or compute.
 SANITIZED_TESTS = $(foreach t, source convert inspect verify digest dcp deepspeed fsdp optimizer data, tests/cli/$(t)_test.sh) \
@@ -115,7 +116,7 @@ asan: ## run unit tests and tests that read files under address and undefined-be
 	@$(MAKE) asan-tests $(SANITIZED_BUILD)
 
 deps-clang:
-	@sh tests/deps.sh $(TEST_PACKAGES) clang libclang-rt-dev
+	@sh tests/deps.sh $(TEST_PACKAGES) clang libclang-rt-dev lld
 
 asan-tests: all $(UNIT_TESTS) $(ENGINE_PROGRAMS)
 	@FERRY_CPU=v1 sh tests/run.sh $(BUILD)/ferry $(SANITIZED_TESTS)

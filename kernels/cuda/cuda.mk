@@ -1,10 +1,12 @@
 # cuda.mk - builds libferry_cuda.so, and the same kernels for an emulated GPU
 
 # libferry_cuda.so, which the engine loads to compute on a GPU. CUDA_ARCHS: its machine code; newer GPUs
-# compile its PTX. CUDA_LIBS: where `make cuda-libs` puts NVIDIA's libraries.
+# compile the PTX of CUDA_PTX. CUDA_LIBS: where `make cuda-libs` puts NVIDIA's libraries.
 NVCC = $(shell command -v nvcc)
 CXX = g++
 CUDA_ARCHS ?= 80 90a
+CUDA_PTX ?= 90
+CUDA_OPTIMIZE ?= -O3
 CUDA_LIBS ?= build/cuda-libs
 # The versions of PyTorch 2.11; cuDNN compiles its attention kernels by nvrtc.
 CUDA_PACKAGES = nvidia-cublas==13.1.0.3 nvidia-nccl-cu13==2.28.9 nvidia-cudnn-cu13==9.19.0.56 \
@@ -16,10 +18,10 @@ NO_CUDA = $(if $(NVCC),$(if $(CUBLAS),,cublasLt.h is not here; make cuda-libs),n
 CUDNN = $(CUDA_LIBS)/nvidia/cudnn
 CUDA_SOURCES = $(wildcard kernels/cuda/*.cu)
 # -lineinfo: sanitizers and profilers name lines
-CUDA_FLAGS = -std=c++17 -O3 -lineinfo -I. -I$(CUBLAS)/include -I$(CUDNN)/include -I$(CUDA_LIBS)/nvidia/nccl/include -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
+CUDA_FLAGS = -std=c++17 $(CUDA_OPTIMIZE) -lineinfo -I. -I$(CUBLAS)/include -I$(CUDNN)/include -I$(CUDA_LIBS)/nvidia/nccl/include -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
              $(CUDA_CODE)
 CUDA_CODE = $(foreach a, $(CUDA_ARCHS), -gencode arch=compute_$(a),code=sm_$(a)) \
-            -gencode arch=compute_90,code=compute_90
+            $(foreach a, $(CUDA_PTX), -gencode arch=compute_$(a),code=compute_$(a))
 # Kernels for Hopper GPUs alone; the rest does without them.
 $(BUILD)/%_sm90.cu.o: CUDA_CODE = -gencode arch=compute_90a,code=sm_90a
 # Where libferry_cuda.so finds them at run time.

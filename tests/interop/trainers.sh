@@ -25,9 +25,9 @@ install() { # NAME LAST_PACKAGE...
     mkdir -p "$folder"
     if ! {
         python3 -m venv --clear "$folder" &&
-            "$folder/bin/pip" install "$torch" && # first and alone, else pip brings CUDA
-            "$folder/bin/pip" install "$torch" -r "$here/requirements-$name.txt" &&
-            { [ $# -eq 0 ] || DS_BUILD_OPS=0 DS_ACCELERATOR=cpu "$folder/bin/pip" install --no-deps --no-build-isolation "$@"; }
+            "$folder/bin/pip" install --no-compile "$torch" && # first and alone, else pip brings CUDA
+            "$folder/bin/pip" install --no-compile "$torch" -r "$here/requirements-$name.txt" &&
+            { [ $# -eq 0 ] || DS_BUILD_OPS=0 DS_ACCELERATOR=cpu "$folder/bin/pip" install --no-compile --no-deps --no-build-isolation "$@"; }
     } >"$folder.log" 2>&1; then
         tail -n 20 "$folder.log"
         return 1
@@ -39,9 +39,13 @@ if ! [ -d "$peers" ] || ! [ -d "$fixtures" ]; then
     echo "trainers: 0 passed, 0 failed, 1 skipped"
     exit 0
 fi
+mkdir -p "$(dirname "$venv")"
+exec 9>"$venv-trainers.lock"
+flock 9 # one who installs there at the same time
 if ! install dcp || ! install deepspeed deepspeed==0.19.8; then
     echo "trainers: 0 passed, 1 failed, 0 skipped"
     exit 1
 fi
+exec 9>&-
 [ "$ferry" != --install ] || exit 0
 exec python3 "$here/trainers.py" "$(realpath "$ferry")" --venv "$venv" --peers "$peers" --fixtures "$fixtures" "$@"
