@@ -175,6 +175,39 @@ void tensor_add_pieces(struct arena *a, struct tensor *t, const struct tensor *o
     }
 }
 
+enum status tensor_join_halves(struct arena *a, struct tensor *t, const struct tensor *weight,
+                               struct error *err)
+{
+    const size_t names = t->num_stored_names + weight->num_stored_names;
+    TRY(tensor_check(t, err));
+    if (weight->num_dims != t->num_dims ||
+        memcmp(weight->shape, t->shape, t->num_dims * sizeof *t->shape))
+        return fail(err, ERR_CORRUPT, "%s has shape %s, but its weight %s", t->name,
+                    shape_text(a, t->num_dims, t->shape),
+                    shape_text(a, weight->num_dims, weight->shape));
+    struct halves *h = arena_alloc(a, sizeof *h);
+    *h = (struct halves){*weight, *t};
+    const struct piece joined = {.origin = ORIGIN_HALVES, .dtype = DT_F32, .halves = h};
+    const struct pair whole = pair_whole(0, 0, t->numel);
+    t->dtype = DT_F32;
+    t->pieces = NULL;
+    t->num_pieces = t->pieces_capacity = 0;
+    tensor_add_piece(a, t, &joined, &whole);
+    t->stored_names = arena_array(a, names, sizeof *t->stored_names);
+    t->stored_names_capacity = names;
+    for (size_t i = 0; i < names; i++)
+        t->stored_names[i] = i < t->num_stored_names
+                                 ? h->lower.stored_names[i]
+                                 : weight->stored_names[i - t->num_stored_names];
+    t->num_stored_names = names;
+    return OK;
+}
+
+bool tensor_is_joined(const struct tensor *t)
+{
+    return t->num_pieces && piece_origin(&t->pieces[0])->is_joined;
+}
+
 /* ---- native tensors ---- */
 
 /* The key of a native tensor in the map: its name, and its state if any. */

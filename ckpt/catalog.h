@@ -30,7 +30,8 @@
  *
  * - from offset_bytes of the file;
  * - ORIGIN_RANDOM*: of the random stream number `file`;
- * - ORIGIN_MEMORY: of `memory`.
+ * - ORIGIN_MEMORY: of `memory`;
+ * - ORIGIN_HALVES: of the tensors `halves`.
  *
  * Small, since there may be millions. */
 struct piece {
@@ -38,6 +39,7 @@ struct piece {
     union {
         uint64_t offset_bytes;
         const void *memory; /* ORIGIN_MEMORY: the holder's; NULL in other processes */
+        const struct halves *halves;
     };
     uint32_t file;
     unsigned holder; /* the rank that writes it, if the tensor has pieces in memory (held.h) */
@@ -59,6 +61,11 @@ struct tensor {
     uint64_t numel;
     struct piece *pieces;
     size_t num_pieces, pieces_capacity;
+};
+
+/* A tensor of F32 as kernels/cpu/remainders.h joins it. */
+struct halves {
+    struct tensor upper, lower; /* BF16; I16, or F32 with such numbers */
 };
 
 struct native_part {
@@ -108,6 +115,14 @@ void tensor_add_piece(struct arena *a, struct tensor *t, const struct piece *pie
                       const struct pair *pair);
 /* Adds copies of all pieces of another tensor. */
 void tensor_add_pieces(struct arena *a, struct tensor *t, const struct tensor *of);
+/* Makes a tensor of remainders the F32 tensor whose upper halves are a weight of
+ * BF16; it gets the stored names of both. Neither has pieces of other dtypes,
+ * and the weight's must not change any more. ERR_CORRUPT if t is incomplete or
+ * of another shape. */
+MUST_CHECK enum status tensor_join_halves(struct arena *a, struct tensor *t,
+                                          const struct tensor *weight, struct error *err);
+/* Whether it is such a tensor. */
+bool tensor_is_joined(const struct tensor *t);
 /* Adds the part of a native tensor that `part` selects: part.a is flat in the
  * logical tensor t, part.b in the native one (both row-major). Joins it with
  * the parts of the native tensor, and these with the stored pieces. Fast for a

@@ -22,8 +22,8 @@ struct optimizer_info {
     uint64_t size_bytes;
     bool inferred;      /* no file assigns elements to parameters: weights that equal their rounded
                            masters prove it (ckpt/masters.h) */
-    bool approximate;   /* weights may differ from their rounded masters: one of them had fewer bits
-                           in training */
+    bool placed;        /* chunks, or places in a storage, prove it, too */
+    size_t remainders;  /* masters that are stored as remainders, and joined with their weights */
     const char *unread; /* why some of it is not in the catalog; NULL: all is */
 };
 

@@ -85,7 +85,7 @@ static void digests_of_a_catalog_do_not_depend_on_pieces(void **state)
             (void)source_add_random(&s, round % 4 ? 5000 : 600000);
         source_write(&s);
         assert_ok(digest_catalog(&s.catalog, &o, &a, &found, &count, &err));
-        assert_int_equal(count, 8);
+        assert_int_equal(count, s.catalog.num_tensors);
         for (size_t i = 0; i < count; i++) {
             const struct tensor *t = &s.catalog.tensors[i];
             struct digest whole = {{0}};

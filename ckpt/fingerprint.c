@@ -65,9 +65,8 @@ static void hash_files(struct sha256 *s, const struct plan *p)
     }
 }
 
-static void hash_copy(struct sha256 *s, const struct plan_copy *c)
+static void hash_tensor(struct sha256 *s, const struct tensor *t)
 {
-    const struct tensor *t = c->source;
     hash_text(s, t->name);
     hash_u64(s, t->dtype);
     hash_u64(s, t->num_dims);
@@ -76,12 +75,20 @@ static void hash_copy(struct sha256 *s, const struct plan_copy *c)
     hash_u64(s, t->num_pieces);
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *x = &t->pieces[i];
+        const struct origin *o = piece_origin(x);
         const uint64_t n[] = {x->origin, x->dtype, x->file, x->byte_swapped,
-                              piece_origin(x)->is_memory ? 0 : x->offset_bytes};
+                              o->is_memory || o->is_joined ? 0 : x->offset_bytes};
         sha256_add(s, n, sizeof n);
         hash_pair(s, &x->pair);
-        if (piece_origin(x)->is_memory || x->holder) hash_u64(s, x->holder);
+        if (o->is_memory || x->holder) hash_u64(s, x->holder);
+        if (o->is_joined) hash_tensor(s, &x->halves->upper);
+        if (o->is_joined) hash_tensor(s, &x->halves->lower);
     }
+}
+
+static void hash_copy(struct sha256 *s, const struct plan_copy *c)
+{
+    hash_tensor(s, c->source);
     hash_u64(s, c->num_pieces);
     for (size_t i = 0; i < c->num_pieces; i++) {
         hash_u64(s, c->pieces[i].segment);

@@ -50,8 +50,8 @@ static void add_items(struct comparing *x, const struct catalog *c)
         const char *name = master->name;
         const struct tensor *weight =
             strncmp(name, before, n) == 0 ? catalog_find(c, name + n) : NULL;
-        if (weight && !master->same_as && weight->numel && !name_is_padding(name) &&
-            cast_exists(weight->dtype, master->dtype))
+        if (weight && !master->same_as && !tensor_is_joined(master) && weight->numel &&
+            !name_is_padding(name) && cast_exists(weight->dtype, master->dtype))
             add_item(x, weight, master);
     }
 }
@@ -82,20 +82,35 @@ static const void *at_element(const void *elements, enum dtype dtype, uint64_t i
     return (const char *)elements + i * dtype_bytes(dtype);
 }
 
+/* Whether element i, a weight of BF16, is its master of F32 rounded up, if the
+ * master lies halfway between two: Transformer Engine rounds half up if it
+ * stores remainders. */
+static bool is_half_up(const struct both *b, const void *weights, const void *masters, uint64_t i)
+{
+    uint16_t weight;
+    uint32_t master;
+    if (b->weight != DT_BF16 || b->master != DT_F32) return false;
+    memcpy(&weight, at_element(weights, b->weight, i), sizeof weight);
+    memcpy(&master, at_element(masters, b->master, i), sizeof master);
+    return (uint16_t)master == 0x8000 && weight == (uint16_t)((master >> 16) + 1);
+}
+
 /* Whether elements [from, from + count) of the panel's weight equal its rounded
  * master; if not, *at is the first that differs. All NaN are equal. */
 static bool same_elements(const struct both *b, uint64_t from, uint64_t count, uint64_t *at)
 {
     const void *weight = at_element(b->panel->elements[0], b->weight, from);
-    const void *rounded = at_element(b->panel->elements[1], b->master, from);
+    const void *master = at_element(b->panel->elements[1], b->master, from), *rounded = master;
     if (b->weight != b->master) {
-        (void)cast_elements(b->panel->cast, b->weight, rounded, b->master, count);
+        (void)cast_elements(b->panel->cast, b->weight, master, b->master, count);
         rounded = b->panel->cast;
     }
     if (memcmp(weight, rounded, count * dtype_bytes(b->weight)) == 0) return true;
     for (uint64_t i = 0; i < count; i++) {
         *at = from + i;
-        if (!same_number(number(weight, i, b->weight), number(rounded, i, b->weight))) return false;
+        if (!same_number(number(weight, i, b->weight), number(rounded, i, b->weight)) &&
+            !is_half_up(b, weight, master, i))
+            return false;
     }
     return true;
 }

@@ -1,9 +1,9 @@
 /* masters.h - compares weights with their rounded master weights.
  *
  * Every optimizer of mixed precision updates the master and rounds it to the
- * weight. A weight that differs from its rounded master proves that one of them
- * was read wrongly: the check of formats that do not assign elements to
- * parameters. */
+ * weight, to nearest; halfway between two, to even or up. A weight that differs from its rounded
+ * master proves that one of them was read wrongly: the check of formats that do not assign elements
+ * to parameters. */
 #ifndef FERRY_CKPT_MASTERS_H
 #define FERRY_CKPT_MASTERS_H
 
@@ -22,7 +22,8 @@ struct masters_result {
 };
 
 /* Compares each parameter that has a separate master (optimizer.param.NAME)
- * with it. */
+ * with it; not those joined with their weights (catalog.h), which round to
+ * these whatever they are. */
 MUST_CHECK enum status masters_compare(const struct catalog *c, const struct masters_options *o,
                                        struct masters_result *out, struct error *err);
 

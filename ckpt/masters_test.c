@@ -109,12 +109,34 @@ static void nan_is_nan_and_a_weight_that_is_its_own_master_is_not_compared(void 
     end(&x);
 }
 
+static void a_master_halfway_may_be_rounded_up(void **state)
+{
+    (void)state;
+    struct fixture x;
+    begin(&x, DT_BF16, NUMEL);
+    const uint32_t halfway = 0x3f808000, above = 0x3f808001;
+    memcpy(&master[7], &halfway, sizeof halfway);
+    weight[7] = 0x3f80; /* to even */
+    assert_int_equal(compare(&x, true).differ, 0);
+    weight[7] = 0x3f81; /* up */
+    assert_int_equal(compare(&x, true).differ, 0);
+    weight[7] = 0x3f7f;
+    assert_int_equal(compare(&x, true).differ, 1);
+    weight[7] = 0x3f82;
+    assert_int_equal(compare(&x, true).differ, 1);
+    memcpy(&master[7], &above, sizeof above);
+    weight[7] = 0x3f80;
+    assert_int_equal(compare(&x, true).differ, 1);
+    end(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounded_masters_are_weights),
         cmocka_unit_test(a_shift_is_found_by_the_sample),
         cmocka_unit_test(one_element_is_found_by_all),
+        cmocka_unit_test(a_master_halfway_may_be_rounded_up),
         cmocka_unit_test(nan_is_nan_and_a_weight_that_is_its_own_master_is_not_compared),
     };
     return cmocka_run_group_tests_name("masters", tests, NULL, NULL);

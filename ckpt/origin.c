@@ -1,8 +1,11 @@
 #include "ckpt/origin.h"
 
+#include <inttypes.h>
+
 #include "ckpt/block.h"
 #include "ckpt/panel.h"
 #include "kernels/cpu/random.h"
+#include "kernels/cpu/remainders.h"
 
 enum {
     CALL_BYTES = 4 << 10,  /* cost of one more system call, */
@@ -153,6 +156,36 @@ static enum status fetch_random(const struct fetching *f, const struct block *b,
     return block_split(b, from, to, make_run, &making, err);
 }
 
+/* ---- halves ---- */
+
+static enum status join_run(void *context, const struct block *b, uint64_t from, uint64_t to,
+                            bool *taken, struct error *err)
+{
+    const struct fetching *f = context;
+    const struct halves *h = f->piece->halves;
+    const uint64_t count = block_count(b);
+    char *out = f->buffer + to * dtype_bytes(DT_F32), *upper = f->reader->cast;
+    char *lower = h->lower.dtype == DT_F32 ? out : upper + count * dtype_bytes(DT_BF16);
+    *taken = block_is_run(b);
+    if (!*taken) return OK;
+    TRY(panel_read(f->reader, &h->upper, from, count, upper, err));
+    TRY(panel_read(f->reader, &h->lower, from, count, lower, err));
+    const size_t joined = join_remainders(out, upper, lower, h->lower.dtype, count);
+    if (joined == count) return OK;
+    return fail(err, ERR_CORRUPT,
+                "element %" PRIu64 " of %s is no whole number of 16 bits, as the others are",
+                from + joined, h->lower.stored_name);
+}
+
+static enum status fetch_halves(const struct fetching *f, const struct block *b, uint64_t from,
+                                uint64_t to, struct error *err)
+{
+    struct fetching joining = *f;
+    if (f->buffer == f->reader->cast)
+        return fail(err, ERR_OURS, "halves are F32, not their tensor's dtype");
+    return block_split(b, from, to, join_run, &joining, err);
+}
+
 static const struct origin origins[NUM_ORIGINS] = {
     [ORIGIN_STORED] = {.is_stored = true, .has_dtype = true, .fetch = fetch_stored},
     [ORIGIN_ZERO] = {.fetch = NULL},
@@ -161,6 +194,7 @@ static const struct origin origins[NUM_ORIGINS] = {
     [ORIGIN_HOLE] = {.is_hole = true},
     [ORIGIN_MEMORY] = {.is_memory = true, .has_dtype = true, .fetch = fetch_memory},
     [ORIGIN_RANDOM_SQUARE] = {.fetch = fetch_random},
+    [ORIGIN_HALVES] = {.is_joined = true, .has_dtype = true, .fetch = fetch_halves},
 };
 
 const struct origin *piece_origin(const struct piece *piece)

@@ -26,6 +26,7 @@ enum origin_id {
     ORIGIN_HOLE,          /* no bytes at all: a sparse file (ferry synth --sparse) */
     ORIGIN_MEMORY,        /* an array in this or another rank's process */
     ORIGIN_RANDOM_SQUARE, /* squares of the numbers about 0 */
+    ORIGIN_HALVES,        /* F32 in two tensors: BF16 and remainders */
     NUM_ORIGINS
 };
 
@@ -42,6 +43,7 @@ struct origin {
     bool has_dtype; /* fetched in the piece's dtype; else in the tensor's */
     bool is_memory; /* in one rank's process, which writes it */
     bool is_hole;   /* never read or written; its tensor has no other piece */
+    bool is_joined; /* of other tensors, and read through panel_reader.cast */
     /* Puts the elements of a block (a: the piece, from element `from`; b: the
      * buffer, from element `to`) into the buffer. NULL: all are zero. */
     enum status (*fetch)(const struct fetching *f, const struct block *b, uint64_t from,

@@ -134,10 +134,12 @@ enum status panel_read_numbers(const struct catalog *c, const struct tensor *t, 
     return st;
 }
 
-bool tensor_is_mixed(const struct tensor *t)
+bool tensor_takes_cast(const struct tensor *t)
 {
     for (size_t i = 0; i < t->num_pieces; i++)
-        if (piece_dtype(&t->pieces[i], t->dtype) != t->dtype) return true;
+        if (piece_dtype(&t->pieces[i], t->dtype) != t->dtype ||
+            piece_origin(&t->pieces[i])->is_joined)
+            return true;
     return false;
 }
 

@@ -11,8 +11,8 @@
 struct panel_reader {
     struct stored_reader *reader; /* the caller's, shared by threads */
     uint64_t buffer_bytes;
-    char *temp;               /* [buffer_bytes] for reads that do not go directly to the panel */
-    char *cast;               /* [buffer_bytes] for pieces of another dtype than their tensor's */
+    char *temp; /* [buffer_bytes] for reads that do not go directly to the panel */
+    char *cast; /* [buffer_bytes] for tensors that tensor_takes_cast() names; else may be NULL */
     uint64_t read_bytes;      /* increased */
     struct cast_counts casts; /* to the tensors' dtypes; increased */
 };
@@ -35,8 +35,8 @@ MUST_CHECK enum status panel_read_parts(struct panel_reader *r, const struct ten
 MUST_CHECK enum status panel_read_numbers(const struct catalog *c, const struct tensor *t,
                                           uint64_t count, double *values, struct error *err);
 
-/* Whether pieces have another dtype than the tensor. */
-bool tensor_is_mixed(const struct tensor *t);
+/* Whether pieces have another dtype than the tensor, or are joined. */
+bool tensor_takes_cast(const struct tensor *t);
 /* Whether the tensor is a hole, without stored bytes. */
 bool tensor_is_hole(const struct tensor *t);
 /* ERR_UNSUPPORTED if panels of the tensor cannot be read and cast to a dtype. */

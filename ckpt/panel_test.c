@@ -127,7 +127,7 @@ static void a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all(void **state)
     tensor_add_piece(&s.arena, t, &hole, &pair);
     assert_ok(panel_read(&r, t, 0, 4, panel, &err));
     assert_memory_equal(panel, zeros, 8);
-    assert_false(tensor_is_mixed(t));
+    assert_false(tensor_takes_cast(t));
     assert_ok(catalog_add(&s.catalog, "f4", DT_F4, 1, shape, &t, &err));
     assert_fails(panel_read(&r, t, 0, 4, panel, &err), ERR_UNSUPPORTED,
                  "f4: elements of dtype F4 are not whole bytes");

@@ -138,7 +138,7 @@ static struct need buffers_needed(const struct scan *s)
     for (size_t i = 0; i < s->num_items; i++) {
         const struct scan_item *item = &s->items[i];
         for (unsigned side = 0; side < 2; side++)
-            if (item->tensors[side] && tensor_is_mixed(item->tensors[side])) need.mixed = true;
+            if (item->tensors[side] && tensor_takes_cast(item->tensors[side])) need.mixed = true;
         uint64_t numel = item->tensors[0]->numel, bytes = numel * widest_element(item);
         if (bytes > need.wanted_bytes && is_wide(item)) need.wanted_bytes = bytes;
         need.tasks += numel / task_elements(item) + 1;

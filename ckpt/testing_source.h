@@ -2,7 +2,7 @@
  *
  * Tensors of random shapes are cut into random boxes, which lie in random bytes
  * of real files: row by row, with gaps, transposed, repeated (a stride of 0),
- * byte-swapped, in another dtype, or in memory. The expected value of each
+ * byte-swapped, in another dtype, in two halves, or in memory. The expected value of each
  * element is computed from the meaning of its piece, without views and joins. */
 #ifndef FERRY_CKPT_TESTING_SOURCE_H
 #define FERRY_CKPT_TESTING_SOURCE_H
@@ -12,6 +12,7 @@
 
 #include "ckpt/catalog.h"
 #include "ckpt/testing_view.h"
+#include "common/checked.h"
 #include "common/count.h"
 #include "common/file.h"
 #include "kernels/cpu/cast.h"
@@ -27,6 +28,7 @@ struct source {
     uint64_t *seed;
     unsigned in_memory,
         num_holders; /* number of pieces in memory, of 8; number of ranks that hold them */
+    bool one_dtype;  /* pieces have their tensor's */
     struct {
         unsigned char *bytes;
         uint64_t size, capacity;
@@ -231,7 +233,7 @@ static inline void add_box(struct source *s, struct tensor *t, struct box *x)
     struct piece piece = {.dtype = t->dtype, .file = (uint32_t)test_below(s->seed, SOURCE_FILES)};
     uint64_t count = box_count(x), span = box_random_strides(x, s->seed, true, true), a, b;
     if (test_below(s->seed, 10) == 0) piece.origin = ORIGIN_ZERO;
-    if (dtype_is_float(t->dtype) && test_below(s->seed, 6) == 0)
+    if (dtype_is_float(t->dtype) && !s->one_dtype && test_below(s->seed, 6) == 0)
         piece.dtype = random_float(s->seed);
     piece.byte_swapped = test_below(s->seed, 4) == 0;
     piece.holder = (unsigned)test_below(s->seed, s->num_holders);
@@ -280,6 +282,48 @@ static inline struct tensor *source_new_tensor(struct source *s, enum dtype dtyp
     return t;
 }
 
+/* The F32 of a weight of BF16 and a remainder, by the definition of
+ * kernels/cpu/remainders.h. */
+static inline void join_element(const unsigned char *weight, const unsigned char *remainder,
+                                unsigned char *out)
+{
+    uint16_t upper;
+    int16_t lower;
+    memcpy(&upper, weight, sizeof upper);
+    memcpy(&lower, remainder, sizeof lower);
+    const uint32_t bits = (uint32_t)(uint16_t)(upper - (lower < 0)) << 16 | (uint16_t)lower;
+    memcpy(out, &bits, sizeof bits);
+}
+
+/* Adds two tensors: a weight, and remainders that are joined with it. */
+static inline struct tensor *source_add_halves(struct source *s, unsigned num_dims,
+                                               const uint64_t *shape)
+{
+    struct error err;
+    const unsigned in_memory = s->in_memory;
+    s->in_memory = 0;
+    s->one_dtype = true;
+    const size_t first = s->catalog.num_tensors;
+    for (size_t i = 0; i < 2; i++) {
+        struct tensor *t = source_new_tensor(s, i ? DT_I16 : DT_BF16, num_dims, shape);
+        add_cut(s, t, box_of_tensor(t), (unsigned)test_below(s->seed, 7));
+    }
+    s->in_memory = in_memory;
+    s->one_dtype = false;
+    struct tensor *weight = &s->catalog.tensors[first], *t = weight + 1;
+    unsigned char *joined = malloc(t->numel * dtype_bytes(DT_F32));
+    assert_non_null(joined);
+    for (uint64_t i = 0; i < t->numel; i++) {
+        unsigned char *value = joined + i * dtype_bytes(DT_F32);
+        join_element(s->values[first] + i * 2, s->values[first + 1] + i * 2, value);
+        s->non_finite[first + 1] += !is_finite(DT_F32, value);
+    }
+    free(s->values[first + 1]);
+    s->values[first + 1] = joined;
+    assert_ok(tensor_join_halves(&s->arena, t, weight, &err));
+    return t;
+}
+
 /* Adds a tensor with a random shape and cut, of about `elements` at most;
  * pieces have several dtypes, or are made up. */
 static inline struct tensor *source_add_random(struct source *s, uint64_t elements)
@@ -295,6 +339,10 @@ static inline struct tensor *source_add_random(struct source *s, uint64_t elemen
         elements /= shape[d] ? shape[d] : 1;
     }
     enum dtype dtype = random_dtype(s->seed);
+    uint64_t numel;
+    if (dtype == DT_F32 && test_below(s->seed, 4) == 0 && shape_numel(shape, num_dims, &numel) &&
+        numel && s->catalog.num_tensors + 2 <= SOURCE_TENSORS)
+        return source_add_halves(s, num_dims, shape);
     struct tensor *t = source_new_tensor(s, dtype, num_dims, shape);
     if (dtype_is_float(dtype) && t->numel && test_below(s->seed, 8) == 0) {
         static const enum origin_id random[] = {ORIGIN_RANDOM, ORIGIN_RANDOM_ONE,

@@ -189,7 +189,11 @@ enum status states_widen(struct checkpoint *c, const struct catalog *other, size
 enum status states_prove(struct checkpoint *c, struct error *err)
 {
     struct masters_result r;
-    if (!c->training.optimizer.inferred || c->training.optimizer.unread) return OK;
+    const struct optimizer_info *o = &c->training.optimizer;
+    if (!o->inferred || o->unread) return OK;
+    if (o->remainders && !o->placed)
+        states_unread(c, "its masters are remainders, which round to any weight, and nothing else "
+                         "proves which parameter they belong to");
     TRY(masters_compare(&c->catalog, &(struct masters_options){0}, &r, err));
     if (r.differ)
         states_unread(

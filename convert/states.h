@@ -33,7 +33,8 @@ MUST_CHECK enum status states_widen(struct checkpoint *c, const struct catalog *
 
 /* Where places of states are inferred (c->training.optimizer.inferred),
  * compares some hundred elements of each weight with its master; states are
- * unread unless every weight is its master rounded. */
+ * unread unless every weight is its master rounded, or masters are remainders
+ * and something else proves their places. */
 MUST_CHECK enum status states_prove(struct checkpoint *c, struct error *err);
 
 /* Sets c->training.optimizer.unread, why a state cannot be read, unless it is

@@ -27,7 +27,6 @@ enum status check_masters(struct checkpoint *c, const struct masters_options *o,
 {
     const struct optimizer_info *has = &c->training.optimizer;
     struct masters_result m;
-    if (has->approximate && !has->inferred) return OK;
     TRY(masters_compare(&c->catalog, o, &m, err));
     if (!m.differ) return OK;
     const char *what = arena_printf(
@@ -42,9 +41,9 @@ enum status check_masters(struct checkpoint *c, const struct masters_options *o,
             c->path, what);
     checkpoint_note(
         c,
-        "%s; both are copied unchanged. Possible causes: states edited by hand, or saved wrong by "
-        "Megatron-Core 0.16 (fully_reshardable, with gradients reduced in several buckets by "
-        "overlap_grad_reduce)",
+        "%s; both are copied unchanged. Possible causes: training in FP8 or FP4, states edited by "
+        "hand, or saved wrong by Megatron-Core 0.16 (fully_reshardable, with gradients reduced in "
+        "several buckets by overlap_grad_reduce)",
         what);
     return OK;
 }

@@ -203,6 +203,9 @@ static void set_iteration(struct arena *a, struct value *d, const struct args_fa
     value_dict_set(a, d, "iteration", value_int(a, (int64_t)f->iteration));
 }
 
+/* Its masters are remainders (optim/remainders.h); ours are whole. */
+static const char precision_aware[] = "use_precision_aware_optimizer";
+
 /* Sets args about the training state beside them. */
 static void set_training(struct arena *a, struct value *d, const struct args_facts *f)
 {
@@ -220,6 +223,7 @@ static void set_training(struct arena *a, struct value *d, const struct args_fac
     value_dict_set(a, d, "use_distributed_optimizer", value_bool(a, f->is_distributed));
     value_dict_set(a, d, "dist_ckpt_optim_fully_reshardable",
                    value_bool(a, f->is_distributed && !f->is_model_space));
+    if (value_get(d, precision_aware)) value_dict_set(a, d, precision_aware, value_bool(a, false));
     if (f->is_model_space) value_dict_set(a, d, "ckpt_fully_parallel_save", value_bool(a, true));
     if (!value_get(d, "optimizer"))
         value_dict_set(a, d, "optimizer", value_text(a, t->optimizer ? t->optimizer : "adam"));
@@ -404,7 +408,10 @@ cJSON *run_config_make(const struct args_facts *f)
 
 void run_config_update(cJSON *tree, const struct args_facts *f)
 {
-    cJSON *model = json_get(tree, "model"), *checkpoint = json_get(tree, "checkpoint");
+    cJSON *model = json_get(tree, "model"), *checkpoint = json_get(tree, "checkpoint"),
+          *optimizer = json_get(tree, "optimizer");
+    if (f->has_optimizer && json_get(optimizer, precision_aware))
+        json_put(optimizer, precision_aware, cJSON_CreateBool(false));
     if (cJSON_IsObject(model)) {
         write_facts(MEGATRON_RUN_CONFIG, LIST_LAYOUT, f, model);
         if (f->casts) write_facts(MEGATRON_RUN_CONFIG, LIST_DTYPE, f, model);

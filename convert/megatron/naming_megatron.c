@@ -7,6 +7,7 @@
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_target.h"
 #include "convert/megatron/native_stack.h"
+#include "convert/megatron/optim/remainders.h"
 #include "convert/naming.h"
 #include "convert/states.h"
 
@@ -72,7 +73,8 @@ static enum status check_native(const struct importing *x, const struct native_t
     if (num_dims > MAX_AXES)
         return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", native_stored_name(x->c, native),
                     num_dims);
-    if (dtype_is_float(native->dtype)) return OK;
+    if (dtype_is_float(native->dtype) || remainders_are_stored(native->state, native->dtype))
+        return OK;
     return fail(err, ERR_UNSUPPORTED, "%s has dtype %s; weights must be F16, BF16, F32 or F64",
                 native_stored_name(x->c, native), dtype_infos[native->dtype].name);
 }
@@ -219,7 +221,8 @@ static const char *why_unread(struct importing *x, const struct native_stack *k)
         k->key.in_layers && k->key.layer < c->config.num_layers && x->moe[k->key.layer];
     const char *name = dist_key_logical(a, c->params, &k->key, k->key.layer, k->key.expert, moe);
     const struct tensor *parameter = catalog_find(&c->catalog, name);
-    if (!dtype_is_float(k->native->dtype))
+    if (!dtype_is_float(k->native->dtype) &&
+        !remainders_are_stored(k->native->state, k->native->dtype))
         return arena_printf(a, "%s has dtype %s; states must be F16, BF16, F32 or F64", stored,
                             dtype_infos[k->native->dtype].name);
     if (!parameter) return arena_printf(a, "%s is a state of %s, which is missing", stored, name);

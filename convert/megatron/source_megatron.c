@@ -10,6 +10,7 @@
 #include "common/text.h"
 #include "convert/format.h"
 #include "convert/megatron/find_iteration.h"
+#include "convert/megatron/optim/remainders.h"
 #include "convert/naming.h"
 #include "convert/states.h"
 
@@ -160,5 +161,6 @@ enum status megatron_import_states(struct megatron_source *m, struct error *err)
 {
     const struct naming_import import = import_of(m);
     TRY(m->c->format->naming->import_states(&import, err));
+    TRY(remainders_join(m->c, err));
     return states_complete(m->c, err);
 }

@@ -325,7 +325,7 @@ static size_t count_masters(struct checkpoint *c)
         if (!is_parameter(t) || !t->numel) continue;
         const char *name = state_name(&c->arena, master_state, t->name);
         const struct tensor *master = catalog_find(&c->catalog, name);
-        n += master && !master->same_as;
+        n += master && !master->same_as && !tensor_is_joined(master);
     }
     return n;
 }
@@ -352,7 +352,15 @@ static void optimizer_line(struct strbuf *out, struct checkpoint *c)
         add_count(out, states.own_masters, "weight is its own master",
                   "weights are their own masters");
     }
-    if (witnesses) {
+    if (o->remainders) {
+        strbuf_add_text(out, "; ");
+        add_count(out, o->remainders, "master is stored as remainders",
+                  "masters are stored as remainders");
+    }
+    if (o->remainders && o->inferred && !o->unread)
+        strbuf_add_text(out,
+                        "; their places are inferred, and proved by where they begin in files");
+    else if (witnesses) {
         strbuf_add_text(out, "; their places are inferred, and proved by ");
         add_count(out, witnesses, "weight", "weights");
     }
@@ -478,6 +486,7 @@ static cJSON *optimizer_json(struct checkpoint *c)
     json_add_text(o, "not_read", info->unread);
     states_json(o, "states", &states);
     json_add_u64(o, "own_masters", states.own_masters);
+    json_add_u64(o, "remainders", info->remainders);
     cJSON_AddBoolToObject(o, "inferred", info->inferred);
     json_add_u64(o, "proved_by", num_witnesses(c));
     for (int i = 0; i < NUM_MOMENTS; i++)

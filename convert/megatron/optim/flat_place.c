@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/checked.h"
+#include "convert/megatron/optim/remainders.h"
 #include "convert/states.h"
 
 /* ---- rules ---- */
@@ -205,7 +206,7 @@ static const char *check_item(struct placing *x, const struct cell_states *s,
 {
     uint64_t numel;
     const struct stored_tensor *t = stored_of(x, item);
-    if (!dtype_is_float(t->dtype))
+    if (!dtype_is_float(t->dtype) && !remainders_are_stored(item->state, t->dtype))
         return arena_printf(&x->scratch, "%s has dtype %s; states must be F16, BF16, F32 or F64",
                             t->name, dtype_infos[t->dtype].name);
     if (!expected_numel(s, item, &numel))
@@ -374,22 +375,116 @@ static const char *place_cell(struct placing *x, struct cell_states *s,
     return check_cell(x, s);
 }
 
+enum { NUM_ORDERS = 4 };
+
+/* Rules with order i of the specs' orders: 0 is that of args. */
+static struct bucket_rules rules_of_order(const struct placing *x, unsigned i)
+{
+    struct bucket_rules rules = x->rules;
+    rules.transformer_engine ^= i & 1;
+    rules.grouped_gemm ^= i / 2;
+    return rules;
+}
+
 /* Places all cells. Tries the orders of both specs, that of args first, since
  * args may be of another spec than the weights' run. */
 static const char *place_cells(struct placing *x)
 {
     const char *first = NULL;
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < NUM_ORDERS; i++) {
         const char *why = NULL;
-        struct bucket_rules rules = x->rules;
-        rules.transformer_engine ^= i & 1;
-        rules.grouped_gemm ^= i / 2;
+        const struct bucket_rules rules = rules_of_order(x, i);
         for (size_t k = 0; k < x->num_cells && !why; k++)
             why = place_cell(x, &x->cells[k], &rules);
         if (!why) return NULL;
         if (!first) first = why;
     }
     return first;
+}
+
+/* ---- proof without masters ---- */
+
+/* Whether a chunk of a bucket may begin at this element: a parameter, the gap
+ * behind one, or a data parallel rank's part does. *k: the bucket's parameter
+ * reached so far, since chunks come in order. */
+static bool is_boundary(const struct param_buffer *b, size_t bucket, uint64_t dp, uint64_t element,
+                        size_t *k)
+{
+    const struct param_bucket *in = &b->buckets[bucket];
+    const uint64_t at = in->start + element;
+    while (*k < b->num_params &&
+           (b->params[*k].bucket < bucket || b->params[*k].start + b->params[*k].numel < at))
+        ++*k;
+    if (in->numel % dp == 0 && element % (in->numel / dp) == 0) return true;
+    if (*k == b->num_params || b->params[*k].bucket != bucket) return false;
+    return at == b->params[*k].start || at == b->params[*k].start + b->params[*k].numel ||
+           (*k + 1 < b->num_params && at == b->params[*k + 1].start);
+}
+
+/* Whether chunks of .metadata begin where parameters and gaps do, and nowhere
+ * else; check_chunks() has found the parameters' beginnings. */
+static bool chunks_prove(struct placing *x, const struct cell_states *s)
+{
+    const uint64_t dp = s->items[0]->cell.experts ? x->rules.expert_dp : x->rules.dp;
+    for (size_t i = 0; i < s->num_buffers; i++)
+        for (size_t bucket = 0, k = 0; bucket < s->buffers[i].num_buckets; bucket++) {
+            const struct flat_state *item = flat_item(s, 0, i, bucket);
+            const struct stored_tensor *t = stored_of(x, item);
+            if (is_whole(item) || item->padded) return false;
+            for (size_t p = 0; p < t->num_pieces; p++) {
+                const uint64_t start = t->pieces[p].start ? t->pieces[p].start[0] : 0;
+                if (!is_boundary(&s->buffers[i], bucket, dp, start, &k)) return false;
+            }
+        }
+    return true;
+}
+
+static bool storage_proves(struct placing *x, const struct cell_states *s)
+{
+    for (size_t i = 0; i < s->num_buffers; i++)
+        if (!share_storage(x, &s->buffers[i], &s->items[0]->cell)) return false;
+    return true;
+}
+
+static bool same_places(const struct cell_states *a, const struct cell_states *b)
+{
+    if (a->num_buffers != b->num_buffers) return false;
+    for (size_t i = 0; i < a->num_buffers; i++) {
+        const struct param_buffer *x = &a->buffers[i], *y = &b->buffers[i];
+        if (x->num_params != y->num_params) return false;
+        for (size_t k = 0; k < x->num_params; k++)
+            if (x->params[k].of != y->params[k].of || x->params[k].start != y->params[k].start)
+                return false;
+    }
+    return true;
+}
+
+/* Whether files prove the places of a cell: chunks, or storages of weights, do,
+ * and no other order agrees with them. */
+static bool is_proved(struct placing *x, const struct cell_states *s)
+{
+    if (!chunks_prove(x, s) && !storage_proves(x, s)) return false;
+    for (unsigned i = 0; i < NUM_ORDERS; i++) {
+        const struct bucket_rules rules = rules_of_order(x, i);
+        struct cell_states other = *s;
+        if (!place_cell(x, &other, &rules) && chunks_prove(x, &other) == chunks_prove(x, s) &&
+            !same_places(s, &other))
+            return false;
+    }
+    return true;
+}
+
+/* Whether masters may be remainders, which prove no place: they are I16, or
+ * formats have them as F32. */
+static bool may_be_remainders(const struct placing *x)
+{
+    for (size_t i = 0; i < x->f->count; i++) {
+        const struct flat_state *item = &x->f->items[i];
+        if (is_whole(item) || item->padded ||
+            remainders_are_stored(item->state, stored_of(x, item)->dtype))
+            return true;
+    }
+    return false;
 }
 
 /* Whether the states of such a cell are there, and its ranks are of the
@@ -506,6 +601,10 @@ static enum status place_all(struct placing *x, struct error *err)
         if (!unread && buckets_split_experts(&x->c->layout, x->rules.experts_apart_by_etp))
             unread = find_missing(x, true);
     }
+    bool proved = !unread && may_be_remainders(x);
+    for (size_t i = 0; i < x->num_cells && proved; i++)
+        proved = is_proved(x, &x->cells[i]);
+    x->c->training.optimizer.placed = proved;
     if (unread) states_unread(x->c, "%s", unread);
     for (size_t i = 0; i < x->num_cells && !unread; i++)
         TRY(add_cell(x, &x->cells[i], err));

@@ -15,6 +15,8 @@ struct changes {
     const char *dtypes;    /* in keys; NULL: the weights' */
     enum dtype of_states;  /* F32, unless it is changed */
     bool one_chunk;        /* a bucket is one chunk, as no file has it that Megatron writes */
+    bool remainders;       /* masters are I16 */
+    bool odd_chunk;        /* a chunk begins one element behind a parameter's beginning, too */
     const char *more_keys; /* a key of as many elements as the first one; NULL: none */
 };
 static const struct changes none = {.without_cell = -1, .of_states = DT_F32};
@@ -118,8 +120,8 @@ static void add_chunk(struct stored_tensor *t, uint64_t start, uint64_t end)
     t->num_pieces++;
 }
 
-static void add_stored(const char *key, uint64_t numel, enum dtype dtype,
-                       const struct param_buffer *b, size_t bucket)
+static struct stored_tensor *add_stored(const char *key, uint64_t numel, enum dtype dtype,
+                                        const struct param_buffer *b, size_t bucket)
 {
     struct stored_tensor *t;
     uint64_t start = 0;
@@ -131,6 +133,17 @@ static void add_stored(const char *key, uint64_t numel, enum dtype dtype,
         start = at;
     }
     add_chunk(t, start, numel);
+    return t;
+}
+
+/* Cuts the tensor's last chunk behind its first element. */
+static void cut_last_chunk(struct stored_tensor *t)
+{
+    struct stored_piece *last = &t->pieces[t->num_pieces - 1];
+    const uint64_t start = last->start[0], end = start + last->extent[0];
+    t->num_pieces--;
+    add_chunk(t, start, start + 1);
+    add_chunk(t, start + 1, end);
 }
 
 static const char *key_of(unsigned cell, size_t bucket, const char *dtypes, const char *state)
@@ -146,11 +159,14 @@ static void add_cell(unsigned cell, const struct changes *x)
     static const char *const states[] = {"exp_avg", "param"};
     const struct param_buffer *b = placed(cell);
     for (size_t bucket = 0; bucket < b->num_buckets; bucket++)
-        for (unsigned i = 0; i < 2; i++)
-            add_stored(key_of(cell, bucket, x->dtypes, states[i]),
-                       b->buckets[bucket].numel_unpadded + (uint64_t)x->more_elements -
-                           (i ? (uint64_t)x->fewer_masters : 0),
-                       x->of_states, x->one_chunk ? NULL : b, bucket);
+        for (unsigned i = 0; i < 2; i++) {
+            struct stored_tensor *t = add_stored(
+                key_of(cell, bucket, x->dtypes, states[i]),
+                b->buckets[bucket].numel_unpadded + (uint64_t)x->more_elements -
+                    (i ? (uint64_t)x->fewer_masters : 0),
+                i && x->remainders ? DT_I16 : x->of_states, x->one_chunk ? NULL : b, bucket);
+            if (x->odd_chunk) cut_last_chunk(t);
+        }
 }
 
 static void place(const struct changes *x)
@@ -292,6 +308,42 @@ static void sizes_are_a_witness(void **state)
     check_unread(&x, "bucket_idx_0.param has ");
 }
 
+/* Remainders round to any weight: then chunks begin where parameters do, and
+ * nowhere else, and no other order of parameters fits. In the small model all
+ * have 64 elements with their gaps. */
+static void chunks_prove_the_places_of_remainders(void **state)
+{
+    static const char larger[] =
+        "'model_type':'llama','vocab_size':11,'hidden_size':64,'intermediate_size':96,"
+        "'num_hidden_layers':2,'num_attention_heads':4,'num_key_value_heads':2,'head_dim':16,"
+        "'max_position_embeddings':16,'torch_dtype':'bfloat16'";
+    static const struct {
+        const char *model;
+        bool odd_chunk, placed;
+    } cases[] = {{larger, false, true}, {larger, true, false}, {LLAMA, false, false}};
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        if (i) end(NULL);
+        if (i) begin(NULL);
+        struct changes x = none;
+        x.remainders = true;
+        x.odd_chunk = cases[i].odd_chunk;
+        open_model(cases[i].model);
+        place(&x);
+        assert_null(c.training.optimizer.unread);
+        assert_int_equal(count_native_states(), 2 * num_params);
+        assert_int_equal(c.training.optimizer.placed, cases[i].placed);
+    }
+}
+
+static void moments_have_fractions(void **state)
+{
+    (void)state;
+    struct changes x = none;
+    x.of_states = DT_I16;
+    check_unread(&x, "exp_avg has dtype I16; states must be F16, BF16, F32 or F64");
+}
+
 static void dtypes_are_a_witness(void **state)
 {
     (void)state;
@@ -404,6 +456,8 @@ int main(void)
         TEST(every_element_of_every_state_has_its_place),
         TEST(of_copies_the_first_ranks_are_taken),
         TEST(sizes_are_a_witness),
+        TEST(chunks_prove_the_places_of_remainders),
+        TEST(moments_have_fractions),
         TEST(dtypes_are_a_witness),
         TEST(states_are_floats),
         TEST(chunks_are_a_witness),

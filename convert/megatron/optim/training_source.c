@@ -64,18 +64,8 @@ void training_source_scaler(struct training_source *s, const struct value *v, co
     report_unread(s, training_reader_scaler(&s->reader, v, path, &err), &err);
 }
 
-/* Whether weights were rounded to eight bits or fewer, or masters below 32. */
-static bool is_approximate(const struct value *args)
-{
-    bool fewer_bits = false;
-    (void)value_as_bool(value_get(args, "use_precision_aware_optimizer"), &fewer_bits);
-    return fewer_bits || value_as_text(value_get(args, "fp8")) ||
-           value_as_text(value_get(args, "fp4"));
-}
-
 void training_source_end(struct training_source *s)
 {
-    s->c->training.optimizer.approximate = is_approximate(value_get(s->c->training.common, "args"));
     training_reader_finish(&s->reader);
     s->c->training.native_groups = s->reader.native_groups;
     s->c->training.native_schedule = s->reader.native_schedule;
