@@ -20,11 +20,13 @@ struct optimizer_info {
     bool present;
     const char *kind; /* "distributed, fully_reshardable", for people */
     uint64_t size_bytes;
-    bool inferred;      /* no file assigns elements to parameters: weights that equal their rounded
-                           masters prove it (ckpt/masters.h) */
-    bool placed;        /* chunks, or places in a storage, prove it, too */
-    size_t remainders;  /* masters that are stored as remainders, and joined with their weights */
-    const char *unread; /* why some of it is not in the catalog; NULL: all is */
+    bool inferred;       /* no file assigns elements to parameters: weights that equal their rounded
+                            masters prove it (ckpt/masters.h) */
+    bool placed;         /* chunks, or places in a storage, prove it, too */
+    size_t remainders;   /* masters that are stored as remainders, and joined with their weights */
+    const char *shifted; /* "states of 2 of 9 parameters, ...": those of other elements, as saved
+                            (convert/megatron/optim/shifted.h); NULL: none */
+    const char *unread;  /* why some of it is not in the catalog; NULL: all is */
 };
 
 /* States of random number generators of one pipeline and tensor parallel rank,

@@ -169,6 +169,19 @@ uint64_t target_iteration(const struct target *t)
     return s->run.iteration ? s->run.iteration : s->run.step;
 }
 
+/* Refuses shifted masters where they become weights. */
+static enum status check_shifted(const struct target *t, struct error *err)
+{
+    const char *shifted = t->source->training.optimizer.shifted;
+    if (!shifted || t->options.allow_shifted || !t->num_states ||
+        !(t->facts.cast_masters || t->facts.masters_alone))
+        return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: %s, are shifted, so weights cannot be written from these masters; --no-optim "
+                "writes the weights alone, --allow-shifted goes on",
+                t->source->path, shifted);
+}
+
 enum status target_plan(struct target *t, const struct target_options *o,
                         const struct checkpoint *source, const struct model_maps *maps,
                         struct error *err)
@@ -178,6 +191,7 @@ enum status target_plan(struct target *t, const struct target_options *o,
     t->training = training_copy(&source->training.run, &t->plan.arena);
     if (source->family) t->map = model_map_of_family(maps, source->family);
     TRY(t->format->target->plan(t, err));
+    TRY(check_shifted(t, err));
     for (size_t i = 0; i < t->plan.num_copies; i++) {
         const struct tensor *x = t->plan.copies[i].source;
         const bool differs = target_dtype(t, x) != x->dtype;

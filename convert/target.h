@@ -34,7 +34,8 @@ struct target_options {
     bool common_as_object;    /* torch_dist: the common state is an object, not common.pt */
     uint64_t max_shard_bytes; /* hf */
     bool durable;
-    bool optimizer; /* write the optimizer's states, if the source has any */
+    bool optimizer;     /* write the optimizer's states, if the source has any */
+    bool allow_shifted; /* write weights from shifted masters (optimizer_info.shifted) */
     enum optim_format optim_format;
     uint64_t dp;           /* data parallel ranks to write; 0: the source's, else 1 */
     int zero;              /* deepspeed: ZeRO stage; -1: the source's, else 1 */
@@ -57,6 +58,7 @@ struct target_facts {
     size_t num_target_tensors, num_weight_files;
     uint64_t cast_tensors;   /* weights */
     uint64_t cast_masters;   /* weights cast from their masters */
+    bool masters_alone;      /* the format has masters for weights */
     uint64_t made_masters;   /* for weights with states but no master */
     uint64_t widened_states; /* written as F32 */
     uint64_t dp;             /* data parallel ranks with files; 0: the format has none */

@@ -28,7 +28,7 @@ enum status check_masters(struct checkpoint *c, const struct masters_options *o,
     const struct optimizer_info *has = &c->training.optimizer;
     struct masters_result m;
     TRY(masters_compare(&c->catalog, o, &m, err));
-    if (!m.differ) return OK;
+    if (!m.differ || has->shifted) return OK;
     const char *what = arena_printf(
         &c->arena,
         "%zu of %zu weights are not their master weights rounded: %s at element %" PRIu64 "%s",
@@ -42,8 +42,8 @@ enum status check_masters(struct checkpoint *c, const struct masters_options *o,
     checkpoint_note(
         c,
         "%s; both are copied unchanged. Possible causes: training in FP8 or FP4, states edited by "
-        "hand, or saved wrong by Megatron-Core 0.16 (fully_reshardable, with gradients reduced in "
-        "several buckets by overlap_grad_reduce)",
+        "hand, or saved wrong by Megatron-Core before 0.20 (fully_reshardable, with gradients "
+        "reduced in several buckets by overlap_grad_reduce)",
         what);
     return OK;
 }

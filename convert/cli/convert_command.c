@@ -39,7 +39,7 @@ struct convert_flags {
     struct arg_list allow_missing, allow_unexpected;
     struct training_flags training;
     bool grouped_gemm, optim, no_optim, fully_reshardable, dry_run, resume, integrity,
-        allow_overflow, restart;
+        allow_overflow, allow_shifted, restart;
 };
 
 // clang-format off
@@ -55,6 +55,7 @@ static const struct arg convert_args[] = {
     {"--destination --dest --save --save-dir --output --output-dir --hf-save-dir", ARG_POSITIONAL, 1, "DESTINATION", NULL, "DESTINATION as an option"},
     {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to DTYPE (bfloat16, float16, float32, float64); default: keep the stored dtypes"},
     {"--allow-overflow", ARG_FLAG, AT(allow_overflow), NULL, NULL, "publish the result even if the cast made finite values infinite"},
+    {"--allow-shifted", ARG_FLAG, AT(allow_shifted), NULL, NULL, "write weights from master weights that Megatron-Core before 0.20 saved shifted; inspect names them"},
     {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): compute per-tensor checksums while converting; full: also read the written files back from disk before publishing them"},
     {"--integrity", ARG_FLAG, AT(integrity), NULL, NULL, "write integrity.json, the SHA-256 of each file, for Megatron's --verify-integrity"},
     {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "exit with 0, not 7, if the destination is already complete; the same command continues an interrupted run even without this option"},
@@ -172,6 +173,7 @@ static struct target_options target_options_of(const struct run *r, const struct
         .optim_format = optim_format_of(f),
         .allow_missing = &f->allow_missing,
         .allow_unexpected = &f->allow_unexpected,
+        .allow_shifted = f->allow_shifted,
     };
 }
 

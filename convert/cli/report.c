@@ -180,8 +180,8 @@ void report_unknown(struct strbuf *out, const struct checkpoint *c, int width)
     arena_release(&a);
 }
 
-/* Casts, the optimizer, and parts of the training state. */
-enum { MAX_LOSSES = 2 + NUM_TRAINING_PARTS };
+/* Casts, the optimizer, shifted states, and parts of the training state. */
+enum { MAX_LOSSES = 3 + NUM_TRAINING_PARTS };
 
 /* Writes a sentence for each loss of the conversion; returns their number. */
 static size_t lossy_steps(const struct target *t, struct arena *a, const char *steps[MAX_LOSSES])
@@ -191,6 +191,9 @@ static size_t lossy_steps(const struct target *t, struct arena *a, const char *s
         steps[n++] = arena_printf(a, "%" PRIu64 " tensors are cast to %s", t->facts.cast_tensors,
                                   dtype_infos[t->options.dtype].name);
     if (optimizer_is_left_out(t)) steps[n++] = "the optimizer is left out";
+    if (t->num_states && t->source->training.optimizer.shifted)
+        steps[n++] = arena_printf(a, "%s, are shifted, and written so",
+                                  t->source->training.optimizer.shifted);
     return n + training_losses(t, a, steps + n);
 }
 

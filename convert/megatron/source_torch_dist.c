@@ -10,6 +10,7 @@
 #include "convert/megatron/megatron_source.h"
 #include "convert/megatron/optim/dist_states.h"
 #include "convert/megatron/optim/flat_place.h"
+#include "convert/megatron/optim/shifted.h"
 #include "convert/megatron/optim/training_source.h"
 #include "convert/states.h"
 #include "formats/dcp.h"
@@ -161,7 +162,8 @@ static enum status read_states(struct megatron_source *m, struct flat_states *fl
     TRY(flat_states_add_keys(flat, c, err));
     TRY(flat_states_place(flat, c, err));
     TRY(megatron_import_states(m, err));
-    return states_prove(c, err);
+    TRY(states_prove(c, err));
+    return shifted_find(c, err);
 }
 
 /* ---- all ---- */

@@ -90,7 +90,8 @@ MUST_CHECK enum status checkpoint_find_to_load(struct checkpoint_found *out, con
 
 struct checkpoint_load_options {
     struct load_options load;
-    bool no_optimizer; /* --no-load-optim, --finetune: masters and moments are made */
+    bool no_optimizer;  /* --no-load-optim, --finetune: masters and moments are made */
+    bool allow_shifted; /* --allow-shifted: optimizer_info.shifted (ckpt/checkpoint.h) */
 };
 
 struct checkpoint_loaded {

@@ -201,7 +201,13 @@ static const char *note_made(const struct loading *l)
 static enum status check_optimizer(const struct loading *l, struct error *err)
 {
     const struct optimizer_info *has = &l->c->training.optimizer;
-    if (!has->present || !has->unread || l->o->no_optimizer) return OK;
+    if (!has->present || l->o->no_optimizer) return OK;
+    if (has->shifted && !l->o->allow_shifted)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: %s, are shifted: a run would go on from other weights; "
+                    "--no-load-optim leaves the optimizer out, --allow-shifted goes on",
+                    l->c->path, has->shifted);
+    if (!has->unread) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s: its optimizer (%s) cannot be read: %s; --no-load-optim leaves it out",
                 l->c->path, has->kind ? has->kind : "unknown kind", has->unread);

@@ -536,7 +536,8 @@ static enum status fill_regions(struct trainer *t, const struct train_state *s,
     const struct checkpoint_load_options options = {
         .load = {.threads = trainer_threads(t),
                  .progress = t->comm.rank ? PROGRESS_NONE : t->q->progress},
-        .no_optimizer = starts_anew(t)};
+        .no_optimizer = starts_anew(t),
+        .allow_shifted = t->o->allow_shifted};
     return checkpoint_load(s, t->origin, &options, loaded, &t->arena, err);
 }
 

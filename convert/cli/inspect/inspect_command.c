@@ -364,6 +364,7 @@ static void optimizer_line(struct strbuf *out, struct checkpoint *c)
         strbuf_add_text(out, "; their places are inferred, and proved by ");
         add_count(out, witnesses, "weight", "weights");
     }
+    if (o->shifted) strbuf_printf(out, "; shifted: %s", o->shifted);
     if (o->unread) strbuf_printf(out, "; not read: %s", o->unread);
     strbuf_add_char(out, '\n');
 }
@@ -487,6 +488,7 @@ static cJSON *optimizer_json(struct checkpoint *c)
     states_json(o, "states", &states);
     json_add_u64(o, "own_masters", states.own_masters);
     json_add_u64(o, "remainders", info->remainders);
+    json_add_text(o, "shifted", info->shifted);
     cJSON_AddBoolToObject(o, "inferred", info->inferred);
     json_add_u64(o, "proved_by", num_witnesses(c));
     for (int i = 0; i < NUM_MOMENTS; i++)

@@ -132,6 +132,7 @@ static enum status plan_universal(struct target *t, struct error *err)
     struct zero_run *r;
     const int zero = t->options.zero;
     TRY(zero_run_begin(t, &r, err));
+    t->facts.masters_alone = true;
     TRY(check_run(r, err));
     t->unit = arena_printf(&t->plan.arena, "global_step%" PRIu64 "_universal", r->iteration);
     if (zero != 3) TRY(model_states_whole(r, err));

@@ -229,6 +229,7 @@ enum status zero_run_begin(struct target *t, struct zero_run **out, struct error
     make_zeros(r);
     set_zero_outcomes(r);
     t->facts.num_target_tensors = r->native.out.count;
+    t->facts.masters_alone = r->stage == 3;
     return OK;
 }
 
