@@ -4,9 +4,12 @@
  *   {state: {i: {step, exp_avg, exp_avg_sq}},
  *    param_groups: [{lr, ..., params: [i, ...]}, ...]}
  *
- * i counts the parameters of all groups. No file names them: within a group
- * they have the order of the model's state dict; states of other shapes refuse
- * that. */
+ * or, in bf16 and fp16 (FP16_UnfusedOptimizer), with masters:
+ *
+ *   {optimizer_state_dict: the same, fp32_groups: [[tensor, ...], ...]}
+ *
+ * i counts the parameters of all groups. No file names them; their order is that
+ * of the model's state dict (convert/numbered.h). */
 #ifndef FERRY_CONVERT_DEEPSPEED_PLAIN_OPTIMIZER_H
 #define FERRY_CONVERT_DEEPSPEED_PLAIN_OPTIMIZER_H
 

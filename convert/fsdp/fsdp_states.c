@@ -11,6 +11,7 @@
 
 #include "common/count.h"
 #include "convert/fsdp/fsdp_source.h"
+#include "convert/numbered.h"
 #include "convert/states.h"
 #include "convert/torch_groups.h"
 #include "formats/dtensor.h"
@@ -62,120 +63,101 @@ static bool is_list(const struct value *v)
 
 /* ---- names ---- */
 
-/* Names of numbered parameters. torch counts the parameters of the groups, one
- * group after the other; each group has the model's order. So one group is all
- * of them; of two, one may have those of one dimension and the other the rest,
- * as their states' shapes show. */
-enum dims { UNKNOWN, VECTOR, MATRIX };
-struct numbering {
-    struct reader *r;
+/* A parameter's kind by the shape of a state; 0: none shows it. Plain tensors of
+ * rank files may be pieces. */
+static size_t kind_of_states(struct shape_kinds *kinds, const struct value *states, bool by_rank)
+{
+    if (!states || states->kind != VALUE_DICT || states->count > MOST_STATES) return 0;
+    for (uint32_t i = 0; i < states->count; i++) {
+        const char *name = value_as_text(states->items[2 * i]);
+        struct dtensor d;
+        if (name && strcmp(name, "step") == 0) continue;
+        if (!dtensor_read(&d, kinds->arena, states->items[2 * i + 1], NULL) && d.num_dims &&
+            (d.sharded || !by_rank))
+            return shape_kind(kinds, d.num_dims, d.shape);
+    }
+    return 0;
+}
+
+/* The numbers that groups list, in their order. */
+struct listed {
+    struct numbered *items;
+    int64_t *numbers;
     size_t count;
-    enum dims *dims; /* [count]: of each number's states */
 };
 
-static enum dims dims_of(unsigned num_dims)
+/* Lists the groups' numbers; false: they are not 0 to count - 1, each once. */
+static bool list_numbers(struct arena *a, const struct value *groups, struct listed *out)
 {
-    return num_dims < 2 ? VECTOR : MATRIX;
-}
-
-static enum dims dims_of_states(struct arena *a, const struct value *states)
-{
-    if (states->kind != VALUE_DICT || states->count > MOST_STATES) return UNKNOWN;
-    for (uint32_t i = 0; i < states->count; i++) {
-        struct dtensor d;
-        if (!dtensor_read(&d, a, states->items[2 * i + 1], NULL) && d.num_dims)
-            return dims_of(d.num_dims);
+    size_t total = 0;
+    for (uint32_t g = 0; g < groups->count; g++) {
+        const struct value *params = value_get(groups->items[g], "params");
+        total += is_list(params) ? params->count : 0;
     }
-    return UNKNOWN;
-}
-
-/* The dims common to a group's parameters. */
-static enum dims dims_of_group(const struct numbering *n, const struct value *params)
-{
-    enum dims all = UNKNOWN;
-    for (uint32_t i = 0; i < params->count; i++) {
-        int64_t number = -1;
-        (void)value_as_int(params->items[i], &number);
-        const enum dims one = n->dims[number];
-        if (all && one && one != all) return UNKNOWN;
-        if (one) all = one;
-    }
-    return all;
-}
-
-/* Names a group's parameters; dims UNKNOWN: it takes any. */
-static bool name_group(struct numbering *n, const struct value *params, enum dims dims)
-{
-    struct fsdp_source *x = n->r->x;
-    size_t next = 0;
-    for (uint32_t i = 0; i < params->count; i++, next++) {
-        int64_t number = -1;
-        for (; dims && next < x->num_params; next++) {
-            const struct joined *j = fsdp_join_find(&x->join, x->params[next], NULL);
-            if (j && dims_of(j->num_dims) == dims) break;
-        }
-        if (next >= x->num_params) return false;
-        (void)value_as_int(params->items[i], &number);
-        n->r->numbered[number] = x->params[next];
-    }
-    return true;
-}
-
-/* Whether the groups list each number below `count` once. */
-static bool lists_all(const struct numbering *n, const struct value *groups)
-{
-    size_t found = 0;
-    bool *seen = arena_array(&n->r->t->arena, n->count + 1, sizeof *seen);
+    *out = (struct listed){.items = arena_array(a, total + 1, sizeof *out->items),
+                           .numbers = arena_array(a, total + 1, sizeof *out->numbers)};
+    bool *seen = arena_array(a, total + 1, sizeof *seen);
     for (uint32_t g = 0; g < groups->count; g++) {
         const struct value *params = value_get(groups->items[g], "params");
         for (uint32_t i = 0; is_list(params) && i < params->count; i++) {
             int64_t number;
             if (!value_as_int(params->items[i], &number) || number < 0 ||
-                (uint64_t)number >= n->count || seen[number])
+                (uint64_t)number >= total || seen[number])
                 return false;
             seen[number] = true;
-            found++;
+            out->items[out->count].group = g;
+            out->numbers[out->count++] = number;
         }
     }
-    return found == n->count;
+    return true;
 }
 
-static bool name_groups(struct numbering *n, const struct value *groups)
+/* Sets the kinds of listed numbers and of the model's parameters. Flat
+ * parameters have none, since their states are cut anywhere. */
+static const size_t *set_kinds(struct reader *r, const struct value *state, struct listed *l,
+                               struct shape_kinds *kinds)
 {
-    const struct value *params[2];
-    enum dims dims[2] = {UNKNOWN, UNKNOWN};
-    for (uint32_t g = 0; g < groups->count; g++)
-        params[g] = value_get(groups->items[g], "params");
-    if (groups->count == 2) {
-        for (unsigned g = 0; g < 2; g++)
-            if (is_list(params[g])) dims[g] = dims_of_group(n, params[g]);
-        if (n->r->x->join.flat || !dims[0] || !dims[1] || dims[0] == dims[1]) return false;
+    struct fsdp_source *x = r->x;
+    int64_t number;
+    const struct value **states = arena_array(kinds->arena, l->count + 1, sizeof *states);
+    size_t *of_params = arena_array(kinds->arena, x->num_params + 1, sizeof *of_params);
+    if (x->join.flat) return of_params;
+    for (uint32_t i = 0; i < state->count; i++)
+        if (value_as_int(state->items[2 * i], &number) && number >= 0 &&
+            (uint64_t)number < l->count)
+            states[number] = state->items[2 * i + 1];
+    for (size_t i = 0; i < l->count; i++)
+        l->items[i].kind = kind_of_states(kinds, states[l->numbers[i]], x->join.by_rank);
+    for (size_t i = 0; i < x->num_params; i++) {
+        const struct joined *j = fsdp_join_find(&x->join, x->params[i], NULL);
+        if (j && j->shape) of_params[i] = shape_kind(kinds, j->num_dims, j->shape);
     }
-    for (uint32_t g = 0; g < groups->count; g++)
-        if (is_list(params[g]) && !name_group(n, params[g], dims[g])) return false;
-    return true;
+    return of_params;
 }
 
 static enum status number_params(struct reader *r, const struct value *state,
                                  const struct value *groups, struct error *err)
 {
-    struct numbering n = {.r = r, .count = r->x->num_params};
-    int64_t number;
-    if (!is_list(groups) || !lists_all(&n, groups))
+    struct arena *a = &r->t->arena;
+    struct fsdp_source *x = r->x;
+    struct listed l;
+    struct shape_kinds kinds = {.arena = a};
+    if (!is_list(groups) || !list_numbers(a, groups, &l) || l.count > x->num_params)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: parameters are numbered, not named, and the groups do not list all %zu of "
-                    "the model",
-                    r->t->path, n.count);
-    n.dims = arena_array(&r->t->arena, n.count + 1, sizeof *n.dims);
-    for (uint32_t i = 0; i < state->count; i++)
-        if (value_as_int(state->items[2 * i], &number) && number >= 0 && (uint64_t)number < n.count)
-            n.dims[number] = dims_of_states(&r->t->arena, state->items[2 * i + 1]);
-    r->numbered = arena_array(&r->x->c->arena, n.count + 1, sizeof *r->numbered);
-    if (groups->count <= 2 && name_groups(&n, groups)) return OK;
-    return fail(
-        err, ERR_UNSUPPORTED,
-        "%s: parameters of %u groups are numbered, not named, so they cannot be assigned to groups",
-        r->t->path, groups->count);
+                    "%s: parameters are numbered, not named, and groups do not list numbers of the "
+                    "model's %zu parameters, each once",
+                    r->t->path, x->num_params);
+    const size_t *of_params = set_kinds(r, state, &l, &kinds);
+    size_t *param_of = arena_array(a, l.count + 1, sizeof *param_of);
+    const char *why = numbered_assign(a, of_params, x->num_params, l.items, l.count, param_of);
+    shape_kinds_release(&kinds);
+    if (why)
+        return fail(err, ERR_UNSUPPORTED, "%s: parameters are numbered, not named: %s", r->t->path,
+                    why);
+    r->numbered = arena_array(&x->c->arena, x->num_params + 1, sizeof *r->numbered);
+    for (size_t i = 0; i < l.count; i++)
+        r->numbered[l.numbers[i]] = x->params[param_of[i]];
+    return OK;
 }
 
 static enum status param_name(struct reader *r, const struct value *key, const char **out,
@@ -188,7 +170,7 @@ static enum status param_name(struct reader *r, const struct value *key, const c
         return fail(err, ERR_CORRUPT,
                     "%s: a key of the optimizer's state is neither a name nor a number",
                     r->t->path);
-    if (number < 0 || (uint64_t)number >= r->x->num_params || !r->numbered)
+    if (number < 0 || (uint64_t)number >= r->x->num_params || !r->numbered || !r->numbered[number])
         return fail(err, ERR_CORRUPT, "%s: unknown parameter number %" PRId64 " of %zu", r->t->path,
                     number, r->x->num_params);
     *out = r->numbered[number];

@@ -78,6 +78,29 @@ if [ -d "$fixtures" ]; then
     done
 fi
 
+it "numbered parameters that only their order could tell apart are refused, and the weights read"
+for case in zero0-layers zero0-frozen; do
+    numbered=$golden-numbered/$case
+    for to in "hf --optim" torch_dist dcp; do
+        # shellcheck disable=SC2086 # words
+        run convert "$numbered/ckpt" out-numbered --hf-config "$numbered/expected" --to $to
+        exits 3
+        says "mp_rank_00_model_states.pt: parameters are numbered, not named: "
+        [ ! -e out-numbered ] || is_wrong "out-numbered is there"
+    done
+    run convert "$numbered/ckpt" out-numbered --to hf --no-optim --hf-config "$numbered/expected"
+    exits 0
+    cmp out-numbered/model.safetensors "$numbered/expected/model.safetensors" || is_wrong "other weights of $case"
+    rm -rf out-numbered
+done
+
+it "masters that are not their weights, of a run without ZeRO, are refused"
+copy_of zero0-bf16
+edit "$tag/mp_rank_00_model_states.pt" '/data/8FB..Z*(..)' '\x00\x40'
+run convert ds/ckpt out-other --to hf --optim --hf-config ds/expected
+exits 3
+says "1 of 15 weights are not their master weights rounded"
+
 it "the file latest, --ckpt-step or the only folder says which tag is read"
 copy_of zero2-roundrobin-dp4
 run inspect ds/ckpt
