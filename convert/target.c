@@ -4,6 +4,7 @@
 #include "convert/naming.h"
 #include "convert/states.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #define OPTIM_NAME(name) [OPTIM_##name] = #name,
@@ -84,10 +85,27 @@ const struct tensor *target_weight(const struct target *t, const struct tensor *
     return made ? made : x;
 }
 
+/* Whether weights are cast from their masters. Where the optimizer is left out,
+ * its masters are used all the same, unless they cannot be trusted. */
+static bool casts_masters(struct target *t)
+{
+    const struct optimizer_info *o = &t->source->training.optimizer;
+    if (!t->options.casts || !o->present) return false;
+    if (t->options.optimizer) return true;
+    const char *why = o->unread                                 ? o->unread
+                      : o->shifted && !t->options.allow_shifted ? "they are shifted"
+                                                                : NULL;
+    if (why)
+        notes_add(&t->notes, &t->plan.arena,
+                  "the weights are cast as they are, not from their masters: %s", why);
+    return !why;
+}
+
 /* Makes each weight, or padding, that is to be cast anew from its master. */
 static enum status make_weights(struct target *t, struct error *err)
 {
     const struct catalog *all = &t->source->catalog;
+    if (!casts_masters(t)) return OK;
     for (size_t i = 0; i < all->num_tensors; i++) {
         const struct tensor *x = &all->tensors[i];
         const char *name = state_name(&t->plan.arena, master_state, x->name);
@@ -96,15 +114,18 @@ static enum status make_weights(struct target *t, struct error *err)
         TRY(make_same(t, master, x->name, err));
         t->facts.cast_masters += !name_is_padding(x->name);
     }
+    if (!t->options.optimizer && t->facts.cast_masters)
+        notes_add(&t->notes, &t->plan.arena, "%" PRIu64 " weights are cast from their masters",
+                  t->facts.cast_masters);
     return OK;
 }
 
 enum status target_take_states(struct target *t, bool masters, struct error *err)
 {
     struct arena *a = &t->plan.arena;
+    TRY(make_weights(t, err));
     if (!t->options.optimizer) return OK;
     t->num_states = states_list(&t->source->catalog, a, &t->states);
-    TRY(make_weights(t, err));
     if (!masters || !t->num_states) return OK;
     TRY(make_masters(t, err));
     if (strcmp(t->states[0], master_state) == 0 || !t->facts.made_masters) return OK;
@@ -173,9 +194,8 @@ uint64_t target_iteration(const struct target *t)
 static enum status check_shifted(const struct target *t, struct error *err)
 {
     const char *shifted = t->source->training.optimizer.shifted;
-    if (!shifted || t->options.allow_shifted || !t->num_states ||
-        !(t->facts.cast_masters || t->facts.masters_alone))
-        return OK;
+    const bool become = t->facts.cast_masters || (t->num_states && t->facts.masters_alone);
+    if (!shifted || t->options.allow_shifted || !become) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "%s: %s, are shifted, so weights cannot be written from these masters; --no-optim "
                 "writes the weights alone, --allow-shifted goes on",

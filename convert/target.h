@@ -156,7 +156,8 @@ size_t out_tensors_add(struct out_tensors *all, struct arena *a, const char *nam
 MUST_CHECK enum status target_fill(struct target *t, const struct native_output *native,
                                    const struct pair *pair, uint32_t segment, struct error *err);
 
-/* Sets t->states to the source's, unless options leave the optimizer out.
+/* Sets t->states to the source's, unless options leave the optimizer out. Where
+ * weights are cast and the source has masters, makes them of these either way.
  * masters: the format wants a master for each parameter with states; missing
  * ones are made of the weights, in t->plan.made. A target_kind that writes
  * states calls it before its export. */

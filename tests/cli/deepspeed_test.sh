@@ -101,6 +101,26 @@ run convert ds/ckpt out-other --to hf --optim --hf-config ds/expected
 exits 3
 says "1 of 15 weights are not their master weights rounded"
 
+it "weights alone are cast from their masters, as zero_to_fp32 makes them"
+for case in "$golden"/zero3-bf16-dp4-groups-frozen "$golden"/zero2-bf16-dp2-aligned "$golden"/zero0-bf16; do
+    rm -rf with alone
+    run convert "$case/ckpt" with --to hf --optim --torch-dtype float32 --hf-config "$case/expected"
+    exits 0
+    run convert "$case/ckpt" alone --to hf --no-optim --torch-dtype float32 --hf-config "$case/expected"
+    exits 0
+    says "weights are cast from their masters"
+    cmp -s with/model.safetensors alone/model.safetensors || is_wrong "other weights of $case"
+done
+for case in "$fixtures"/*/zero_to_fp32; do
+    [ -d "$case" ] || continue
+    rm -rf alone
+    run convert "$case/../ckpt" alone --to hf --no-optim --torch-dtype float32 --hf-config "$case/../expected"
+    exits 0
+    run verify alone "$case" --hf-config "$case/../expected"
+    exits 0
+    prints "identical: "
+done
+
 it "the file latest, --ckpt-step or the only folder says which tag is read"
 copy_of zero2-roundrobin-dp4
 run inspect ds/ckpt
