@@ -380,11 +380,15 @@ static struct torch_out_group *made_groups(struct target *t, const struct native
 static void note_decay(struct target *t, const struct param_group *fields)
 {
     const struct param_group *vectors = group_like(&t->source->training.run, true);
+    const double decay = vectors && isfinite(vectors->weight_decay) ? vectors->weight_decay : 0;
     if (t->options.split_decay || !vectors || !(fields->weight_decay > 0)) return;
+    t->facts.changed_decay =
+        arena_printf(&t->plan.arena, "weight decay %g of parameters of one dimension becomes %g",
+                     decay, fields->weight_decay);
     notes_add(&t->notes, &t->plan.arena,
               "all parameters become one group with weight decay %g; the source has a group with "
               "%g for those of one dimension: --split-decay makes two groups",
-              fields->weight_decay, isfinite(vectors->weight_decay) ? vectors->weight_decay : 0);
+              fields->weight_decay, decay);
 }
 
 enum status torch_groups_plan(struct target *t, const struct native_outputs *all,

@@ -72,7 +72,7 @@ static const struct arg convert_args[] = {
     {"--allow-unexpected", ARG_LIST, AT(allow_unexpected), "GLOB", NULL, "tensors of the source that may be left out"},
     {"--optim", ARG_FLAG, AT(optim), NULL, NULL, "write the optimizer state too; default for Megatron's formats, if the source has any"},
     {"--no-optim --no-load-optim --no-save-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave the optimizer state out of the destination; --torch-dtype still casts weights from their masters"},
-    {"--optim-format", ARG_CHOICE, AT(optim_format), NULL, OPTIM_FORMATS(FIRST_CHOICE, NEXT_CHOICE), "format of the optimizer state in Megatron's formats. torch_dist: fully_reshardable (default; every layout), fully_sharded_model_space (Megatron-Core before 0.14), not_distributed (for runs without --use-distributed-optimizer). torch: distributed (distrib_optim.pt), not_distributed (in the rank files); default: from args"},
+    {"--optim-format", ARG_CHOICE, AT(optim_format), NULL, OPTIM_FORMATS(FIRST_CHOICE, NEXT_CHOICE), "format of the optimizer state in Megatron's formats. torch_dist: fully_reshardable (every layout), fully_sharded_model_space (Megatron-Core before 0.14), not_distributed (for runs without --use-distributed-optimizer). torch: distributed (distrib_optim.pt), not_distributed (in the rank files). Default: the source's kind; of other trainers' runs, distributed"},
     {"--dist-ckpt-optim-fully-reshardable", ARG_FLAG, AT(fully_reshardable), NULL, NULL, "the same as --optim-format fully_reshardable"},
     {"--auto-detect-ckpt-format", ARG_IGNORED, 0, NULL, NULL, NULL},
 };

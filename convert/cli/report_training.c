@@ -125,13 +125,8 @@ bool optimizer_is_left_out(const struct target *t)
 /* Name of the format of the written states, or their files. */
 static const char *optim_format_text(const struct target *t)
 {
-    const unsigned has = t->format->has;
-    const enum optim_format asked = t->options.optim_format;
-    if (t->format->states_in) return t->format->states_in;
-    if (has & FORMAT_COMMON_OBJECT)
-        return optim_format_names[asked == OPTIM_DEFAULT ? OPTIM_fully_reshardable : asked];
-    return optim_format_names[training_target_is_distributed(t) ? OPTIM_distributed
-                                                                : OPTIM_not_distributed];
+    return t->format->states_in ? t->format->states_in
+                                : optim_format_names[t->options.optim_format];
 }
 
 /* States of the source written as F32. Masters made of their weights count as

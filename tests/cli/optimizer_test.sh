@@ -36,6 +36,31 @@ for to in "torch_dist --tp 4 --pp 2" "torch_dist --optim-format fully_sharded_mo
     exits 0
 done
 
+it "an optimizer that is not distributed stays so, unless asked"
+for to in "torch_dist --tp 2" "torch --tp 2"; do
+    rm -rf out
+    # shellcheck disable=SC2086 # words
+    run convert "$plain" out --true-vocab-size 128 --to $to
+    exits 0
+    says "as not_distributed"
+    run inspect out --args
+    prints "use_distributed_optimizer                 False"
+done
+rm -rf out
+run convert "$plain" out --true-vocab-size 128 --to torch_dist --optim-format fully_reshardable
+exits 0
+run inspect out --args
+prints "use_distributed_optimizer                 True"
+
+it "weight decay that changes is lossy, both ways"
+synth_model ds-run --optim --to deepspeed --zero 3 --dp 2
+run convert ds-run decayed --to torch_dist
+exits 0
+says "weight decay 0.1 of parameters of one dimension becomes 0"
+run convert decayed fsdp --to dcp
+exits 0
+says "weight decay 0 of parameters of one dimension becomes 0.1"
+
 it "an optimizer in F32 has its weights as masters"
 run inspect "$plain"
 exits 0

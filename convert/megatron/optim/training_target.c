@@ -8,16 +8,31 @@
 #include "convert/megatron/optim/buckets.h"
 #include "convert/states.h"
 
-bool training_target_is_distributed(const struct target *t)
+static const char sharding_type[] = "distrib_optim_sharding_type";
+
+/* Whether the source's optimizer is distributed, by the common state: layer-wise
+ * runs have a sharding type beside use_distributed_optimizer False. */
+static bool source_is_distributed(const struct checkpoint *c)
 {
     bool is_distributed = true;
-    if (t->options.optim_format != OPTIM_DEFAULT)
-        return t->options.optim_format != OPTIM_not_distributed;
-    if (t->format->has & FORMAT_COMMON_OBJECT) return true; /* torch_dist */
-    (void)value_as_bool(
-        value_get(value_get(t->source->training.common, "args"), "use_distributed_optimizer"),
-        &is_distributed);
+    const struct value *common = c->training.common;
+    if (value_get(value_get(common, "content_metadata"), sharding_type)) return true;
+    (void)value_as_bool(value_get(value_get(common, "args"), "use_distributed_optimizer"),
+                        &is_distributed);
     return is_distributed;
+}
+
+static void choose_format(struct target *t)
+{
+    if (t->options.optim_format != OPTIM_DEFAULT) return;
+    t->options.optim_format = !source_is_distributed(t->source)       ? OPTIM_not_distributed
+                              : t->format->has & FORMAT_COMMON_OBJECT ? OPTIM_fully_reshardable
+                                                                      : OPTIM_distributed;
+}
+
+bool training_target_is_distributed(const struct target *t)
+{
+    return t->options.optim_format != OPTIM_not_distributed;
 }
 
 /* ---- what becomes of each part ---- */
@@ -95,6 +110,9 @@ static void note_lost(struct target *t)
         coupled |= !g->decoupled_weight_decay;
     }
     if (decay > 0)
+        t->facts.changed_decay =
+            arena_printf(a, "weight decay %g of parameters of one dimension becomes 0", decay);
+    if (decay > 0)
         notes_add(&t->notes, a,
                   "weight decay %g of all parameters is written for matrices only: Megatron has "
                   "none for biases and parameters of one dimension",
@@ -146,6 +164,7 @@ void training_target_begin(struct target *t)
 {
     struct arena *a = &t->plan.arena;
     struct training_given nothing;
+    choose_format(t);
     if (!t->num_states) return;
     training_given_init(&nothing);
     const bool dropped = drop_odd_groups(t);
@@ -226,7 +245,7 @@ void training_target_common(struct target *t, struct value *common, struct value
     value_dict_set(a, common, "opt_param_scheduler",
                    schedule_value(&t->training, s->native_schedule, a));
     if (!form.sharding_type) return;
-    value_dict_set(a, content, "distrib_optim_sharding_type", value_text(a, type));
+    value_dict_set(a, content, sharding_type, value_text(a, type));
     if (!model_space)
         value_dict_set(a, content, "distrib_optim_fully_reshardable_mem_efficient",
                        value_bool(a, false));

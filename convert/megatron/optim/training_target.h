@@ -5,12 +5,12 @@
 #include "convert/megatron/optim/param_groups.h"
 #include "convert/target.h"
 
-/* Whether to write a distributed optimizer: by its format, else by the source's
- * args. */
+/* Whether to write a distributed optimizer, after training_target_begin(). */
 bool training_target_is_distributed(const struct target *t);
 
-/* Completes t->training for Megatron, if states are written, and sets
- * t->outcomes. Notes what stays unknown. Needs t->layout. */
+/* Sets options.optim_format, if it was not given, to the source's kind, else
+ * distributed. Completes t->training for Megatron, if states are written, and
+ * sets t->outcomes. Notes what stays unknown. Needs t->layout. */
 void training_target_begin(struct target *t);
 
 /* Whether an object of torch_dist is a random number generator state. */
