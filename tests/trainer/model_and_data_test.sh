@@ -100,11 +100,37 @@ says "--load gone no longer has a model; the run resumes from --save run"
 
 # ---- a model on the line, and a folder ----
 
-it "a line with fewer layers or biases than the folder is refused by the names of tensors"
+it "a line of another model than the folder's is refused by the field"
 describes 1 --load hf --train-iters 2 --save out
+refused 3 "--load hf has another model than the command line: num_layers is 2 in --load, 1 in the command line"
+for line in "rotary_base --rotary-base 5000" "layernorm_epsilon --norm-epsilon 1e-3" "sliding_window --window-size 4,0" \
+    "rotary_interleaved --rotary-interleaved" "rotary_percent --rotary-percent 0.5"; do
+    field=${line%% *}
+    # shellcheck disable=SC2086 # words
+    describes 2 --load hf --train-iters 2 --save out ${line#* }
+    refused 3 "the command line: $field is "
+    # shellcheck disable=SC2086 # words
+    describes 2 --load hf --train-iters 2 --exit-interval 1 --dry-run --allow-mismatch "$field" \
+        --allow-mismatch window_layers ${line#* }
+    exits 0
+done
+
+it "states of another optimizer are refused"
+describes 2 --load hf --train-iters 2 --exit-interval 1 --save by-adam
+exits 0
+describes 2 --load by-adam --train-iters 4 --optimizer sgd --save out
+refused 3 "--load by-adam has states of adam, but --optimizer is sgd: --no-load-optim leaves them out"
+describes 2 --load by-adam --train-iters 4 --optimizer sgd --no-load-optim --exit-interval 2
+exits 0
+describes 2 --load by-adam --train-iters 4 --optimizer sgd --allow-mismatch optimizer --exit-interval 2 \
+    --override-opt_param-scheduler
+exits 0
+
+it "what differs in shape, though allowed, is refused by the names of tensors"
+describes 1 --load hf --train-iters 2 --save out --allow-mismatch num_layers
 refused 3 "hf: 6 tensors missing in the model of the command line: decoder.layers.1."
 synth_model biased --model qwen2 --layers 2
-describes 2 --load biased --train-iters 2 --save out
+describes 2 --load biased --train-iters 2 --save out --allow-mismatch 'add_*'
 refused 3 "biased: 2 tensors missing in the model of the command line: decoder.layers.0.self_attention.linear_qkv.bias"
 
 it "a vocabulary that is not the folder's is refused"

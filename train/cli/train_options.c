@@ -211,6 +211,7 @@ static const struct arg source_args_of_train[] = {
     TEXT("--model", family, "FAMILY", "model family (see ferry models); default: from the folder's config"),
     TEXT("--model-map", model_map, "FILE", "user-defined model map, in addition to the built-in ones"),
     UINT("--true-vocab-size", true_vocab_size, "vocabulary size without padding, if the folder lacks it"),
+    {"--allow-mismatch", ARG_LIST, AT(allow_mismatch), "FIELD", NULL, "go on with the command line's value of a model field, or its optimizer, where --load has another and the name matches this glob"},
     FLAG("--allow-shifted", allow_shifted, "go on from optimizer states that Megatron-Core before 0.20 saved shifted"),
     {"--allow-config", ARG_LIST, AT(allow_config), "FIELD", NULL, "ignore unknown fields of the folder's config whose name matches this glob"},
 };

@@ -179,6 +179,7 @@ struct train_options {
     uint64_t true_vocab_size;
     struct arg_list allow_config;
     bool allow_shifted;
+    struct arg_list allow_mismatch;
     struct arg_config config; /* the recipe; it is part of the line already */
 
     /* ---- for train_options_finish(): options with several values; without

@@ -179,18 +179,21 @@ static bool has_learned_positions(const struct model_config *c)
 }
 
 /* Finds the first field in which two models compute differently, or differ in
- * shape. */
+ * shape; not those whose names match allowed (may be NULL). */
 static bool find_difference(const struct checkpoint *a, const struct checkpoint *b,
-                            struct arena *arena, struct config_difference *out)
+                            const struct arg_list *allowed, struct arena *arena,
+                            struct config_difference *out)
 {
     const struct checkpoint x = {.config = a->config, .config_origin = a->config_origin},
                             y = {.config = b->config, .config_origin = b->config_origin};
     struct config_difference *all;
     *out = (struct config_difference){.field = NULL};
-    if (config_differences(&x, &y, arena, &all) && all[0].effect == EFFECT_COMPUTES) {
-        *out = all[0];
-        return true;
-    }
+    const size_t count = config_differences(&x, &y, arena, &all);
+    for (size_t i = 0; i < count && all[i].effect == EFFECT_COMPUTES; i++)
+        if (!globs_match(allowed, all[i].field)) {
+            *out = all[i];
+            return true;
+        }
     if (x.config.vocab_size && y.config.vocab_size && x.config.vocab_size != y.config.vocab_size)
         out->field = "vocab_size";
     else if (has_learned_positions(&x.config) && x.config.max_position_embeddings &&
@@ -208,7 +211,7 @@ static enum status check_same(struct trainer *t, const struct checkpoint *own,
                               const struct checkpoint *named, const char *start, struct error *err)
 {
     struct config_difference d;
-    if (!find_difference(own, named, &t->arena, &d)) return OK;
+    if (!find_difference(own, named, NULL, &t->arena, &d)) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "--save %s has a run of another model than %s: %s is %s in --save, %s in %s",
                 t->o->save, start, d.field, d.values[0], d.values[1], start);
@@ -400,11 +403,49 @@ static enum status open_device(struct trainer *t, const struct device **device, 
     return OK;
 }
 
+/* The optimizer of the checkpoint's states: "adam", "sgd"; NULL: not known. */
+static const char *stored_optimizer(const struct checkpoint *c)
+{
+    const struct training *run = &c->training.run;
+    if (!c->training.optimizer.present || c->training.optimizer.unread) return NULL;
+    if (text_equal(run->optimizer, "adam") || text_equal(run->optimizer, "sgd"))
+        return run->optimizer;
+    for (size_t i = 0; i < c->catalog.num_tensors; i++)
+        if (text_starts_with(c->catalog.tensors[i].name, "optimizer.exp_avg_sq.")) return "adam";
+    return NULL;
+}
+
+/* Megatron-LM's own check compares a few sizes only
+ * (megatron/training/checkpointing.py:check_checkpoint_args). */
+static enum status check_start(struct trainer *t, struct error *err)
+{
+    const struct train_options *o = t->o;
+    struct checkpoint line = {.config = o->model, .config_origin = CONFIG_OF_ARGS};
+    line.config.vocab_size = 0; /* check_vocabulary() does that */
+    const char *optimizer = starts_anew(t) ? NULL : stored_optimizer(t->origin);
+    struct config_difference d;
+    if (o->has_model && find_difference(t->origin, &line, &o->allow_mismatch, &t->arena, &d))
+        return fail(err, ERR_UNSUPPORTED,
+                    "--load %s has another model than the command line: %s is %s in --load, %s in "
+                    "the command line; --allow-mismatch %s goes on with the command line's",
+                    o->load, d.field, d.values[0], d.values[1], d.field);
+    if (optimizer && strcmp(optimizer, o->optimizer) &&
+        !globs_match(&o->allow_mismatch, "optimizer"))
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "--load %s has states of %s, but --optimizer is %s: --no-load-optim leaves them "
+            "out, --allow-mismatch optimizer takes what fits",
+            o->load, optimizer, o->optimizer);
+    return OK;
+}
+
 static enum status open_start(struct trainer *t, const struct checkpoint_found *f,
                               struct error *err)
 {
     if (!f->found) return make_scratch(t, err);
-    return t->resumes ? open_own(t, f, err) : open_found(t, f, err);
+    if (t->resumes) return open_own(t, f, err);
+    TRY(open_found(t, f, err));
+    return check_start(t, err);
 }
 
 enum status trainer_open_model(struct trainer *t, struct error *err)
