@@ -151,6 +151,40 @@ trained_all_the_same() {
     matches lines "$runs/fp32/log.txt" "$stdout" 1e-5
 }
 
+it "a disk without space for one checkpoint is said before anything is loaded, by a dry run too"
+if mount_tmpfs tiny size=100k; then
+    for option in --save --save-hf; do
+        starts $option tiny/out
+        refused 4 "$option tiny/out: no space: a checkpoint takes "
+        starts $option tiny/out --dry-run
+        exits 4
+        says "$option tiny/out: no space: a checkpoint takes "
+    done
+else
+    skip "cannot mount a tmpfs"
+fi
+
+it "two runs do not save into one folder"
+starts --train-iters 4000000 --lr-decay-iters 20 --save-interval 100000 --save shared >first 2>&1 &
+first=$!
+tried=0
+until [ -e .shared.ferry-train ] || [ $tried -eq 600 ]; do
+    sleep 0.1
+    tried=$((tried + 1))
+done
+for save in shared ./shared/; do
+    trains_as fp32 --load "$llama" --save $save
+    exits 7
+    says "--save $save: busy: process "
+done
+trains_as fp32 --load "$llama" --save shared --tp 2
+exits 7
+kill -9 "$(head -n 1 .shared.ferry-train | cut -d ' ' -f 2)"
+wait $first
+starts --save shared --exit-interval 1
+exits 0
+is_not_there .shared.ferry-train
+
 it "a disk without space ends no run: it is said, and the last save is exit code 4"
 if mount_tmpfs small size=700k; then
     starts --save small/out
@@ -199,7 +233,7 @@ else
 fi
 
 it "a destination that fails does not hold up the other, and is named"
-if mount_tmpfs narrow size=100k; then
+if mount_tmpfs narrow size=300k; then
     for how in "" --async-save; do
         rm -rf narrow/hf
         # shellcheck disable=SC2086 # a word or none
@@ -215,7 +249,7 @@ else
 fi
 
 it "a save behind the steps that fails is said, whatever ends the run"
-if mount_tmpfs narrower size=100k; then
+if mount_tmpfs narrower size=300k; then
     starts --save-hf narrower/hf --async-save --save-interval 1 --lr 1e30 --min-lr 0 --lr-warmup-iters 0
     exits 10
     says "warning: iteration 1 is not saved by --save-hf: narrower/hf: no space for iteration 1"

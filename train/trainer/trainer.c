@@ -201,6 +201,7 @@ static enum status run_training(struct trainer *t, struct error *err)
     TRY(trainer_find_constants(t, err));
     TRY(make_step(t, err));
     TRY(trainer_check_line(t, err));
+    TRY(trainer_check_destinations(t, err));
     if (t->o->dry_run) return plan_run(t, err);
     TRY(check_memory(t, err));
     trainer_find_peak(t);

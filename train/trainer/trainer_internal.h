@@ -30,6 +30,8 @@ struct destination {
     struct checkpoint_target target;
     const char *option; /* that names it */
     uint64_t saved;     /* the newest iteration of this run that is there; 0: none */
+    struct lock *lock;  /* rank 0's, beside the destination; NULL: none */
+    const char *lock_path;
 };
 
 /* Constants of the optimizer: from the options, or from the checkpoint whose
@@ -228,10 +230,14 @@ void trainer_print_plan(struct trainer *t, FILE *to);
 MUST_CHECK enum status trainer_open_destinations(struct trainer *t, struct error *err);
 /* Whether each destination has the current iteration. */
 bool trainer_is_saved(const struct trainer *t);
+/* Checks that destinations have room for a checkpoint: ERR_IO. Call it once the
+ * step is made. */
+MUST_CHECK enum status trainer_check_destinations(struct trainer *t, struct error *err);
 /* Whether checkpoints are written in the background. */
 bool trainer_saves_behind(const struct trainer *t);
-/* Allocates memory for the copies of --async-save for the whole run, so that no
- * save waits for pages. */
+/* Locks the destinations: ERR_EXISTS if another run saves there. Allocates memory
+ * for the copies of --async-save for the whole run, so that no save waits for
+ * pages. */
 MUST_CHECK enum status trainer_open_saves(struct trainer *t, struct error *err);
 void trainer_close_saves(struct trainer *t);
 /* Writes the iteration to each destination that lacks it. With --async-save it

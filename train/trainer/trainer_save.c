@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "common/checked.h"
 #include "common/json.h"
 #include "common/memory.h"
+#include "common/numbers.h"
 #include "common/text.h"
 #include "convert/format.h"
 #include "train/trainer/trainer_internal.h"
@@ -69,6 +71,66 @@ bool trainer_is_saved(const struct trainer *t)
     for (unsigned i = 0; i < t->num_destinations; i++)
         if (t->destinations[i].saved != t->iteration) return false;
     return true;
+}
+
+/* Bytes of the parameters in a checkpoint, at least: of all of a loaded model,
+ * else of this rank's. */
+static uint64_t least_bytes(const struct trainer *t, const struct destination *d)
+{
+    const struct catalog *c = &t->origin->catalog;
+    const size_t weight = dtype_bytes(elem_dtype(t->model.options.elem));
+    const bool adam = strcmp(t->o->optimizer, "sgd") != 0;
+    size_t bytes = weight;
+    uint64_t numel = 0;
+    for (size_t i = 0; i < c->num_tensors; i++)
+        if (is_parameter(&c->tensors[i])) numel += c->tensors[i].numel;
+    if (!numel) numel = t->step.num_params;
+    if (!d->target.no_optimizer && !(d->target.format->has & FORMAT_ASKS_OPTIM))
+        bytes += (weight < sizeof(float) ? sizeof(float) : 0) + (adam ? 2 * sizeof(float) : 0);
+    return numel * bytes;
+}
+
+enum status trainer_check_destinations(struct trainer *t, struct error *err)
+{
+    for (unsigned i = 0; i < t->num_destinations && !t->comm.rank; i++) {
+        const struct destination *d = &t->destinations[i];
+        const uint64_t needed = least_bytes(t, d);
+        const char *folder = publish_existing_parent(&t->arena, d->target.dir);
+        uint64_t free_bytes;
+        if (d->saved) continue;
+        TRY(folder_free_bytes(folder, &free_bytes, err));
+        if (needed > free_bytes)
+            return fail(err, ERR_IO, "%s %s: no space: a checkpoint takes %s or more, %s free",
+                        d->option, d->target.dir, bytes_text(needed), bytes_text(free_bytes));
+    }
+    return OK;
+}
+
+/* Takes the lock of a destination, so that no other run saves there. It lies
+ * beside the destination, which may not be there yet. */
+static enum status lock_destination(struct trainer *t, struct destination *d, struct error *err)
+{
+    struct arena *a = &t->arena;
+    struct lock_watch w = {.found = false};
+    enum lock_life life;
+    const char *real = path_real(a, d->target.dir), *dir = real ? real : d->target.dir;
+    const char *folder = path_parent(a, dir);
+    const char *name = arena_printf(a, ".%s.ferry-train", path_base(a, dir));
+    TRY(folder_create(folder, err));
+    if (access(folder, W_OK)) return OK; /* the destination itself may be writable */
+    d->lock_path = path_join(a, folder, name);
+    TRY(lock_watch_until_sure(&w, d->lock_path, &life, err));
+    if (life == LOCK_HELD)
+        return fail(err, ERR_EXISTS, "%s %s: busy: process %ld on %s trains into it%s", d->option,
+                    d->target.dir, w.record.pid, w.record.host, lock_since(a, &w.record));
+    return lock_take(&d->lock, folder, name, &w, NULL, "ferry train", err);
+}
+
+static enum status lock_destinations(struct trainer *t, struct error *err)
+{
+    for (unsigned i = 0; i < t->num_destinations && !t->comm.rank; i++)
+        TRY(lock_destination(t, &t->destinations[i], err));
+    return OK;
 }
 
 /* ---- the state ---- */
@@ -162,6 +224,7 @@ static void copy_region(char *to, const char *from, uint64_t bytes)
 /* Touches all pages, which takes longer than copying into them. */
 enum status trainer_open_saves(struct trainer *t, struct error *err)
 {
+    TRY(lock_destinations(t, err));
     if (!trainer_saves_behind(t)) return OK;
     for (int k = 0; k < NUM_HELD; k++) {
         const uint64_t bytes = trainer_region_bytes(&t->step, (enum held_kind)k);
@@ -176,6 +239,10 @@ void trainer_close_saves(struct trainer *t)
 {
     for (int k = 0; k < NUM_HELD; k++)
         if (t->copies[k]) cpu_device.release(t->copies[k]);
+    for (unsigned i = 0; i < t->num_destinations; i++) {
+        if (t->destinations[i].lock) (void)unlink(t->destinations[i].lock_path);
+        lock_drop(t->destinations[i].lock, NULL);
+    }
 }
 
 /* A device's regions are in the copies already. */
