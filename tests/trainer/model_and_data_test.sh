@@ -115,6 +115,19 @@ for line in "rotary_base --rotary-base 5000" "layernorm_epsilon --norm-epsilon 1
     exits 0
 done
 
+it "a run of DeepSpeed's or torchtitan's goes on where it stopped: schedule, samples, iteration"
+for case in deepspeed/zero2-bf16-dp2-aligned dcp/torchtitan-fused-dp2; do
+    other=$tests_folder/golden/$case
+    train --load "$other/ckpt" --hf-config "$other/expected" --mock-data --seq-length 16 --micro-batch-size 1 \
+        --global-batch-size 4 --train-iters 30 --exit-interval 1 --lr 1e-3 --lr-decay-style cosine \
+        --lr-warmup-iters 10 --lr-decay-iters 30 --log-interval 1 --log-jsonl other.jsonl
+    exits 0
+    says "has no schedule of Megatron's: this run's stands at sample 12"
+    # the fourth of ten steps of the warm-up
+    grep -q '^{"iteration":4,"consumed_samples":16,"lr":0.0003' other.jsonl || is_wrong "$case: $(cat other.jsonl)"
+    rm -f other.jsonl
+done
+
 it "states of another optimizer are refused"
 describes 2 --load hf --train-iters 2 --exit-interval 1 --save by-adam
 exits 0

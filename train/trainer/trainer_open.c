@@ -771,6 +771,34 @@ static enum status start_batches(struct trainer *t, struct error *err)
     return OK;
 }
 
+/* Infers counters that other programs do not save: the iteration from the
+ * optimizer's steps, consumed samples from the iteration, as Megatron-LM does
+ * (megatron/training/training.py). */
+static void infer_counters(struct trainer *t, const struct checkpoint_loaded *loaded)
+{
+    const struct training *s = &loaded->training;
+    if (!t->iteration && loaded->has_optimizer && s->step) {
+        t->iteration = s->step;
+        trainer_note(t, "%s has no iteration: it is %" PRIu64 ", the optimizer's number of steps",
+                     t->origin->path, t->iteration);
+    }
+    if (t->consumed || !t->iteration) return;
+    t->consumed = batch_size_samples(&t->batch, t->iteration);
+    trainer_note(t,
+                 "%s has no consumed samples: %" PRIu64 " are taken, of %" PRIu64
+                 " iterations with this run's batch size",
+                 t->origin->path, t->consumed, t->iteration);
+}
+
+/* A schedule that the checkpoint lacks stands at the consumed samples. */
+static void infer_schedule(struct trainer *t, const struct training *s)
+{
+    if (training_has(s, TRAINING_SCHEDULE) || !t->consumed) return;
+    lr_schedule_step(&t->schedule, t->consumed);
+    trainer_note(t, "%s has no schedule of Megatron's: this run's stands at sample %" PRIu64,
+                 t->origin->path, t->consumed);
+}
+
 static enum status resume_counters(struct trainer *t, const struct checkpoint_loaded *loaded,
                                    struct error *err)
 {
@@ -781,17 +809,20 @@ static enum status resume_counters(struct trainer *t, const struct checkpoint_lo
     t->skipped_samples = s->skipped_train_samples;
     t->consumed_valid = s->consumed_valid_samples;
     t->flops_so_far = isnan(s->floating_point_operations) ? 0 : s->floating_point_operations;
+    infer_counters(t, loaded);
     if (!loaded->has_optimizer && !loaded->has_schedule) {
         if (t->iteration) trainer_note(t, "the learning rate schedule starts anew");
         return OK;
     }
     t->updates = s->step;
     TRY(loss_scale_load(&t->scale, s, err));
-    return lr_schedule_load(&t->schedule, s,
-                            o->override_opt_param_scheduler         ? LR_CONFLICT_USES_GIVEN
-                            : o->use_checkpoint_opt_param_scheduler ? LR_CONFLICT_USES_CHECKPOINT
-                                                                    : LR_CONFLICT_FAILS,
-                            err);
+    TRY(lr_schedule_load(&t->schedule, s,
+                         o->override_opt_param_scheduler         ? LR_CONFLICT_USES_GIVEN
+                         : o->use_checkpoint_opt_param_scheduler ? LR_CONFLICT_USES_CHECKPOINT
+                                                                 : LR_CONFLICT_FAILS,
+                         err));
+    infer_schedule(t, s);
+    return OK;
 }
 
 /* Samples that the whole run consumes. */
