@@ -128,6 +128,29 @@ for case in deepspeed/zero2-bf16-dp2-aligned dcp/torchtitan-fused-dp2; do
     rm -f other.jsonl
 done
 
+it "a script that loads what it saves begins with random weights"
+scratch_run() {
+    mocks --num-layers 1 --hidden-size 16 --num-attention-heads 2 --max-position-embeddings 16 --vocab-size 100 \
+        --lr-decay-iters 4 --load first --save first "$@"
+}
+for how in absent empty; do
+    rm -rf first
+    [ $how = absent ] || mkdir first
+    scratch_run --train-iters 4 --exit-on-missing-checkpoint
+    exits 4
+    scratch_run --train-iters 4 --exit-interval 2
+    exits 0
+    says "warning: --load first has no checkpoint: the run begins with random weights"
+done
+scratch_run --train-iters 4
+exits 0
+prints "iteration        3/       4"
+rm -rf first
+mkdir -p first/other
+scratch_run --train-iters 2
+exits 4
+says "--load first has no model"
+
 it "states of another optimizer are refused"
 describes 2 --load hf --train-iters 2 --exit-interval 1 --save by-adam
 exits 0

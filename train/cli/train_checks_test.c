@@ -289,13 +289,20 @@ static void what_is_assumed_is_noted(void **state)
                                "--lr 1 --data-path d --hidden-dropout 0 --attention-dropout 0 "
                                "--rampup-batch-size 1 1 8 --save s --sp --loss-scale 0 --fp16");
     assert_string_equal(x->notes.data, "no --split: using 969,30,1, the default of Megatron-LM\n"
-                                       "--rampup-batch-size is ignored, as in Megatron-LM; use "
-                                       "--step-batch-size-schedule\n"
+                                       "--rampup-batch-size is ignored, as by Megatron-Core 0.18.2 "
+                                       "and later; up to 0.17.1 batches grow, as with "
+                                       "--step-batch-size-schedule 0:1,128:2\n"
                                        "--sequence-parallel is ignored: it needs --tp above 1\n"
                                        "no --save-interval: the run is saved at its end only\n");
     assert_string_equal(x->o.split, "969, 30, 1");
     assert_true(isnan(x->o.loss_scale));
     assert_false(x->o.sequence_parallel || x->o.check_for_nan_in_loss_and_grad);
+    x = good_line(
+        "--load m --seq-length 10 --micro-batch-size 2 --train-iters 10 --lr 1 --data-path d "
+        "--split '9,1,0' --hidden-dropout 0 --attention-dropout 0 --global-batch-size 8 "
+        "--rampup-batch-size 2 2 10 --save s");
+    assert_string_equal(x->o.split, "9,1,0");
+    assert_non_null(strstr(x->notes.data, "--step-batch-size-schedule 0:2,40:4,70:6,100:8\n"));
     line_free(x);
     x = good_line(MODEL);
     assert_string_equal(x->notes.data,

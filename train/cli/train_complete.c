@@ -12,6 +12,8 @@
 #include "common/text.h"
 #include "train/cli/train_finish.h"
 
+enum { MAX_RAMP_STEPS = 64 }; /* that a note prints */
+
 static void default_to(const char **text, const char *other)
 {
     if (!*text) *text = other;
@@ -118,17 +120,57 @@ static void complete_training(struct train_options *o)
     default_uint(&o->seed, UINT64_MAX, 1234);
 }
 
-/* "969, 30, 1" may be one word or three. */
+/* "969, 30, 1" may be one word or three; scripts of Megatron-LM quote it twice. */
 static const char *split_of(struct train_options *o)
 {
     struct strbuf text = {0};
     for (size_t i = 0; i < o->split_words.count; i++) {
         const bool has_comma = !i || text_ends_with(text.data, ",");
-        strbuf_printf(&text, "%s%s", has_comma ? "" : ",", o->split_words.items[i]);
+        if (!has_comma) strbuf_add_char(&text, ',');
+        for (const char *p = o->split_words.items[i]; *p; p++)
+            if (*p != '\'' && *p != '"') strbuf_add_char(&text, *p);
     }
     const char *split = text.length ? arena_copy_text(&o->arena, text.data) : NULL;
     strbuf_release(&text);
     return split;
+}
+
+/* The schedule that grows as --rampup-batch-size START INCREMENT SAMPLES did
+ * (core/num_microbatches_calculator.py of 0.17), in arena; NULL: these words are
+ * no ramp to --global-batch-size. */
+static const char *schedule_of_ramp(struct train_options *o)
+{
+    uint64_t words[3], tokens;
+    const char *out = NULL;
+    if (o->rampup_batch_size.count != COUNT(words) || !o->seq_length) return NULL;
+    for (size_t i = 0; i < COUNT(words); i++) {
+        char *end;
+        words[i] = strtoull(o->rampup_batch_size.items[i], &end, 10);
+        if (*end) return NULL;
+    }
+    const uint64_t start = words[0], increment = words[1], samples = words[2];
+    if (!start || !increment || start >= o->global_batch_size ||
+        (o->global_batch_size - start) % increment)
+        return NULL;
+    const uint64_t steps = (o->global_batch_size - start) / increment;
+    if (steps > MAX_RAMP_STEPS) return NULL;
+    for (uint64_t k = 0; k <= steps; k++) {
+        const uint64_t from = (uint64_t)ceil((double)samples * (double)k / (double)steps);
+        if (!mul_u64(from, o->seq_length, &tokens)) return NULL;
+        out = arena_printf(&o->arena, "%s%s%" PRIu64 ":%" PRIu64, out ? out : "", out ? "," : "",
+                           tokens, start + k * increment);
+    }
+    return out;
+}
+
+static void note_ramp(struct train_finish *x)
+{
+    const char *schedule = schedule_of_ramp(x->o);
+    if (!x->o->rampup_batch_size.count) return;
+    train_note(x,
+               "--rampup-batch-size is ignored, as by Megatron-Core 0.18.2 and later; up to 0.17.1 "
+               "batches grow%s%s",
+               schedule ? ", as with --step-batch-size-schedule " : "", schedule ? schedule : "");
 }
 
 static void complete_data(struct train_finish *x)
@@ -141,9 +183,7 @@ static void complete_data(struct train_finish *x)
         o->split = "969, 30, 1";
         train_note(x, "no --split: using 969,30,1, the default of Megatron-LM");
     }
-    if (o->rampup_batch_size.count)
-        train_note(x, "--rampup-batch-size is ignored, as in Megatron-LM; "
-                      "use --step-batch-size-schedule");
+    note_ramp(x);
 }
 
 /* Weight decay is constant, or has a style and both ends. */

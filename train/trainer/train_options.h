@@ -143,6 +143,7 @@ struct train_options {
     const char *transformer_impl;
     bool moe_grouped_gemm; /* experts are named so, with transformer_engine */
     uint64_t ckpt_step;    /* UINT64_MAX: the newest */
+    bool exit_on_missing_checkpoint;
     bool finetune, no_load_optim, no_load_rng, no_save_optim, no_save_rng, async_save;
     bool use_checkpoint_args; /* the checkpoint describes the model, not the line */
     uint64_t keep_last;       /* 0: all */

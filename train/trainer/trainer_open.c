@@ -87,6 +87,22 @@ static enum status check_save(struct trainer *t, const struct checkpoint_found *
                 f->iteration < 0 ? "a model" : "an iteration");
 }
 
+/* Whether the run is the first of a script that names one folder for --load and
+ * --save: it is absent or empty, and the line has a model. Megatron-LM then
+ * begins with random weights, too (megatron/training/checkpointing.py). */
+static bool is_first_run(struct trainer *t)
+{
+    const struct train_options *o = t->o;
+    struct name_list list;
+    struct error ignored;
+    if (!loads_from_save(o) || o->exit_on_missing_checkpoint || o->ckpt_step != UINT64_MAX)
+        return false;
+    if (!o->has_model && !o->hf_config) return false;
+    if (!path_exists(o->load)) return true;
+    return path_is_folder(o->load) && !folder_list(o->load, &t->arena, &list, &ignored) &&
+           !list.count;
+}
+
 /* A run resumes from its own checkpoint, else starts from --load. */
 static enum status find_start(struct trainer *t, struct checkpoint_found *f, struct error *err)
 {
@@ -101,6 +117,10 @@ static enum status find_start(struct trainer *t, struct checkpoint_found *f, str
     if (t->resumes && !(same && has_step)) return OK;
     f->found = false;
     if (!o->load) return OK;
+    if (is_first_run(t)) {
+        trainer_warn(t, "--load %s has no checkpoint: the run begins with random weights", o->load);
+        return OK;
+    }
     TRY(checkpoint_find_to_load(f, o->load, has_step, o->ckpt_step, &t->arena, err));
     return check_step(o, f, err);
 }
