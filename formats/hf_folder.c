@@ -178,51 +178,59 @@ static enum status collect_files(struct index *x, struct error *err)
     return x->num_files ? OK : fail(err, ERR_CORRUPT, "%s: weight_map is empty", x->name);
 }
 
-/* Checks that each name of the index is in its file, and that the files hold no
- * other. Tensors before first_tensor are from other files. */
-static enum status compare_names(const struct index *x, const size_t *file_of_tensor,
-                                 size_t first_tensor, struct error *err)
+/* The names of an index, and the first tensor that is not among them.
+ * transformers loads what the index names. */
+struct named {
+    struct map names;
+    const char *other;
+};
+
+static bool is_named(void *context, const char *name)
+{
+    struct named *n = context;
+    if (map_get(&n->names, name, NULL)) return true;
+    if (!n->other) n->other = name;
+    return false;
+}
+
+/* Checks that each name of the index is in its file. Tensors before first_tensor
+ * are from other files. */
+static enum status check_names(const struct index *x, size_t first_tensor, struct error *err)
 {
     const struct stored *s = x->f->s;
-    size_t count = 0;
-    for (const cJSON *i = x->map->child; i; i = i->next, count++) {
-        size_t t, file = 0;
-        (void)map_get(&x->shards, i->valuestring, &file);
+    for (const cJSON *i = x->map->child; i; i = i->next) {
+        size_t t;
         if (!map_get(&s->names, i->string, &t) || t < first_tensor)
             return fail(err, ERR_CORRUPT, "%s: the index has %s in %s, but no file has it", x->name,
                         i->string, i->valuestring);
-        if (file_of_tensor[t - first_tensor] != file)
+        const char *path = s->files[s->tensors[t].pieces[0].file].path;
+        if (strcmp(path, path_join(x->f->a, x->f->path, i->valuestring)))
             return fail(err, ERR_CORRUPT, "%s: the index has %s in %s, but it is in %s", x->name,
-                        i->string, i->valuestring, x->files[file_of_tensor[t - first_tensor]]);
+                        i->string, i->valuestring, path_base(x->f->a, path));
     }
-    if (count == s->num_tensors - first_tensor) return OK;
-    struct map names = {0};
-    for (const cJSON *i = x->map->child; i; i = i->next)
-        (void)map_add(&names, i->string, 0, NULL);
-    size_t t = first_tensor;
-    while (t < s->num_tensors && map_get(&names, s->tensors[t].name, NULL))
-        t++;
-    map_release(&names);
-    return fail(err, ERR_CORRUPT, "%s: %s is in %s, but not in the index", x->name,
-                s->tensors[t].name, x->files[file_of_tensor[t - first_tensor]]);
+    return OK;
 }
 
 static enum status open_shards(struct index *x, struct error *err)
 {
     struct stored *s = x->f->s;
-    size_t first_tensor = s->num_tensors, *file_of_tensor = NULL;
+    struct named named = {.other = NULL};
+    const size_t first_tensor = s->num_tensors, before = s->num_unwanted;
     enum status st = OK;
-    for (size_t i = 0; i < x->num_files && !st; i++) {
-        size_t before = s->num_tensors - first_tensor;
+    for (const cJSON *i = x->map->child; i; i = i->next)
+        (void)map_add(&named.names, i->string, 0, NULL);
+    s->wants = is_named;
+    s->wants_context = &named;
+    for (size_t i = 0; i < x->num_files && !st; i++)
         st = open_weights(x->f, x->files[i], x->name, err);
-        if (st) break;
-        size_t after = s->num_tensors - first_tensor;
-        file_of_tensor = must_realloc(file_of_tensor, after * sizeof *file_of_tensor);
-        for (size_t t = before; t < after; t++)
-            file_of_tensor[t] = i;
-    }
-    if (!st) st = compare_names(x, file_of_tensor, first_tensor, err);
-    free(file_of_tensor);
+    s->wants = NULL;
+    const size_t others = s->num_unwanted - before;
+    if (!st) st = check_names(x, first_tensor, err);
+    if (!st && others)
+        stored_warn(s, "%s: %zu tensor%s of its shards %s not in it, and left out: %s%s", x->name,
+                    others, others == 1 ? "" : "s", others == 1 ? "is" : "are", named.other,
+                    others == 1 ? "" : ", ...");
+    map_release(&named.names);
     return st;
 }
 

@@ -104,10 +104,13 @@ enum status stored_add_tensor(struct stored *s, const char *name, size_t name_le
         return fail(err, ERR_CORRUPT, "tensor %s: its shape has too many %s elements",
                     escaped_copy(&s->arena, name, name_length), dtype_infos[dtype].name);
     const char *copy = name_copy(&s->arena, name, name_length);
-    if (!map_add(&s->names, copy, s->num_tensors, &old))
+    const bool unwanted = s->wants && !s->wants(s->wants_context, copy);
+    if (!unwanted && !map_add(&s->names, copy, s->num_tensors, &old))
         return fail_twice(s, name, name_length, old, err);
 
-    *out = ARENA_PUSH(&s->arena, s->tensors, s->num_tensors, s->tensors_capacity);
+    s->num_unwanted += unwanted;
+    *out = unwanted ? &s->unwanted
+                    : ARENA_PUSH(&s->arena, s->tensors, s->num_tensors, s->tensors_capacity);
     **out = (struct stored_tensor){
         .name = copy,
         .dtype = dtype,

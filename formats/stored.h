@@ -71,7 +71,13 @@ struct stored {
     struct stored_object *objects;
     size_t num_objects, objects_capacity;
     struct map names; /* of tensors -> index */
-    char **warnings;  /* harmless oddities, one line each, for the caller to print */
+    /* Whether a tensor is added, while a file is opened; NULL: all are. The others
+     * are counted, and the last one is there until the next. */
+    bool (*wants)(void *context, const char *name);
+    void *wants_context;
+    size_t num_unwanted;
+    struct stored_tensor unwanted;
+    char **warnings; /* harmless oddities, one line each, for the caller to print */
     size_t num_warnings, warnings_capacity;
 };
 

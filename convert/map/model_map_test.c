@@ -485,6 +485,7 @@ static void sizes_hows_and_ignored_names_can_be_added(void **state)
             "'ignored':'*.junk'");
     assert_true(model_map_ignores(map, "a.junk"));
     assert_true(model_map_ignores(map, "model.layers.3.self_attn.rotary_emb.inv_freq"));
+    assert_true(model_map_ignores(map, "freqs_cis"));
     assert_false(model_map_ignores(map, "a.junk.b"));
     assert_non_null(strstr(names_of(map, &c), "x.0.gate_up\nx.0.gate_up\nx.0.gate_up\n"));
     model_maps_release(&m);
