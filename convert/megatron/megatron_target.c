@@ -210,6 +210,7 @@ enum status megatron_begin(struct target *t, struct error *err)
     TRY(layout_make(&t->layout, &t->plan.arena, &t->options.layout, &c->config, err));
     t->widens_states = true;
     TRY(target_take_states(t, true, err));
+    TRY(training_target_check(t, err));
     training_target_begin(t);
     t->options.iteration = target_iteration(t);
     t->unit = arena_printf(&t->plan.arena, "iter_%07" PRIu64, t->options.iteration);

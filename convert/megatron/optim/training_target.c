@@ -145,6 +145,30 @@ static void note_passed_over(struct target *t)
                   names);
 }
 
+static bool has_kind(const struct target *t, const char *state)
+{
+    for (size_t i = 0; i < t->num_states; i++)
+        if (strcmp(t->states[i], state) == 0) return true;
+    return false;
+}
+
+enum status training_target_check(const struct target *t, struct error *err)
+{
+    const bool first = has_kind(t, "exp_avg"), second = has_kind(t, "exp_avg_sq"),
+               momentum = has_kind(t, "momentum_buffer");
+    const struct value *args = value_get(t->source->training.common, "args");
+    const char *name = value_as_text(value_get(args, "optimizer"));
+    if (!first || (second && !momentum)) return OK;
+    if (!name || strcmp(name, "adam") == 0) name = momentum ? "muon" : "lion";
+    return fail(
+        err, ERR_UNSUPPORTED,
+        "%s: the states of %s (%s) cannot be written in Megatron's formats, where matrices "
+        "and the other parameters have optimizers of their own; --to hf --optim keeps them, "
+        "--no-optim leaves them out",
+        t->source->path, name,
+        !momentum ? "exp_avg without exp_avg_sq" : "momentum_buffer beside exp_avg");
+}
+
 /* Replaces groups outside Megatron's rule by one of all parameters, with the
  * first group's settings. */
 static bool drop_odd_groups(struct target *t)

@@ -8,6 +8,10 @@
 /* Whether to write a distributed optimizer, after training_target_begin(). */
 bool training_target_is_distributed(const struct target *t);
 
+/* ERR_UNSUPPORTED for states of optimizers in a chain, muon or lion, which are
+ * not written. Call it when states are taken. */
+MUST_CHECK enum status training_target_check(const struct target *t, struct error *err);
+
 /* Sets options.optim_format, if it was not given, to the source's kind, else
  * distributed. Completes t->training for Megatron, if states are written, and
  * sets t->outcomes. Notes what stays unknown. Needs t->layout. */
