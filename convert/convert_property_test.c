@@ -273,6 +273,7 @@ static void say_all(struct step *s)
     if (!s->divisible_by) s->divisible_by = 8;
     if (!s->iteration) s->iteration = 7;
     if (!s->optim_format && s->format == TORCH) s->optim_format = "distributed";
+    if (!s->optim_format && s->format == TORCH_DIST) s->optim_format = "fully_reshardable";
     s->grouped = s->te;
 }
 

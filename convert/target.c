@@ -90,8 +90,9 @@ const struct tensor *target_weight(const struct target *t, const struct tensor *
 static bool casts_masters(struct target *t)
 {
     const struct optimizer_info *o = &t->source->training.optimizer;
-    if (!t->options.casts || !o->present) return false;
+    if (!t->options.casts) return false;
     if (t->options.optimizer) return true;
+    if (!o->present) return false;
     const char *why = o->unread                                 ? o->unread
                       : o->shifted && !t->options.allow_shifted ? "they are shifted"
                                                                 : NULL;

@@ -158,7 +158,8 @@ enum status training_target_check(const struct target *t, struct error *err)
                momentum = has_kind(t, "momentum_buffer");
     const struct value *args = value_get(t->source->training.common, "args");
     const char *name = value_as_text(value_get(args, "optimizer"));
-    if (!first || (second && !momentum)) return OK;
+    const bool in_memory = !t->source->catalog.stored.num_files; /* a run of ours: Adam or SGD */
+    if (in_memory || !first || (second && !momentum)) return OK;
     if (!name || strcmp(name, "adam") == 0) name = momentum ? "muon" : "lion";
     return fail(
         err, ERR_UNSUPPORTED,
