@@ -481,7 +481,7 @@ it "a full disk while ranks save is said once, and the run goes on"
 if can_inject; then
     for layout in "--tp 2" "--pp 3" "--pp 3 --dp 2 --use-distributed-optimizer"; do
         rm -rf full
-        fault=pwrite:ENOSPC:1
+        fault=pwrite:ENOSPC:2 # the first is the lock of --save
         # shellcheck disable=SC2086 # words
         begins llama3.2 $layout --save-interval 2 --save full
         fault=''

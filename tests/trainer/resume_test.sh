@@ -133,7 +133,7 @@ if can_inject; then
         # shellcheck disable=SC2086 # words
         goes $option --exit-interval 5
         exits 0
-        fault=pwrite:KILL:3
+        fault=pwrite:KILL:4
         # shellcheck disable=SC2086 # words
         goes $option
         exits 137

@@ -198,8 +198,18 @@ static bool has_learned_positions(const struct model_config *c)
     return text_equal(c->position_embedding_type, "learned_absolute");
 }
 
+/* Whether a checkpoint's config says a field: a config.json has no words for
+ * most options of routers. */
+static bool is_said(const struct checkpoint *c, const struct config_difference *d)
+{
+    const bool of_router =
+        text_starts_with(d->field, "moe_router_") && strcmp(d->field, "moe_router_topk") != 0;
+    return strcmp(d->values[0], "not given") && !(c->config_origin == CONFIG_OF_JSON && of_router);
+}
+
 /* Finds the first field in which two models compute differently, or differ in
- * shape; not those whose names match allowed (may be NULL). */
+ * shape. allowed: not those whose names match, or that a does not say; may be
+ * NULL. */
 static bool find_difference(const struct checkpoint *a, const struct checkpoint *b,
                             const struct arg_list *allowed, struct arena *arena,
                             struct config_difference *out)
@@ -210,7 +220,7 @@ static bool find_difference(const struct checkpoint *a, const struct checkpoint 
     *out = (struct config_difference){.field = NULL};
     const size_t count = config_differences(&x, &y, arena, &all);
     for (size_t i = 0; i < count && all[i].effect == EFFECT_COMPUTES; i++)
-        if (!globs_match(allowed, all[i].field)) {
+        if (!allowed || (is_said(a, &all[i]) && !globs_match(allowed, all[i].field))) {
             *out = all[i];
             return true;
         }

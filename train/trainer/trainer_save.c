@@ -123,7 +123,12 @@ static enum status lock_destination(struct trainer *t, struct destination *d, st
     if (life == LOCK_HELD)
         return fail(err, ERR_EXISTS, "%s %s: busy: process %ld on %s trains into it%s", d->option,
                     d->target.dir, w.record.pid, w.record.host, lock_since(a, &w.record));
-    return lock_take(&d->lock, folder, name, &w, NULL, "ferry train", err);
+    const enum status st = lock_take(&d->lock, folder, name, &w, NULL, "ferry train", err);
+    if (st != ERR_IO) return st;
+    (void)unlink(d->lock_path); /* a full disk: each save says it */
+    trainer_note(t, "%s %s is not locked against other runs: %s", d->option, d->target.dir,
+                 err->text);
+    return OK;
 }
 
 static enum status lock_destinations(struct trainer *t, struct error *err)
