@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -241,6 +242,7 @@ static void *keep_beating(void *argument)
 {
     struct lock *l = argument;
     struct timespec until;
+    (void)prctl(PR_SET_NAME, "lock-beat"); /* tests/faults/inject.c knows it by this name */
     pthread_mutex_lock(&l->mutex);
     clock_gettime(CLOCK_MONOTONIC, &until);
     while (!l->stop) {

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <time.h>
@@ -79,9 +80,19 @@ __attribute__((destructor)) static void tell(void)
     if (f) fclose(f);
 }
 
+/* Whether a lock's thread calls, which it does each second: runs would not have
+ * the same calls twice. */
+static int is_beat(void)
+{
+    char thread[16] = "";
+    (void)prctl(PR_GET_NAME, thread);
+    return strcmp(thread, "lock-beat") == 0;
+}
+
 /* Whether this call is the one; errno is set. */
 static int fails(enum call call)
 {
+    if (is_beat()) return 0;
     unsigned number = atomic_fetch_add(&counts[call], 1) + 1;
     if ((int)call != armed || number != at) return 0;
     if (error_number == KILL) (void)kill(getpid(), SIGKILL);
