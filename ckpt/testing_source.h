@@ -29,6 +29,7 @@ struct source {
     unsigned in_memory,
         num_holders; /* number of pieces in memory, of 8; number of ranks that hold them */
     bool one_dtype;  /* pieces have their tensor's */
+    bool no_halves;  /* every piece is in a file, in memory, or made up */
     struct {
         unsigned char *bytes;
         uint64_t size, capacity;
@@ -340,8 +341,9 @@ static inline struct tensor *source_add_random(struct source *s, uint64_t elemen
     }
     enum dtype dtype = random_dtype(s->seed);
     uint64_t numel;
-    if (dtype == DT_F32 && test_below(s->seed, 4) == 0 && shape_numel(shape, num_dims, &numel) &&
-        numel && s->catalog.num_tensors + 2 <= SOURCE_TENSORS)
+    if (dtype == DT_F32 && !s->no_halves && test_below(s->seed, 4) == 0 &&
+        shape_numel(shape, num_dims, &numel) && numel &&
+        s->catalog.num_tensors + 2 <= SOURCE_TENSORS)
         return source_add_halves(s, num_dims, shape);
     struct tensor *t = source_new_tensor(s, dtype, num_dims, shape);
     if (dtype_is_float(dtype) && t->numel && test_below(s->seed, 8) == 0) {

@@ -297,6 +297,7 @@ static void what_is_assumed_is_noted(void **state)
     assert_string_equal(x->o.split, "969, 30, 1");
     assert_true(isnan(x->o.loss_scale));
     assert_false(x->o.sequence_parallel || x->o.check_for_nan_in_loss_and_grad);
+    line_free(x);
     x = good_line(
         "--load m --seq-length 10 --micro-batch-size 2 --train-iters 10 --lr 1 --data-path d "
         "--split '9,1,0' --hidden-dropout 0 --attention-dropout 0 --global-batch-size 8 "
