@@ -130,7 +130,7 @@ OP_FLAGS.amx = $(OP_FLAGS.v4) -mamx-tile -mamx-bf16
 define op_rule
 $(BUILD)/kernels/cpu/ops/%.$(1).$(2).o: kernels/cpu/ops/%.c Makefile
 	@mkdir -p $$(@D)
-	$$(call compiling,$$<)$$(CC) $$(FLAGS) $$(OP_FLAGS.$(2)) -DELEM_$(1) -DVARIANT=$(1)_$(2) -MMD -MP -c -o $$@ $$<
+	$$(call compiling,$$<)$$(CC) $$(FLAGS) $$(OP_FLAGS.$(2)) $$(OP_OPTIMIZE.$(2)) -DELEM_$(1) -DVARIANT=$(1)_$(2) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach v, $(OP_VARIANTS), $(eval $(call op_rule,$(word 1,$(subst ., ,$(v))),$(word 2,$(subst ., ,$(v))))))
 

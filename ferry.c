@@ -58,7 +58,9 @@ static const struct arg_section sections[] = {
      "other small files, for the conversion back.\n\n"
      ".NAME.ferry-partial, beside the destination NAME: the data written so far, a journal "
      "(.ferry-journal) from which the same command continues, and a lock (.ferry-lock). It "
-     "becomes the destination when it is complete.",
+     "becomes the destination when it is complete.\n\n"
+     ".NAME.ferry-train, beside a training run's destination NAME: its lock, which goes with the "
+     "run.",
      NULL},
     {"EXAMPLES",
      "Hugging Face to Megatron, and back:\n\n"

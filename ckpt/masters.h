@@ -1,9 +1,9 @@
 /* masters.h - compares weights with their rounded master weights.
  *
  * Every optimizer of mixed precision updates the master and rounds it to the
- * weight, to nearest; halfway between two, to even or up. A weight that differs from its rounded
- * master proves that one of them was read wrongly: the check of formats that do not assign elements
- * to parameters. */
+ * weight: to nearest, and halfway between two to even or up. A weight that
+ * differs from its rounded master proves that one of them was read wrongly: the
+ * check of formats that do not assign elements to parameters. */
 #ifndef FERRY_CKPT_MASTERS_H
 #define FERRY_CKPT_MASTERS_H
 

@@ -38,7 +38,7 @@ bool publish_is_private(const char *name)
 /* Whether a name belongs to staging. */
 static bool is_staging_name(const char *name)
 {
-    static const char *const ours[] = {".*.ferry-partial", ".*.ferry-old"};
+    static const char *const ours[] = {".*.ferry-partial", ".*.ferry-old", ".*.ferry-train"};
     return matches_any(name, ours, COUNT(ours));
 }
 

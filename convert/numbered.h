@@ -1,38 +1,47 @@
 /* numbered.h - names for parameters that an optimizer of torch.optim numbers.
  *
- * torch counts the parameters of the groups, one group after the other, and
- * each group has them in the model's order; frozen ones may be in no group. No
- * file names them. Their states' shapes tell them apart, so a number is known
- * if all parameters of its shape are in one group; else any of several orders
- * fits. */
+ *   {state: {NUMBER: {STATE: tensor}}, param_groups: [{params: [NUMBER, ...]}]}
+ *
+ * - torch counts the parameters of the groups, one group after the other;
+ * - each group has the model's order;
+ * - frozen parameters may be in no group.
+ *
+ * No file names them. States' shapes tell them apart: a number is known if all
+ * parameters of its shape are in one group. */
 #ifndef FERRY_CONVERT_NUMBERED_H
 #define FERRY_CONVERT_NUMBERED_H
 
-#include <stddef.h>
-#include <stdint.h>
-
 #include "common/arena.h"
-#include "common/map.h"
+#include "formats/value.h"
 
-/* Numbers for shapes: equal ones have equal numbers, from 1. */
-struct shape_kinds {
-    struct map by_text;
-    struct arena *arena;
+/* A parameter of the model. */
+struct numbered_param {
+    const char *name;
+    unsigned num_dims;
+    const uint64_t *shape; /* of its states, too; NULL: not known */
 };
-size_t shape_kind(struct shape_kinds *k, unsigned num_dims, const uint64_t *shape);
-void shape_kinds_release(struct shape_kinds *k);
+
+/* Sets (*names)[i] to the name of number i; there are num_params, those without
+ * number NULL. params: of the model, in its order. In arena a. Returns NULL, or
+ * why numbers cannot be named. */
+const char *numbered_names(struct arena *a, const struct value *state, const struct value *groups,
+                           const struct numbered_param *params, size_t num_params,
+                           const char ***names);
 
 struct numbered {
-    size_t group, kind; /* kind: of its states; 0: it has none */
+    size_t group, kind; /* kind: equal for equal shapes; 0: not known */
 };
 
-/* Sets param_of[i] to the index of number i's parameter. kinds: of the model's
- * parameters, in its order; 0: not known. In arena a. Returns NULL, or why
- * numbers cannot be assigned: parameters of one kind in several groups, more or
- * fewer of them than the model has, numbers without states, or a group in
- * another order than the model's. A single group that lists as many
- * numbers as there are parameters may have some without states. */
+/* The rule. Sets param_of[i] to the index of item i's parameter; kinds: of the
+ * parameters. Returns NULL, or why items cannot be assigned:
+ *
+ * - one kind is in several groups;
+ * - the model has more or fewer parameters of it;
+ * - the kind of an item is not known;
+ * - a group has another order than the model.
+ *
+ * The kinds of a single group of all parameters may be unknown. */
 const char *numbered_assign(struct arena *a, const size_t *kinds, size_t num_params,
-                            const struct numbered *numbers, size_t count, size_t *param_of);
+                            const struct numbered *items, size_t count, size_t *param_of);
 
 #endif

@@ -1,7 +1,5 @@
 #include "convert/numbered.h"
 
-#include <stdbool.h>
-
 #include "common/count.h"
 #include "tests/testing.h"
 
@@ -67,26 +65,105 @@ static void numbers_are_assigned_only_where_one_order_fits(void **state)
         check(&examples[i]);
 }
 
-static void equal_shapes_have_equal_numbers(void **state)
+/* ---- files ---- */
+
+static struct arena arena;
+
+static int begin(void **state)
 {
-    struct arena a;
-    struct shape_kinds kinds = {.arena = &a};
     (void)state;
-    arena_init(&a);
-    const uint64_t wide[] = {2, 3}, tall[] = {3, 2};
-    assert_int_equal(shape_kind(&kinds, 2, wide), 1);
-    assert_int_equal(shape_kind(&kinds, 2, tall), 2);
-    assert_int_equal(shape_kind(&kinds, 1, wide), 3);
-    assert_int_equal(shape_kind(&kinds, 2, wide), 1);
-    shape_kinds_release(&kinds);
-    arena_release(&a);
+    arena_init(&arena);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    arena_release(&arena);
+    return 0;
+}
+
+/* A group that lists the numbers [first, first + count). */
+static struct value *group_of(int64_t first, uint32_t count)
+{
+    struct value *list = value_list(&arena, VALUE_LIST, 0, NULL), *group = value_dict(&arena);
+    for (uint32_t i = 0; i < count; i++)
+        value_append(&arena, list, value_int(&arena, first + i));
+    value_dict_add(&arena, group, "params", list);
+    return group;
+}
+
+static void add_states(struct value *state, int64_t number, uint64_t rows)
+{
+    const uint64_t one[] = {1}, shape[] = {rows, 2};
+    struct value *states = value_dict(&arena);
+    value_dict_add(&arena, states, "step", value_tensor(&arena, "0", DT_F32, 1, one));
+    value_dict_add(&arena, states, "exp_avg", value_tensor(&arena, "1", DT_F32, 2, shape));
+    value_dict_put(&arena, state, value_int(&arena, number), states);
+}
+
+static const uint64_t wide[] = {3, 2}, tall[] = {5, 2};
+static const struct numbered_param model[] = {{"a", 2, wide}, {"b", 2, tall}, {"c", 2, wide}};
+
+static void numbers_are_those_of_the_groups(void **state)
+{
+    struct value *states = value_dict(&arena), *groups = value_list(&arena, VALUE_LIST, 0, NULL);
+    const char **names;
+    (void)state;
+    add_states(states, 0, 5);
+    add_states(states, 1, 3);
+    add_states(states, 2, 3);
+    value_append(&arena, groups, group_of(0, 1));
+    value_append(&arena, groups, group_of(1, 0));
+    value_append(&arena, groups, group_of(1, 2));
+    assert_null(numbered_names(&arena, states, groups, model, COUNT(model), &names));
+    assert_string_equal(names[0], "b");
+    assert_string_equal(names[1], "a");
+    assert_string_equal(names[2], "c");
+}
+
+/* A short pickle may have one long list in many groups. */
+static void groups_list_no_more_than_the_model_has(void **state)
+{
+    struct value *groups = value_list(&arena, VALUE_LIST, 0, NULL), *group = group_of(0, 3);
+    const char **names;
+    (void)state;
+    for (int i = 0; i < 1000; i++)
+        value_append(&arena, groups, group);
+    assert_string_equal(
+        numbered_names(&arena, value_dict(&arena), groups, model, COUNT(model), &names),
+        "groups list 3000 parameters, but the model has 3");
+    groups = value_list(&arena, VALUE_LIST, 0, NULL);
+    value_append(&arena, groups, group_of(1, 2));
+    assert_string_equal(
+        numbered_names(&arena, value_dict(&arena), groups, model, COUNT(model), &names),
+        "groups do not list 0 to 1, each once");
+}
+
+/* Such as weights in pieces: then one group has all, in the model's order. */
+static void unknown_shapes_leave_one_group_of_all(void **state)
+{
+    static const struct numbered_param pieces[] = {{"a", 2, wide}, {"b", 0, NULL}, {"c", 2, wide}};
+    struct value *states = value_dict(&arena), *groups = value_list(&arena, VALUE_LIST, 0, NULL);
+    const char **names;
+    (void)state;
+    add_states(states, 0, 7);
+    value_append(&arena, groups, group_of(0, 3));
+    assert_null(numbered_names(&arena, states, groups, pieces, COUNT(pieces), &names));
+    assert_string_equal(names[2], "c");
+    value_append(&arena, groups, group_of(3, 0));
+    groups->items[0] = group_of(0, 2);
+    groups->items[1] = group_of(2, 1);
+    assert_non_null(numbered_names(&arena, states, groups, pieces, COUNT(pieces), &names));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_assigned_only_where_one_order_fits),
-        cmocka_unit_test(equal_shapes_have_equal_numbers),
+        cmocka_unit_test_setup_teardown(numbers_are_those_of_the_groups, begin, end),
+        cmocka_unit_test_setup_teardown(groups_list_no_more_than_the_model_has, begin, end),
+        cmocka_unit_test_setup_teardown(unknown_shapes_leave_one_group_of_all, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,7 +111,9 @@ static enum status make_weights(struct target *t, struct error *err)
         const struct tensor *x = &all->tensors[i];
         const char *name = state_name(&t->plan.arena, master_state, x->name);
         const struct tensor *master = catalog_find(all, name);
-        if (name_is_optimizer(x->name) || !master || target_dtype(t, x) == x->dtype) continue;
+        if (name_is_optimizer(x->name) || !master || master->same_as ||
+            target_dtype(t, x) == x->dtype)
+            continue;
         TRY(make_same(t, master, x->name, err));
         t->facts.cast_masters += !name_is_padding(x->name);
     }

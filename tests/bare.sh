@@ -3,9 +3,9 @@
 # which debootstrap makes in a temporary folder, on a clone of what is committed, with nothing beside it.
 #
 # `make demo` and `make check` run as on any new machine, then `make test` where variables of the environment say
-# other threads, another CPU, another language and a folder with a blank; of its cases it takes FERRY_TEST_SHARE.
-# FERRY_BARE_BUILD names a folder for a copy of the build folder; its file `skipped` lists the tests that skipped
-# something. Ubuntu: bare.sh noble main,universe; Debian's package ubuntu-keyring has its keys. Packages come from
+# other threads, another CPU, another language and a folder with a blank; of its cases it takes FERRY_TEST_SHARE, and
+# `make check` FERRY_CHECK_SHARE. FERRY_BARE_BUILD names a folder for a copy of the build folder; its file `skipped`
+# lists the tests that skipped something. Ubuntu: bare.sh noble main,universe; Debian's package ubuntu-keyring has its keys. Packages come from
 # where this machine takes them. Mounts are seen by these processes only.
 set -u
 suite=${1:-bookworm} components=${2:-main}
@@ -69,7 +69,7 @@ try() { # COMMAND VARIABLE=VALUE...
 }
 
 try "make demo" CFLAGS=-Werror
-try "make check" CFLAGS=-Werror
+try "make check" CFLAGS=-Werror FERRY_TEST_SHARE="${FERRY_CHECK_SHARE:-0/1}"
 if [ -n "${FERRY_BARE_BUILD-}" ]; then
     mkdir -p "$FERRY_BARE_BUILD" && cp -a "$root/root/ferry/build/." "$FERRY_BARE_BUILD" || failed=$((failed + 1))
 fi

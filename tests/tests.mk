@@ -103,9 +103,11 @@ test-all: all $(BUILD)/train/loop/forward_test $(patsubst %.c, $(BUILD)/%, $(LAY
 	FERRY_TEST_ALL=1 $(BUILD)/train/trainer/layouts_test
 	FERRY_TEST_ALL=1 $(BUILD)/train/trainer/layouts_experts_test
 
-# One build for sanitizers and fuzzers. Its char is unsigned, as on aarch64. No GPU, no MPI.
+# One build for sanitizers and fuzzers. Its char is unsigned, as on aarch64. No GPU, no MPI. Ops for AVX-512, which take
+# a minute to optimize, run in their own tests alone.
 SANITIZED = $(BUILD)/sanitized
 SANITIZED_BUILD = BUILD=$(SANITIZED) CC=clang OPTIMIZE=-O1 NVCC= MPI_LIBRARY= LDFLAGS="$(LDFLAGS) -fuse-ld=lld" \
+                  OP_OPTIMIZE.v4=-O0 OP_OPTIMIZE.amx=-O0 \
                   CFLAGS="$(CFLAGS) $(SANITIZE) -fsanitize=fuzzer-no-link -funsigned-char"
 # Shell tests that read files of others; unit tests do, too, or compute.
 SANITIZED_TESTS = $(foreach t, source convert inspect verify digest dcp deepspeed fsdp optimizer data, tests/cli/$(t)_test.sh) \

@@ -19,6 +19,7 @@ struct plain {
     const struct value *masters; /* lists of masters, one per group; NULL: weights are their own */
     const char **names;          /* possible parameters, in the model's order */
     size_t num_names, names_capacity;
+    const char **numbered; /* names by number */
     struct ds_number *steps;
     size_t num_steps, steps_capacity;
 };
@@ -44,48 +45,16 @@ static enum status add_param_name(void *context, const char *path, const struct 
     return OK;
 }
 
-/* A parameter's kind by the shape of a state; 0: it has none. */
-static size_t kind_of_states(struct shape_kinds *kinds, const struct value *states)
-{
-    for (uint32_t k = 0; states && states->kind == VALUE_DICT && k < states->count; k++) {
-        const struct value *v = states->items[2 * k + 1];
-        if (v->kind == VALUE_TENSOR && v->tensor->num_dims)
-            return shape_kind(kinds, v->tensor->num_dims, v->tensor->shape);
-    }
-    return 0;
-}
-
-/* Sets the names of the groups' numbers, in their order; returns why that is
- * impossible, NULL: it is not. */
-static const char *name_numbers(struct plain *x, struct value *const *groups, uint32_t num_groups,
-                                const char ***names)
+/* Names the groups' numbers; returns why that is impossible, NULL: it is not. */
+static const char *name_numbers(struct plain *x, const struct value *groups)
 {
     struct arena *a = &x->c->arena;
-    struct shape_kinds kinds = {.arena = a};
-    struct value *const *params;
-    size_t count = 0, total = 0;
-    for (uint32_t g = 0; g < num_groups; g++)
-        total += ds_list(value_get(groups[g], "params"), &params);
-    struct numbered *numbers = arena_array(a, total + 1, sizeof *numbers);
-    size_t *of_params = arena_array(a, x->num_names + 1, sizeof *of_params),
-           *param_of = arena_array(a, total + 1, sizeof *param_of);
-    *names = arena_array(a, total + 1, sizeof **names);
-    for (uint32_t g = 0; g < num_groups; g++)
-        for (uint32_t i = 0, n = ds_list(value_get(groups[g], "params"), &params); i < n; i++) {
-            int64_t number = -1;
-            (void)value_as_int(params[i], &number);
-            numbers[count++] =
-                (struct numbered){g, kind_of_states(&kinds, ds_get_int(x->state, number))};
-        }
+    struct numbered_param *params = arena_array(a, x->num_names + 1, sizeof *params);
     for (size_t i = 0; i < x->num_names; i++) {
         const struct native_tensor *native = catalog_find_native(&x->c->catalog, x->names[i], NULL);
-        of_params[i] = shape_kind(&kinds, native->num_dims, native->shape);
+        params[i] = (struct numbered_param){x->names[i], native->num_dims, native->shape};
     }
-    const char *why = numbered_assign(a, of_params, x->num_names, numbers, total, param_of);
-    for (size_t i = 0; i < total && !why; i++)
-        (*names)[i] = x->names[param_of[i]];
-    shape_kinds_release(&kinds);
-    return why;
+    return numbered_names(a, x->state, groups, params, x->num_names, &x->numbered);
 }
 
 /* Adds a parameter's tensor of a state, under a name of its own in the file. */
@@ -125,13 +94,14 @@ static enum status add_plain_states(struct plain *x, const char *name, int64_t n
     return OK;
 }
 
-/* Adds the masters of group g, whose parameters have these names. */
-static enum status add_masters(struct plain *x, uint32_t g, const char *const *names,
+/* Adds the masters of group g, one for each of its numbers. */
+static enum status add_masters(struct plain *x, uint32_t g, struct value *const *numbers,
                                uint32_t count, struct error *err)
 {
     struct value *const *groups, *const *masters;
     const uint32_t n = ds_list(x->masters, &groups);
     const uint32_t listed = g < n ? ds_list(groups[g], &masters) : 0;
+    int64_t number = 0;
     if (listed != count) {
         states_unread(x->c,
                       "%s: group %" PRIu32 " has %" PRIu32 " parameters, but %" PRIu32
@@ -144,26 +114,26 @@ static enum status add_masters(struct plain *x, uint32_t g, const char *const *n
             arena_printf(&x->c->arena, "%s/fp32_groups.%" PRIu32 ".%" PRIu32, x->file, g, i);
         if (masters[i]->kind != VALUE_TENSOR)
             return fail(err, ERR_CORRUPT, "%s is not a tensor", stored);
-        TRY(add_plain_state(x, names[i], master_state, stored, masters[i], err));
+        (void)value_as_int(numbers[i], &number);
+        TRY(add_plain_state(x, x->numbered[number], master_state, stored, masters[i], err));
     }
     return OK;
 }
 
-/* names: of the group's parameters. */
-static enum status add_plain_group(struct plain *x, const struct value *group,
-                                   const char *const *names, struct error *err)
+static enum status add_plain_group(struct plain *x, const struct value *group, uint32_t g,
+                                   struct error *err)
 {
     struct value *const *params, *copy;
-    int64_t number;
+    const uint32_t count = ds_list(value_get(group, "params"), &params);
+    int64_t number = 0;
     TRY(value_copy(&x->c->arena, group, &copy, err));
     TRY(torch_groups_add(x->c, copy, NULL, NULL, err));
-    for (uint32_t i = 0, n = ds_list(value_get(group, "params"), &params); i < n; i++) {
-        if (!value_as_int(params[i], &number))
-            return fail(err, ERR_CORRUPT, "param_groups: a parameter is not a number");
-        torch_groups_add_param(x->c, names[i], NAN);
-        TRY(add_plain_states(x, names[i], number, ds_get_int(x->state, number), err));
+    for (uint32_t i = 0; i < count; i++) {
+        (void)value_as_int(params[i], &number);
+        torch_groups_add_param(x->c, x->numbered[number], NAN);
+        TRY(add_plain_states(x, x->numbered[number], number, ds_get_int(x->state, number), err));
     }
-    return OK;
+    return x->masters ? add_masters(x, g, params, count, err) : OK;
 }
 
 /* Reads all steps, which are in tensors, at once. */
@@ -211,17 +181,12 @@ enum status plain_optimizer_read(struct checkpoint *c, struct torch_file *t, con
         return OK;
     }
     TRY(value_walk(module, "", add_param_name, &x, err));
-    const char **names, *why = name_numbers(&x, groups, n, &names);
+    const char *why = name_numbers(&x, value_get(adam, "param_groups"));
     if (why) {
         states_unread(c, "%s: parameters are numbered, not named: %s", file, why);
         return OK;
     }
-    for (uint32_t g = 0; g < n; g++) {
-        struct value *const *params;
-        const uint32_t count = ds_list(value_get(groups[g], "params"), &params);
-        TRY(add_plain_group(&x, groups[g], names, err));
-        if (x.masters) TRY(add_masters(&x, g, names, count, err));
-        names += count;
-    }
+    for (uint32_t g = 0; g < n; g++)
+        TRY(add_plain_group(&x, groups[g], g, err));
     return set_steps(&x, err);
 }

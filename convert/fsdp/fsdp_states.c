@@ -63,101 +63,32 @@ static bool is_list(const struct value *v)
 
 /* ---- names ---- */
 
-/* A parameter's kind by the shape of a state; 0: none shows it. Plain tensors of
- * rank files may be pieces. */
-static size_t kind_of_states(struct shape_kinds *kinds, const struct value *states, bool by_rank)
+/* Whether weights are stored in pieces, so that states are cut anywhere. */
+static bool has_pieces(const struct fsdp_join *j)
 {
-    if (!states || states->kind != VALUE_DICT || states->count > MOST_STATES) return 0;
-    for (uint32_t i = 0; i < states->count; i++) {
-        const char *name = value_as_text(states->items[2 * i]);
-        struct dtensor d;
-        if (name && strcmp(name, "step") == 0) continue;
-        if (!dtensor_read(&d, kinds->arena, states->items[2 * i + 1], NULL) && d.num_dims &&
-            (d.sharded || !by_rank))
-            return shape_kind(kinds, d.num_dims, d.shape);
-    }
-    return 0;
-}
-
-/* The numbers that groups list, in their order. */
-struct listed {
-    struct numbered *items;
-    int64_t *numbers;
-    size_t count;
-};
-
-/* Lists the groups' numbers; false: they are not 0 to count - 1, each once. */
-static bool list_numbers(struct arena *a, const struct value *groups, struct listed *out)
-{
-    size_t total = 0;
-    for (uint32_t g = 0; g < groups->count; g++) {
-        const struct value *params = value_get(groups->items[g], "params");
-        total += is_list(params) ? params->count : 0;
-    }
-    *out = (struct listed){.items = arena_array(a, total + 1, sizeof *out->items),
-                           .numbers = arena_array(a, total + 1, sizeof *out->numbers)};
-    bool *seen = arena_array(a, total + 1, sizeof *seen);
-    for (uint32_t g = 0; g < groups->count; g++) {
-        const struct value *params = value_get(groups->items[g], "params");
-        for (uint32_t i = 0; is_list(params) && i < params->count; i++) {
-            int64_t number;
-            if (!value_as_int(params->items[i], &number) || number < 0 ||
-                (uint64_t)number >= total || seen[number])
-                return false;
-            seen[number] = true;
-            out->items[out->count].group = g;
-            out->numbers[out->count++] = number;
-        }
-    }
-    return true;
-}
-
-/* Sets the kinds of listed numbers and of the model's parameters. Flat
- * parameters have none, since their states are cut anywhere. */
-static const size_t *set_kinds(struct reader *r, const struct value *state, struct listed *l,
-                               struct shape_kinds *kinds)
-{
-    struct fsdp_source *x = r->x;
-    int64_t number;
-    const struct value **states = arena_array(kinds->arena, l->count + 1, sizeof *states);
-    size_t *of_params = arena_array(kinds->arena, x->num_params + 1, sizeof *of_params);
-    if (x->join.flat) return of_params;
-    for (uint32_t i = 0; i < state->count; i++)
-        if (value_as_int(state->items[2 * i], &number) && number >= 0 &&
-            (uint64_t)number < l->count)
-            states[number] = state->items[2 * i + 1];
-    for (size_t i = 0; i < l->count; i++)
-        l->items[i].kind = kind_of_states(kinds, states[l->numbers[i]], x->join.by_rank);
-    for (size_t i = 0; i < x->num_params; i++) {
-        const struct joined *j = fsdp_join_find(&x->join, x->params[i], NULL);
-        if (j && j->shape) of_params[i] = shape_kind(kinds, j->num_dims, j->shape);
-    }
-    return of_params;
+    for (size_t i = 0; i < j->count; i++)
+        if (j->items[i].in_pieces && !j->items[i].state) return true;
+    return j->flat;
 }
 
 static enum status number_params(struct reader *r, const struct value *state,
                                  const struct value *groups, struct error *err)
 {
-    struct arena *a = &r->t->arena;
     struct fsdp_source *x = r->x;
-    struct listed l;
-    struct shape_kinds kinds = {.arena = a};
-    if (!is_list(groups) || !list_numbers(a, groups, &l) || l.count > x->num_params)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s: parameters are numbered, not named, and groups do not list numbers of the "
-                    "model's %zu parameters, each once",
-                    r->t->path, x->num_params);
-    const size_t *of_params = set_kinds(r, state, &l, &kinds);
-    size_t *param_of = arena_array(a, l.count + 1, sizeof *param_of);
-    const char *why = numbered_assign(a, of_params, x->num_params, l.items, l.count, param_of);
-    shape_kinds_release(&kinds);
-    if (why)
-        return fail(err, ERR_UNSUPPORTED, "%s: parameters are numbered, not named: %s", r->t->path,
-                    why);
-    r->numbered = arena_array(&x->c->arena, x->num_params + 1, sizeof *r->numbered);
-    for (size_t i = 0; i < l.count; i++)
-        r->numbered[l.numbers[i]] = x->params[param_of[i]];
-    return OK;
+    struct arena *a = &x->c->arena;
+    const bool pieces = has_pieces(&x->join);
+    struct numbered_param *params = arena_array(a, x->num_params + 1, sizeof *params);
+    for (size_t i = 0; i < x->num_params; i++) {
+        const struct joined *j = fsdp_join_find(&x->join, x->params[i], NULL);
+        params[i] = (struct numbered_param){.name = x->params[i]};
+        if (!j || pieces) continue;
+        params[i].num_dims = j->num_dims;
+        params[i].shape = j->shape;
+    }
+    const char *why = numbered_names(a, state, groups, params, x->num_params, &r->numbered);
+    if (!why) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s: parameters are numbered, not named: %s", r->t->path,
+                why);
 }
 
 static enum status param_name(struct reader *r, const struct value *key, const char **out,

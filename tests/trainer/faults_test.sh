@@ -165,7 +165,7 @@ else
 fi
 
 it "two runs do not save into one folder"
-starts --train-iters 4000000 --lr-decay-iters 20 --save-interval 100000 --save shared >first 2>&1 &
+starts --train-iters 20000 --lr-decay-iters 20 --save-interval 100000 --save shared >first 2>&1 &
 first=$!
 tried=0
 until [ -e .shared.ferry-train ] || [ $tried -eq 600 ]; do

@@ -107,17 +107,18 @@ enum status trainer_check_destinations(struct trainer *t, struct error *err)
 }
 
 /* Takes the lock of a destination, so that no other run saves there. It lies
- * beside the destination, which may not be there yet. */
+ * beside the destination, which may not be there yet; in it, if the folder above
+ * cannot be written. */
 static enum status lock_destination(struct trainer *t, struct destination *d, struct error *err)
 {
     struct arena *a = &t->arena;
     struct lock_watch w = {.found = false};
     enum lock_life life;
     const char *real = path_real(a, d->target.dir), *dir = real ? real : d->target.dir;
-    const char *folder = path_parent(a, dir);
+    const char *above = path_parent(a, dir);
+    TRY(folder_create(above, err));
+    const char *folder = access(above, W_OK) ? dir : above;
     const char *name = arena_printf(a, ".%s.ferry-train", path_base(a, dir));
-    TRY(folder_create(folder, err));
-    if (access(folder, W_OK)) return OK; /* the destination itself may be writable */
     d->lock_path = path_join(a, folder, name);
     TRY(lock_watch_until_sure(&w, d->lock_path, &life, err));
     if (life == LOCK_HELD)

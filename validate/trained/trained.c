@@ -191,6 +191,7 @@ static void set_options(struct train_options *to, const struct trained *t, unsig
     to->device = o->device ? o->device : "cpu";
     to->threads = o->threads;
     to->no_load_optim = !t->goes_on;
+    to->allow_shifted = true; /* a note has said it */
     to->no_load_rng = true;
     to->quiet = true;
 }

@@ -4,10 +4,13 @@
  * Places follow from the rules of buckets.h, and are proved by witnesses: sizes
  * of buckets; chunks of .metadata, which begin where parameters do; storage
  * offsets of a rank's weights, which are views of the buffer; and finally
- * weights, which must be their master weights rounded (ckpt/masters.h). Masters
- * that are remainders prove nothing: then chunks begin where parameters and gaps
- * do and nowhere else, or weights lie in one storage, and no other order fits
- * (optimizer.placed of ckpt/checkpoint.h). */
+ * weights, which must be their master weights rounded (ckpt/masters.h).
+ *
+ * Remainders prove nothing (optimizer.placed of ckpt/checkpoint.h). Then
+ *
+ * - chunks begin where parameters and gaps do, and nowhere else, or weights lie
+ *   in one storage;
+ * - no other order fits. */
 #ifndef FERRY_CONVERT_MEGATRON_OPTIM_FLAT_PLACE_H
 #define FERRY_CONVERT_MEGATRON_OPTIM_FLAT_PLACE_H
 

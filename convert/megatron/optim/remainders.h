@@ -8,9 +8,12 @@
  *   dp_reshardable                         I16
  *   fully_reshardable, distrib_optim.pt    F32 with such numbers
  *
- * The latter are told by their values, since args may not say it: remainders
- * are whole numbers in all parameters, and no masters of their weights. Masters
- * named fp32_param are whole (dist_states.h).
+ * The latter are told by their values:
+ *
+ * - whole numbers in all parameters;
+ * - no masters of their weights.
+ *
+ * Masters named fp32_param are whole (dist_states.h).
  *
  * Sources: megatron/core/optimizer/distrib_optimizer.py
  * (get_parameter_state_dp_zero), optimizer_config.py (store_param_remainders);

@@ -1,11 +1,16 @@
 /* shifted.h - states that Megatron-Core saved under other parameters.
  *
- * Up to 0.19, fully_reshardable joins the buckets of a buffer without the
- * padding at their ends, but cuts a parameter's part out where it lies with
- * padding (buckets.h: start instead of start_unpadded). So states behind the
- * first padding are those of other elements, or zeros past the end. Buffers
- * have several buckets with overlap_grad_reduce, and where embeddings are tied
- * over several pipeline stages. Mended in 0.20.
+ * Up to 0.19, fully_reshardable
+ *
+ * - joins the buckets of a buffer without the padding at their ends;
+ * - cuts a parameter's part out where it lies with padding (buckets.h: start
+ *   instead of start_unpadded).
+ *
+ * So states behind the first padding belong to other elements, or are zeros.
+ * Buffers have several buckets
+ *
+ * - with overlap_grad_reduce;
+ * - where embeddings are tied over several pipeline stages.
  *
  * Sources: megatron/core/optimizer/distrib_optimizer.py
  * (get_parameter_state_dp_zero, sharded_param_state_fully_reshardable) of
