@@ -40,6 +40,11 @@ static bool is_matrix(const char *logical, unsigned num_dims)
     return !is_vector(logical, num_dims);
 }
 
+static bool is_hidden_matrix(const char *logical, unsigned num_dims)
+{
+    return is_matrix(logical, num_dims) && !is_embedding(logical, num_dims);
+}
+
 static bool is_qk_norm(const char *logical)
 {
     return strstr(logical, "q_layernorm.") || strstr(logical, "k_layernorm.");
@@ -63,6 +68,7 @@ static bool is_any(const char *logical, unsigned num_dims)
 
 const struct group_member_rule group_members[] = {
     {"embeddings", is_embedding},
+    {"hidden_matrices", is_hidden_matrix},
     {"matrices", is_matrix},
     {"vectors", is_vector},
     {"matrices_and_qk_norms", is_matrix_or_qk_norm},
@@ -92,6 +98,14 @@ const struct param_group *training_group_of(const struct training *t, const char
         first = rule;
     }
     return found;
+}
+
+bool training_is_split(const struct training *t)
+{
+    bool is_split = false;
+    for (size_t i = 0; i < t->num_groups; i++)
+        is_split |= t->groups[i].optimizer && !text_equal(t->groups[i].optimizer, t->optimizer);
+    return is_split;
 }
 
 /* ---- states ---- */
@@ -436,6 +450,7 @@ static void progress_line(struct line *l, const struct training *t, struct arena
 static void add_group_text(struct line *l, const struct param_group *g, struct arena *a)
 {
     struct line facts = {0};
+    if (g->optimizer) add_line_part(&facts, g->optimizer);
     ADD_REAL(&facts, a, "lr %.9g", g->lr);
     ADD_REAL(&facts, a, "weight decay %.9g", g->weight_decay);
     ADD_REAL(&facts, a, "momentum %.9g", g->momentum);

@@ -49,6 +49,7 @@ enum { MAX_PARAM_GROUPS = 1000 };
 /* Kind, name: the members of a group of parameters. */
 #define GROUP_FIELDS(X)                                                                            \
     X(TEXT, members)                /* which parameters: a row of group_members[]; NULL: not known */ \
+    X(TEXT, optimizer)              /* where a run has several; NULL: the run's only one */         \
     X(BOOL, is_expert_parallel)     /* the experts among them that are split over ranks; else the others */ \
     X(UINT, step)                                                                                  \
     X(REAL, lr)                                                                                    \
@@ -107,7 +108,10 @@ extern const size_t num_group_fields;
  *
  * - no weight decay for biases and parameters of one dimension; with
  *   --apply-wd-to-qk-layernorm except for the norms of queries and keys;
- * - --decoupled-lr for embedding and output layer. */
+ * - --decoupled-lr for embedding and output layer;
+ * - with --optimizer muon and lion, hidden matrices have one optimizer (routers,
+ *   experts and position embeddings too), the rest another
+ *   (emerging_optimizers.py:_is_nonlinear_or_embedding). */
 struct group_member_rule {
     const char *name; /* "embeddings", "matrices", "vectors", "all" ... */
     bool (*has)(const char *logical, unsigned num_dims);
@@ -134,6 +138,9 @@ struct param_group *training_add_group(struct training *t, struct arena *a);
  * still belong to a group of unknown members, if there is one. */
 const struct param_group *training_group_of(const struct training *t, const char *logical,
                                             unsigned num_dims, bool is_expert_parallel);
+/* Whether hidden matrices have the run's optimizer, t->optimizer, and the rest
+ * another: groups name both. */
+bool training_is_split(const struct training *t);
 /* Whether any field of the part is given; TRAINING_GROUPS: whether there is a
  * group. */
 bool training_has(const struct training *t, enum training_part part);

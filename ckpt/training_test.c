@@ -132,23 +132,28 @@ static void members_follow_megatrons_rule(void **state)
     static const struct {
         const char *logical;
         unsigned num_dims;
-        bool embeddings, matrices, vectors, matrices_and_qk, vectors_without_qk;
+        bool embeddings, matrices, vectors, matrices_and_qk, vectors_without_qk, hidden;
     } cases[] = {
-        {"embedding.word_embeddings.weight", 2, true, true, false, true, false},
-        {"output_layer.weight", 2, true, true, false, true, false},
-        {"embedding.position_embeddings.weight", 2, false, true, false, true, false},
-        {"decoder.layers.3.self_attention.linear_qkv.weight", 2, false, true, false, true, false},
-        {"decoder.layers.3.self_attention.linear_qkv.bias", 1, false, false, true, false, true},
-        {"decoder.layers.3.self_attention.q_layernorm.weight", 1, false, false, true, true, false},
-        {"decoder.layers.3.self_attention.k_layernorm.bias", 1, false, false, true, true, false},
-        {"decoder.final_layernorm.weight", 1, false, false, true, false, true},
-        {"some.stack.bias", 2, false, false, true, false, true},
+        {"embedding.word_embeddings.weight", 2, true, true, false, true, false, false},
+        {"output_layer.weight", 2, true, true, false, true, false, false},
+        {"embedding.position_embeddings.weight", 2, false, true, false, true, false, true},
+        {"decoder.layers.3.self_attention.linear_qkv.weight", 2, false, true, false, true, false,
+         true},
+        {"decoder.layers.3.self_attention.linear_qkv.bias", 1, false, false, true, false, true,
+         false},
+        {"decoder.layers.3.self_attention.q_layernorm.weight", 1, false, false, true, true, false,
+         false},
+        {"decoder.layers.3.self_attention.k_layernorm.bias", 1, false, false, true, true, false,
+         false},
+        {"decoder.final_layernorm.weight", 1, false, false, true, false, true, false},
+        {"some.stack.bias", 2, false, false, true, false, true, false},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         const char *name = cases[i].logical;
         const unsigned n = cases[i].num_dims;
         assert_int_equal(group_members_find("embeddings")->has(name, n), cases[i].embeddings);
         assert_int_equal(group_members_find("matrices")->has(name, n), cases[i].matrices);
+        assert_int_equal(group_members_find("hidden_matrices")->has(name, n), cases[i].hidden);
         assert_int_equal(group_members_find("vectors")->has(name, n), cases[i].vectors);
         assert_int_equal(group_members_find("matrices_and_qk_norms")->has(name, n),
                          cases[i].matrices_and_qk);

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "ckpt/masters.h"
+#include "common/count.h"
+#include "common/text.h"
 
 enum { MAX_STATE_BYTES = 64 };
 
@@ -87,28 +89,94 @@ static enum status add_master(struct checkpoint *c, size_t i, enum dtype dtype, 
     return OK;
 }
 
+/* States, besides the master, of an optimizer's parameters. */
+struct optimizer_states {
+    const char *optimizer;
+    bool has[MAX_STATES];
+};
+enum { MAX_OPTIMIZERS = 4 };
+
 struct completing {
     struct checkpoint *c;
     struct arena scratch;
     const char **states;
     size_t num_states;
-    const char *first_without, *first_partly;
+    bool is_split; /* hidden matrices have another optimizer than the rest */
+    struct optimizer_states optimizers[MAX_OPTIMIZERS];
+    size_t num_optimizers;
+    const char *first_without, *first_partly, *first_lacked;
     size_t without, partly; /* parameters without states; with some only */
 };
 
-/* Whether a parameter with states lacks one besides the master. */
-static bool lacks_some(struct completing *x, const char *parameter)
+/* Whether the parameter has a state, as its own tensor. */
+static bool has_state(struct completing *x, const char *state, const char *parameter)
 {
-    for (size_t i = 0; i < x->num_states; i++)
-        if (strcmp(x->states[i], master_state) &&
-            !catalog_find(&x->c->catalog, state_name(&x->scratch, x->states[i], parameter)))
-            return true;
-    return false;
+    return catalog_find(&x->c->catalog, state_name(&x->scratch, state, parameter)) != NULL;
 }
 
-static bool has_master(struct completing *x, const char *parameter)
+/* The parameters' optimizer, by their groups; NULL: all have the same. */
+static const char *optimizer_of(const struct completing *x, const struct tensor *t)
 {
-    return catalog_find(&x->c->catalog, state_name(&x->scratch, master_state, parameter)) != NULL;
+    const struct training *run = &x->c->training.run;
+    struct param p;
+    const struct param_group *g = NULL;
+    if (!x->is_split) return NULL;
+    if (param_find(x->c->params, t->name, &p) && param_of_expert(p.spec))
+        g = training_group_of(run, t->name, t->num_dims, true);
+    if (!g) g = training_group_of(run, t->name, t->num_dims, false);
+    return g ? g->optimizer : NULL;
+}
+
+/* Lists the states of each optimizer: a parameter has all, or none. */
+static void list_optimizers(struct completing *x)
+{
+    for (size_t i = 0; i < x->c->catalog.num_tensors; i++) {
+        const struct tensor *t = &x->c->catalog.tensors[i];
+        size_t at = 0;
+        if (name_is_optimizer(t->name) || name_is_padding(t->name)) continue;
+        const char *optimizer = optimizer_of(x, t);
+        while (at < x->num_optimizers && !text_equal(x->optimizers[at].optimizer, optimizer))
+            at++;
+        if (at == MAX_OPTIMIZERS) continue;
+        if (at == x->num_optimizers) x->optimizers[x->num_optimizers++].optimizer = optimizer;
+        for (size_t k = 0; k < x->num_states; k++)
+            x->optimizers[at].has[k] |=
+                strcmp(x->states[k], master_state) && has_state(x, x->states[k], t->name);
+    }
+}
+
+/* A state that others of its optimizer have, and a parameter with states lacks;
+ * NULL: none. */
+static const char *lacked_state(struct completing *x, const struct tensor *t)
+{
+    const char *optimizer = optimizer_of(x, t);
+    for (size_t at = 0; at < x->num_optimizers; at++)
+        for (size_t k = 0; k < x->num_states; k++)
+            if (text_equal(x->optimizers[at].optimizer, optimizer) && x->optimizers[at].has[k] &&
+                !has_state(x, x->states[k], t->name))
+                return x->states[k];
+    return NULL;
+}
+
+/* Refuses states of an optimizer that lacks one of all its parameters. */
+static void check_optimizers(struct completing *x)
+{
+    static const struct {
+        const char *optimizer, *state;
+    } needed[] = {{"adam", "exp_avg"},
+                  {"adam", "exp_avg_sq"},
+                  {"lion", "exp_avg"},
+                  {"muon", "momentum_buffer"}};
+    for (size_t n = 0; n < COUNT(needed); n++)
+        for (size_t at = 0; at < x->num_optimizers; at++) {
+            bool has = false;
+            if (!text_equal(x->optimizers[at].optimizer, needed[n].optimizer)) continue;
+            for (size_t k = 0; k < x->num_states; k++)
+                has |= x->optimizers[at].has[k] && strcmp(x->states[k], needed[n].state) == 0;
+            if (!has)
+                states_unread(x->c, "%s of the parameters that %s has is in no file",
+                              needed[n].state, needed[n].optimizer);
+        }
 }
 
 /* Whether a parameter, neither a buffer nor rows of padding. */
@@ -126,9 +194,12 @@ static enum status complete_states(struct completing *x, size_t i, struct error 
     const bool has = has_states(&x->c->catalog, &x->scratch, t->name, x->states, x->num_states);
     if (!has && is_trained(x->c, t->name))
         if (!x->without++) x->first_without = t->name;
-    if (has && is_trained(x->c, t->name) && lacks_some(x, t->name))
-        if (!x->partly++) x->first_partly = t->name;
-    if (has && t->dtype == DT_F32 && !has_master(x, t->name))
+    const char *lacked = has && is_trained(x->c, t->name) ? lacked_state(x, t) : NULL;
+    if (lacked && !x->partly++) {
+        x->first_partly = t->name;
+        x->first_lacked = lacked;
+    }
+    if (has && t->dtype == DT_F32 && !has_state(x, master_state, t->name))
         return add_master(x->c, i, DT_F32, err);
     return OK;
 }
@@ -145,11 +216,17 @@ enum status states_complete(struct checkpoint *c, struct error *err)
                       x.states[1]);
         x.num_states = 0;
     }
+    x.is_split = c->params && training_is_split(&c->training.run);
+    if (x.num_states) list_optimizers(&x);
+    if (x.is_split && x.num_states) check_optimizers(&x);
     for (size_t i = 0; i < count && x.num_states && !st; i++)
         if (!name_is_optimizer(c->catalog.tensors[i].name)) st = complete_states(&x, i, err);
     if (!x.num_states && c->training.optimizer.present)
         states_unread(c, "it holds no state of a parameter");
-    if (x.partly && !st)
+    if (x.partly && x.is_split)
+        states_unread(c, "%s has no %s, which other parameters of its optimizer have",
+                      x.first_partly, x.first_lacked);
+    else if (x.partly && !st)
         checkpoint_note(c, "%zu parameter%s some optimizer states: %s%s", x.partly,
                         x.partly == 1 ? " lacks" : "s lack", x.first_partly,
                         x.partly > 1 ? ", ..." : "");

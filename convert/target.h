@@ -64,6 +64,7 @@ struct target_facts {
     uint64_t dp;             /* data parallel ranks with files; 0: the format has none */
     bool has_zero;           /* the stage of ZeRO is known */
     unsigned zero;
+    const char *passed_over;   /* states that the target's program does not read; NULL: none */
     const char *changed_decay; /* "weight decay of ... becomes 0"; NULL: none changes */
     const char *flags; /* flags for Megatron-LM beside --use-checkpoint-args; NULL or "": none */
 };

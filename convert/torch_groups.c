@@ -7,6 +7,7 @@
 #include "common/count.h"
 #include "common/strbuf.h"
 #include "common/text.h"
+#include "convert/format.h"
 
 /* ---- reading ---- */
 
@@ -402,6 +403,12 @@ enum status torch_groups_plan(struct target *t, const struct native_outputs *all
     *groups = NULL;
     *num_groups = 0;
     if (!t->num_states) return OK;
+    if (!listed && training_is_split(&s->run))
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: hidden matrices have the states of %s, other parameters those of another "
+                    "optimizer, but %s keeps one optimizer; --to hf --optim keeps them, --no-optim "
+                    "leaves them out",
+                    t->source->path, s->run.optimizer, t->format->name);
     if (listed) *groups = listed_groups(t, all, &listed);
     if (listed && t->options.split_decay && s->run.num_groups > 1)
         return fail(

@@ -180,9 +180,9 @@ void report_unknown(struct strbuf *out, const struct checkpoint *c, int width)
     arena_release(&a);
 }
 
-/* Casts, the optimizer, shifted states, weight decay, and parts of the training
- * state. */
-enum { MAX_LOSSES = 4 + NUM_TRAINING_PARTS };
+/* Casts, the optimizer, shifted states, states not read, weight decay, and parts
+ * of the training state. */
+enum { MAX_LOSSES = 5 + NUM_TRAINING_PARTS };
 
 /* Writes a sentence for each loss of the conversion; returns their number. */
 static size_t lossy_steps(const struct target *t, struct arena *a, const char *steps[MAX_LOSSES])
@@ -195,6 +195,7 @@ static size_t lossy_steps(const struct target *t, struct arena *a, const char *s
     if (t->num_states && t->source->training.optimizer.shifted)
         steps[n++] = arena_printf(a, "%s, are shifted, and written so",
                                   t->source->training.optimizer.shifted);
+    if (t->facts.passed_over) steps[n++] = t->facts.passed_over;
     if (t->facts.changed_decay) steps[n++] = t->facts.changed_decay;
     return n + training_losses(t, a, steps + n);
 }

@@ -206,6 +206,11 @@ static void set_iteration(struct arena *a, struct value *d, const struct args_fa
 /* Its masters are remainders (optim/remainders.h); ours are whole. */
 static const char precision_aware[] = "use_precision_aware_optimizer";
 
+/* Distributed as split optimizers are: the rest's states are in flat buffers, and
+ * not in the layer-wise optimizer (--no-use-layer-wise-param-layout). */
+static const char *const layer_wise[] = {"use_layer_wise_distributed_optimizer",
+                                         "use_layer_wise_param_layout"};
+
 /* Sets args about the training state beside them. */
 static void set_training(struct arena *a, struct value *d, const struct args_facts *f)
 {
@@ -220,7 +225,10 @@ static void set_training(struct arena *a, struct value *d, const struct args_fac
     if (f->has_rng) value_dict_set(a, d, "no_save_rng", value_bool(a, false));
     if (!f->has_optimizer) return;
     value_dict_set(a, d, "no_save_optim", value_bool(a, false));
-    value_dict_set(a, d, "use_distributed_optimizer", value_bool(a, f->is_distributed));
+    value_dict_set(a, d, "use_distributed_optimizer",
+                   value_bool(a, f->is_distributed && !f->is_split));
+    for (size_t i = 0; i < COUNT(layer_wise) && f->is_split; i++)
+        value_dict_set(a, d, layer_wise[i], value_bool(a, f->is_distributed));
     value_dict_set(a, d, "dist_ckpt_optim_fully_reshardable",
                    value_bool(a, f->is_distributed && !f->is_model_space));
     if (value_get(d, precision_aware)) value_dict_set(a, d, precision_aware, value_bool(a, false));

@@ -61,6 +61,7 @@ struct args_facts {
     const struct training *training; /* consumed samples; NULL: unknown */
     bool has_optimizer, has_rng;     /* optimizer, generator states are there */
     bool is_distributed;             /* the optimizer is */
+    bool is_split;                   /* hidden matrices have their own (training_is_split) */
     bool is_model_space;             /* its format is fully_sharded_model_space */
 };
 /* The config after writing it as args and reading it back; keeps fields that

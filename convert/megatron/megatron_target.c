@@ -361,6 +361,7 @@ static struct args_facts facts_of(const struct target *t)
         .training = &t->training,
         .has_optimizer = t->num_states > 0,
         .is_distributed = training_target_is_distributed(t),
+        .is_split = training_is_split(&t->training),
         .is_model_space = t->options.optim_format == OPTIM_fully_sharded_model_space,
         .has_rng = t->outcomes[TRAINING_RNG].outcome == OUTCOME_COPIED ||
                    t->outcomes[TRAINING_RNG].outcome == OUTCOME_MADE,

@@ -123,7 +123,8 @@ static enum status read_cells(struct training_source *training, const char *kind
         const struct value *v = list->kind == VALUE_LIST && list->count ? list->items[0] : list;
         const char *path = s->files[o->file].path;
         if (strcmp(kind, "optimizer") == 0)
-            training_source_optimizer(training, v, path, o->offset_bytes, o->size_bytes);
+            training_source_optimizer(training, v, dist_key_chain(o->name), path, o->offset_bytes,
+                                      o->size_bytes);
         else
             training_source_scaler(training, v, path, o->offset_bytes, o->size_bytes);
     }

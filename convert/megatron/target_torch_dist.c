@@ -153,6 +153,13 @@ static bool is_not_distributed(const struct dist_target *x)
     return x->t->options.optim_format == OPTIM_not_distributed;
 }
 
+/* Whether the parameter's optimizer keeps masters as if it were not
+ * distributed: none is, or it is the run's of a split one. */
+static bool has_own_master(const struct dist_target *x, const struct megatron_part *p)
+{
+    return is_not_distributed(x) || training_target_is_split_off(x->t, p->tensor->name);
+}
+
 /* Whether a native tensor is the master of an F32 weight, which is its own
  * master. */
 static bool is_weight_itself(const struct dist_target *x, const struct megatron_part *p)
@@ -182,7 +189,7 @@ static size_t index_of_key(struct dist_target *x, const struct megatron_part *p,
     const char *name = native->name;
     if (native->state)
         name = dist_state_key(a, native->state, native->name,
-                              is_flattened(x, native) || is_not_distributed(x),
+                              is_flattened(x, native) || has_own_master(x, p),
                               chained_optimizer(x, p));
     size_t at = out_tensors_add(&x->keys, a, name, native);
     if (at == x->num_chunks) (void)ARENA_PUSH(a, x->chunks, x->num_chunks, x->chunks_capacity);
@@ -314,7 +321,7 @@ static enum status add_dist_part(void *context, const struct megatron_part *p, s
 {
     struct dist_target *x = context;
     const struct layout *l = &x->t->layout;
-    if (is_not_distributed(x) && is_weight_itself(x, p)) return OK;
+    if (has_own_master(x, p) && is_weight_itself(x, p)) return OK;
     uint64_t rank = p->pp_rank * layout_stage_ranks(l) + megatron_stage_rank(l, p);
     size_t file = file_of_rank(x, rank);
     struct param_parts parts = *p->parts;

@@ -39,7 +39,7 @@ enum status legacy_read_optimizer(struct legacy *x, struct torch_file *t, const 
     }
     x->num_optimizers++;
     TRY(value_copy(&c->arena, rank_states_outline(optimizer, &t->arena), &outline, err));
-    training_source_optimizer(&x->training, outline, t->path, 0, UINT64_MAX);
+    training_source_optimizer(&x->training, outline, 0, t->path, 0, UINT64_MAX);
     if (!x->has_flat)
         TRY(rank_states_add(&x->states, c, t, optimizer, (size_t)(r - x->ranks), prefix, err));
     for (size_t i = before; i < c->catalog.stored.num_tensors; i++)

@@ -2,6 +2,7 @@
 
 #include <fnmatch.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/text.h"
@@ -15,6 +16,12 @@ bool dist_key_is_optimizer(const char *key)
 {
     return text_starts_with(key, "optimizer.") ||
            fnmatch("chained_[0-9]*.optimizer.*", key, 0) == 0;
+}
+
+unsigned dist_key_chain(const char *key)
+{
+    unsigned chain = 0;
+    return sscanf(key, "chained_%3u.", &chain) == 1 ? chain : 0;
 }
 
 bool dist_key_is_flat(const char *key)

@@ -22,6 +22,8 @@
 
 /* Whether a key is the optimizer's, in any format. */
 bool dist_key_is_optimizer(const char *key);
+/* The number in the optimizer's key of its place in a chain; 0: none. */
+unsigned dist_key_chain(const char *key);
 /* Whether a key is of flat buffers (flat_states.h). */
 bool dist_key_is_flat(const char *key);
 /* Adds stored states of such keys as native tensors with a state, of their

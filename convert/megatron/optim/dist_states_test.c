@@ -56,6 +56,8 @@ static void keys_are_told_apart(void **state)
         assert_int_equal(dist_key_is_optimizer(cases[i].key), cases[i].optimizer);
         assert_int_equal(dist_key_is_flat(cases[i].key), cases[i].flat);
     }
+    assert_int_equal(dist_key_chain("chained_1.optimizer.distributed.dp_group_idx_0.x"), 1);
+    assert_int_equal(dist_key_chain("optimizer.distributed.dp_group_idx_0.x"), 0);
     assert_string_equal(dist_state_key(&c.arena, "param", "w", false, -1),
                         "optimizer.state.param.w");
     assert_string_equal(dist_state_key(&c.arena, "param", "w", true, -1),

@@ -586,6 +586,17 @@ static enum status add_cell(struct placing *x, const struct cell_states *s, stru
     return OK;
 }
 
+/* Keeps the parameters that are in flat buffers. */
+static void leave_out_matrices(struct placing *x)
+{
+    const struct group_member_rule *hidden = group_members_find("hidden_matrices");
+    size_t kept = 0;
+    for (size_t i = 0; i < x->num_params; i++)
+        if (!hidden->has(x->params[i].name, x->params[i].num_dims))
+            x->params[kept++] = x->params[i];
+    x->num_params = kept;
+}
+
 static enum status place_all(struct placing *x, struct error *err)
 {
     struct error why;
@@ -593,6 +604,7 @@ static enum status place_all(struct placing *x, struct error *err)
     if (trained_params(x->c, &x->scratch, &x->params, &x->num_params, &why))
         unread = why.text;
     else {
+        if (x->f->of_the_rest) leave_out_matrices(x);
         sort_into_cells(x);
         x->rules.experts_apart_by_etp =
             x->num_cells && x->cells[x->num_cells - 1].items[0]->cell.experts;

@@ -180,6 +180,11 @@ struct flat_key {
     const char *rest;
 };
 
+/* Optimizers of the chain with flat buffers, by the keys. */
+struct flat_chain {
+    unsigned first, end; /* their numbers: [first, end) */
+};
+
 /* Parses "WORD123"; false: another text. */
 static bool take_numbered(const char **text, const char *word, uint64_t *number)
 {
@@ -220,11 +225,11 @@ static bool parse_bucket(struct arena *a, const char *rest, struct flat_state *s
     return state_is_valid(rest);
 }
 
-static bool find_cell(struct checkpoint *c, const struct flat_key *key, unsigned chained,
+static bool find_cell(struct checkpoint *c, const struct flat_key *key, struct flat_chain chain,
                       struct bucket_cell *cell)
 {
     struct bucket_cell chunks = {0};
-    choose_optimizer(&c->layout, key->optimizer, chained, &chunks);
+    choose_optimizer(&c->layout, key->optimizer - chain.first, chain.end - chain.first, &chunks);
     if (!bucket_cell_of_number(&c->layout, chunks.experts, key->cell, cell)) return false;
     cell->first_chunk = chunks.first_chunk;
     cell->num_chunks = chunks.num_chunks;
@@ -232,7 +237,7 @@ static bool find_cell(struct checkpoint *c, const struct flat_key *key, unsigned
 }
 
 static void add_bucket_key(struct flat_states *f, struct checkpoint *c, size_t stored,
-                           unsigned chained)
+                           struct flat_chain chain)
 {
     const char *name = c->catalog.stored.tensors[stored].name;
     struct flat_key key;
@@ -240,7 +245,7 @@ static void add_bucket_key(struct flat_states *f, struct checkpoint *c, size_t s
     if (!dist_key_is_flat(name)) return;
     if (!parse_key(name, &key) || !parse_bucket(&c->arena, key.rest, &s))
         states_unread(c, "%s is not a bucket's key", name);
-    else if (!find_cell(c, &key, chained, &s.cell))
+    else if (!find_cell(c, &key, chain, &s.cell))
         states_unread(c, "%s: the layout %s has no such ranks", name,
                       layout_text(&c->layout, &c->arena));
     else
@@ -249,14 +254,14 @@ static void add_bucket_key(struct flat_states *f, struct checkpoint *c, size_t s
 
 /* Adds the states in the object of a cell, a list of one value. */
 static enum status add_cell_object(struct flat_states *f, struct checkpoint *c, size_t object,
-                                   unsigned chained, struct error *err)
+                                   struct flat_chain chain, struct error *err)
 {
     const struct stored_object *o = &c->catalog.stored.objects[object];
     struct walking w = {.f = f, .c = c, .prefix = o->name};
     struct torch_file t;
     struct flat_key key;
     if (!parse_key(o->name, &key) || !text_starts_with(key.rest, "param_state/")) return OK;
-    if (!find_cell(c, &key, chained, &w.at.cell)) {
+    if (!find_cell(c, &key, chain, &w.at.cell)) {
         states_unread(c, "%s: the layout %s has no such ranks", o->name,
                       layout_text(&c->layout, &c->arena));
         return OK;
@@ -271,32 +276,35 @@ static enum status add_cell_object(struct flat_states *f, struct checkpoint *c, 
     return st;
 }
 
-/* The number of optimizers of the chain that the keys name. */
-static unsigned count_chained(const struct checkpoint *c)
+static void add_to_chain(struct flat_chain *chain, const char *name)
+{
+    struct flat_key key;
+    if (!dist_key_is_flat(name) || !parse_key(name, &key)) return;
+    if (key.optimizer < chain->first) chain->first = key.optimizer;
+    if (key.optimizer >= chain->end) chain->end = key.optimizer + 1;
+}
+
+static struct flat_chain find_chain(const struct checkpoint *c)
 {
     const struct stored *s = &c->catalog.stored;
-    struct flat_key key;
-    unsigned count = 1;
+    struct flat_chain chain = {MAX_CHAINED, 0};
     for (size_t i = 0; i < s->num_tensors; i++)
-        if (dist_key_is_flat(s->tensors[i].name) && parse_key(s->tensors[i].name, &key) &&
-            key.optimizer >= count)
-            count = key.optimizer + 1;
+        add_to_chain(&chain, s->tensors[i].name);
     for (size_t i = 0; i < s->num_objects; i++)
-        if (dist_key_is_flat(s->objects[i].name) && parse_key(s->objects[i].name, &key) &&
-            key.optimizer >= count)
-            count = key.optimizer + 1;
-    return count;
+        add_to_chain(&chain, s->objects[i].name);
+    return chain;
 }
 
 enum status flat_states_add_keys(struct flat_states *f, struct checkpoint *c, struct error *err)
 {
-    const unsigned chained = count_chained(c);
+    const struct flat_chain chain = find_chain(c);
     const size_t tensors = c->catalog.stored.num_tensors, objects = c->catalog.stored.num_objects;
+    f->of_the_rest = chain.first && chain.first < chain.end;
     for (size_t i = 0; i < tensors; i++)
-        add_bucket_key(f, c, i, chained);
+        add_bucket_key(f, c, i, chain);
     for (size_t i = 0; i < objects; i++)
         if (dist_key_is_flat(c->catalog.stored.objects[i].name))
-            TRY(add_cell_object(f, c, i, chained, err));
+            TRY(add_cell_object(f, c, i, chain, err));
     return OK;
 }
 

@@ -12,6 +12,10 @@
  *     before February 2024
  *     {G: {(D, D): [{STATE: flat tensor with the padding of the bucket}]}}
  *
+ * In a chain, first the optimizer of dense parameters, then that of experts
+ * has flat buffers; with --optimizer muon or lion only the second does, of the
+ * parameters that are no hidden matrices (training_is_split).
+ *
  * D are torch dtypes of weights and gradients. The master weight is `param`. No
  * file assigns elements to parameters (flat_place.h).
  *
@@ -48,6 +52,7 @@ struct weight_place {
 struct flat_states {
     struct flat_state *items;
     size_t count, capacity;
+    bool of_the_rest; /* hidden matrices have another optimizer, and are not in them */
     struct weight_place *places;
     size_t num_places, places_capacity;
     struct map by_name; /* "NAME CELL" -> places */

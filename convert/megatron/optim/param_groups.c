@@ -27,6 +27,7 @@ const struct spelt_field group_keys[] = {
     OF_GROUP(lr, "lr"),
     OF_GROUP(eps, "eps"),
     OF_GROUP(momentum, "momentum"),
+    OF_GROUP(optimizer, "optimizer"),
     OF_GROUP(weight_decay, "weight_decay"),
     OF_GROUP(decoupled_weight_decay, "decoupled_weight_decay"),
     OF_GROUP(amsgrad, "amsgrad"),
@@ -238,11 +239,12 @@ static enum status add_new_group(struct training_reader *r, const struct param_g
                                  struct error *err)
 {
     struct training *t = r->training;
-    size_t num_native = t->num_groups;
+    size_t num_native = t->num_groups, num_chains = t->num_groups;
     if (t->num_groups == MAX_PARAM_GROUPS)
         return fail(err, ERR_CORRUPT, "%s: more than %d different groups", where, MAX_PARAM_GROUPS);
     (void)map_add(&r->seen, arena_copy_text(r->arena, settings), t->num_groups, NULL);
     *ARENA_PUSH(r->arena, r->native_groups, num_native, r->native_capacity) = dict;
+    *ARENA_PUSH(r->arena, r->chains, num_chains, r->chains_capacity) = r->chain;
     *training_add_group(t, r->arena) = *g;
     return OK;
 }
@@ -376,8 +378,10 @@ static enum status read_chained(struct training_reader *r, const struct value *v
         const struct value *one = v->items[stride * i + stride - 1];
         if (is_absent(one)) continue;
         const char *name = arena_printf(r->arena, "%s[%" PRId64 "]", where, number);
+        r->chain = (unsigned)number;
         TRY(read_single(r, one, name, err));
     }
+    r->chain = 0;
     return OK;
 }
 
@@ -457,13 +461,39 @@ static bool is_decoupled(const struct training_reader *r, size_t i)
     return g->is_decoupled_lr || (has_own_lr(r, i) && is_number(g->max_lr, r->decoupled_lr));
 }
 
-/* Whether all groups except those of decoupled learning rates have one
- * wd_mult. */
-static bool decay_alike(const struct training_reader *r)
+/* A group's kind of optimizer by its settings, as Megatron names it. */
+static const char *optimizer_of(const struct param_group *g)
+{
+    if (g->optimizer) return g->optimizer;
+    if (isfinite(g->momentum) && !isfinite(g->beta1)) return "muon";
+    return isfinite(g->eps) ? "adam" : "lion";
+}
+
+/* Where the first optimizer of a chain is of another kind than the rest, sets
+ * the optimizers of groups. */
+static void set_optimizers(struct training_reader *r)
+{
+    struct training *t = r->training;
+    const char *first = NULL;
+    bool is_split = false;
+    for (size_t i = 0; i < t->num_groups; i++)
+        if (!r->chains[i] && !first) first = optimizer_of(&t->groups[i]);
+    for (size_t i = 0; i < t->num_groups && first; i++)
+        is_split |= r->chains[i] && strcmp(optimizer_of(&t->groups[i]), first);
+    if (is_split && !t->optimizer) t->optimizer = first;
+    for (size_t i = 0; i < t->num_groups; i++)
+        t->groups[i].optimizer = !is_split       ? NULL
+                                 : !r->chains[i] ? t->optimizer
+                                                 : optimizer_of(&t->groups[i]);
+}
+
+/* Whether all groups of group i's optimizer, except those of decoupled learning
+ * rates, have one wd_mult. */
+static bool decay_alike(const struct training_reader *r, size_t of)
 {
     const struct param_group *groups = r->training->groups, *first = NULL;
     for (size_t i = 0; i < r->training->num_groups; i++) {
-        if (is_decoupled(r, i)) continue;
+        if (is_decoupled(r, i) || !text_equal(groups[i].optimizer, groups[of].optimizer)) continue;
         if (!first) first = &groups[i];
         if (isfinite(first->wd_mult) != isfinite(groups[i].wd_mult)) return false;
         if (isfinite(first->wd_mult) && !is_number(groups[i].wd_mult, first->wd_mult)) return false;
@@ -471,13 +501,15 @@ static bool decay_alike(const struct training_reader *r)
     return true;
 }
 
-static const char *members_of(const struct training_reader *r, size_t i, bool alike)
+static const char *members_of(const struct training_reader *r, size_t i)
 {
     const struct param_group *g = &r->training->groups[i];
+    const bool is_first = g->optimizer && text_equal(g->optimizer, r->training->optimizer);
     const bool qk = r->decays_qk_norms;
     if (is_decoupled(r, i)) return is_number(g->wd_mult, 0) ? NULL : "embeddings";
     if (has_own_lr(r, i)) return NULL;
-    if (alike) return "all";
+    if (is_first) return decay_alike(r, i) ? "hidden_matrices" : NULL;
+    if (decay_alike(r, i)) return "all";
     if (is_number(g->wd_mult, 1)) return qk ? "matrices_and_qk_norms" : "matrices";
     if (is_number(g->wd_mult, 0)) return qk ? "vectors_without_qk_norms" : "vectors";
     return NULL;
@@ -502,9 +534,9 @@ static void forget_repeated(struct training *t)
 void training_reader_finish(struct training_reader *r)
 {
     struct training *t = r->training;
-    const bool alike = decay_alike(r);
+    set_optimizers(r);
     for (size_t i = 0; i < t->num_groups; i++)
-        t->groups[i].members = members_of(r, i, alike);
+        t->groups[i].members = members_of(r, i);
     forget_repeated(t);
 }
 

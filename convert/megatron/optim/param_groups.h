@@ -46,9 +46,11 @@ struct training_reader {
     /* Results beside training, for the writer: the dicts of groups and
      * schedule. Borrowed from the values read. */
     const struct value **native_groups; /* [training->num_groups] */
+    unsigned *chains;                   /* the number of each group's optimizer in a chain */
     const struct value *native_schedule;
 
-    size_t native_capacity, pairs_read;
+    unsigned chain; /* of the optimizer being read */
+    size_t native_capacity, chains_capacity, pairs_read;
     struct map seen;      /* a group's text -> its index */
     const char *step_of;  /* group of training->step */
     bool decays_qk_norms; /* --apply-wd-to-qk-layernorm */
@@ -68,20 +70,20 @@ void training_reader_release(struct training_reader *r);
 MUST_CHECK enum status training_reader_common(struct training_reader *r, const struct value *common,
                                               struct error *err);
 /* Adds groups and loss scale of an optimizer, or of a separate object, called
- * `where` in messages. Equal groups are added once, so a model's cells may be
- * read in turn. Of differing loss scales of several optimizers, keeps the
- * first. ERR_UNSUPPORTED, naming the class, for an instance of a class, or
- * groups that are no list of dicts. ERR_CORRUPT, naming both, if two groups
- * have made different numbers of steps (a group without parameters may have
- * made none), or if there are too many groups. */
+ * `where` in messages. r->chain: its number in a chain, unless it is one. Equal groups are added
+ * once, so a model's cells may be read in turn. Of differing loss scales of several optimizers,
+ * keeps the first. ERR_UNSUPPORTED, naming the class, for an instance of a class, or groups that
+ * are no list of dicts. ERR_CORRUPT, naming both, if two groups have made different numbers of
+ * steps (a group without parameters may have made none), or if there are too many groups. */
 MUST_CHECK enum status training_reader_optimizer(struct training_reader *r,
                                                  const struct value *optimizer, const char *where,
                                                  struct error *err);
 /* Reads a grad_scaler's dict, unless a loss scale is set. */
 MUST_CHECK enum status training_reader_scaler(struct training_reader *r, const struct value *scaler,
                                               const char *where, struct error *err);
-/* Sets the members of groups by Megatron's rule; call it last. NULL for groups
- * outside the rule, and for groups that would have the same members. */
+/* Sets the members of groups by Megatron's rule, and their optimizers where a
+ * chain has two kinds; call it last. Members are NULL for groups outside the
+ * rule, and for groups that would have the same. */
 void training_reader_finish(struct training_reader *r);
 
 /* ---- complete ---- */
@@ -102,6 +104,7 @@ enum optimizer_wrapper { OPTIMIZER_DISTRIBUTED, OPTIMIZER_MIXED, OPTIMIZER_FP32 
 
 struct optimizer_form {
     enum optimizer_wrapper wrapper;
+    bool is_mixed;             /* masters are wider than weights */
     const char *sharding_type; /* if distributed, as "fully_reshardable"; NULL: no such key */
     /* New groups are PyTorch's AdamW's, with a step of type float, not those of
      * Transformer Engine's and Apex's FusedAdam. PyTorch's AdamW can load
@@ -120,16 +123,16 @@ struct tensor_data {
     size_t count, capacity;
 };
 
-/* The list of group dicts: of experts split over ranks, or of the others. A
- * group read from Megatron keeps its keys except `params`, in order; only
- * changed fields are replaced, and only plain data is kept. If experts are
- * newly split, "matrices" and "all" (and "vectors", if experts have any) get a
- * twin for them; if no longer split, their groups become dense, unless such a
- * group exists. */
+/* The list of group dicts: of experts split over ranks, or of the others; where
+ * optimizers are split, of all. A group read from Megatron keeps its keys except `params`, in
+ * order; only changed fields are replaced, and only plain data is kept. If experts are newly split,
+ * "matrices" and "all" (and "vectors", if experts have any) get a twin for them; if no longer
+ * split, their groups become dense, unless such a group exists. */
 struct value *param_groups_value(const struct training *t, const struct optimizer_form *form,
                                  bool experts, struct arena *a);
 /* The whole value `optimizer`: two chained ones if experts are split over
- * ranks. */
+ * ranks, or if training_is_split(): the run's optimizer, whose masters Megatron
+ * keeps as if it were not distributed, then the other. */
 struct value *optimizer_value(const struct training *t, const struct optimizer_form *form,
                               struct tensor_data *data, struct arena *a);
 /* {scale, growth_tracker, hysteresis_tracker}; NULL without a loss scale. */

@@ -71,6 +71,7 @@ static void flag_group(struct param_group *g, const struct training_given *f,
     set_given_rate(&g->max_lr, old->max_lr, f->lr);
     set_given_rate(&g->min_lr, old->min_lr, f->min_lr);
     set_given(&g->weight_decay, f->weight_decay * g->wd_mult);
+    if (g->optimizer && strcmp(g->optimizer, "adam")) return;
     set_given(&g->beta1, f->adam_beta1);
     set_given(&g->beta2, f->adam_beta2);
     set_given(&g->eps, f->adam_eps);

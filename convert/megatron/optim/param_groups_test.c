@@ -756,6 +756,72 @@ static void chained_optimizers_are_written_and_read(void **state)
     strbuf_release(&bytes);
 }
 
+#define GROUP(experts, wd_mult, rest)                                                              \
+    "{'is_expert_parallel': " experts ", 'wd_mult': " wd_mult                                      \
+    ", 'lr_mult': 1.0, 'is_decoupled_lr': False, 'max_lr': 0.01, 'min_lr': 0.001, 'lr': "          \
+    "0.01, " rest "}"
+#define MUON(experts) GROUP(experts, "1.0", "'momentum': 0.95, 'weight_decay': 0.01")
+#define ADAM(wd_mult)                                                                              \
+    GROUP(                                                                                         \
+        "False", wd_mult,                                                                          \
+        "'optimizer': 'adam', 'betas': (0.9, 0.95), 'eps': 1e-08, 'weight_decay': 0.1, 'step': 2")
+#define LION(wd_mult) GROUP("False", wd_mult, "'betas': (0.9, 0.95), 'weight_decay': 0.1")
+
+/* Where the first of a chain is of another kind, it has hidden matrices. Both
+ * are written as they were. */
+static void optimizers_of_a_chain_are_told_apart(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *first, *rest, *members, *optimizer, *other;
+    } cases[] = {
+        {MUON("False"), ADAM("1.0") ", " ADAM("0.0"), "hidden_matrices 0; matrices 2; vectors 2",
+         "muon", "adam"},
+        {MUON("False") ", " MUON("True"), ADAM("1.0"),
+         "hidden_matrices 0; hidden_matrices experts 0; all 2", "muon", "adam"},
+        {LION("1.0"), ADAM("1.0") ", " ADAM("0.0"), "hidden_matrices 0; matrices 2; vectors 2",
+         "lion", "adam"},
+        {MUON("False"), LION("1.0") ", " LION("0.0"), "hidden_matrices 0; matrices 0; vectors 0",
+         "muon", "lion"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const struct value *v = python(arena_printf(
+            &scratch,
+            "{0: {'optimizer': {'param_groups': [%s]}}, 1: {'optimizer': {'param_groups': [%s]}, "
+            "'param_state_sharding_type': 'fully_reshardable'}}",
+            cases[i].first, cases[i].rest));
+        restart();
+        assert_ok(training_reader_optimizer(&reader, v, "x", &err));
+        assert_string_equal(groups_read(), cases[i].members);
+        assert_true(training_is_split(&training));
+        assert_string_equal(training.optimizer, cases[i].optimizer);
+        assert_string_equal(training.groups[0].optimizer, cases[i].optimizer);
+        assert_string_equal(training.groups[training.num_groups - 1].optimizer, cases[i].other);
+        struct tensor_data data = {0};
+        struct optimizer_form form = {.wrapper = OPTIMIZER_DISTRIBUTED,
+                                      .is_mixed = true,
+                                      .experts_split = i == 1,
+                                      .sharding_type = "fully_reshardable",
+                                      .native = reader.native_groups};
+        assert_string_equal(printed(optimizer_value(&training, &form, &data, &scratch)),
+                            printed(v));
+    }
+}
+
+static void optimizers_of_one_kind_are_not_split(void **state)
+{
+    (void)state;
+    assert_ok(training_reader_optimizer(&reader,
+                                        python("{0: {'param_groups': [" ADAM("1.0") ", " ADAM(
+                                            "0.0") "]}, 1: {'param_groups': "
+                                                   "[{'is_expert_parallel': True, 'wd_mult': 1.0, "
+                                                   "'eps': 1e-8, 'betas': (0.9, 0.95)}]}}"),
+                                        "x", &err));
+    assert_string_equal(groups_read(), "matrices 2; vectors 2; matrices experts 0");
+    assert_false(training_is_split(&training));
+    assert_null(training.groups[0].optimizer);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
@@ -786,6 +852,8 @@ int main(void)
         TEST(experts_that_are_split_have_groups_of_their_own),
         TEST(each_wrapper_is_written),
         TEST(chained_optimizers_are_written_and_read),
+        TEST(optimizers_of_a_chain_are_told_apart),
+        TEST(optimizers_of_one_kind_are_not_split),
     };
     return cmocka_run_group_tests_name("param_groups", tests, NULL, NULL);
 }

@@ -158,9 +158,18 @@ static const struct value *native_group(const struct group_writer *w, size_t i)
     return w->form->native && i < w->t->num_groups ? w->form->native[i] : NULL;
 }
 
+/* Whether a group's optimizer counts steps: Adam's, of those that share a
+ * run. */
+static bool counts_steps(const struct param_group *g)
+{
+    return !g->optimizer || strcmp(g->optimizer, "adam") == 0;
+}
+
 static bool is_torch_adam(const struct group_writer *w)
 {
-    const struct value *native = native_group(w, 0);
+    const struct value *native = NULL;
+    for (size_t i = 0; i < w->t->num_groups && !native; i++)
+        if (counts_steps(&w->t->groups[i])) native = native_group(w, i);
     return native ? !value_get(native, "bias_correction") : w->form->torch_adam;
 }
 
@@ -207,6 +216,19 @@ static void add_adam_settings(struct value *dict, const struct param_group *g, b
     if (torch_adam) add_torch_settings(dict, g, a);
 }
 
+/* Adds settings of Muon or Lion. The run's optimizer is not named
+ * (optimizer/__init__.py: ParamGroupOverride). */
+static void add_emerging_settings(struct value *dict, const struct training *t,
+                                  const struct param_group *g, struct arena *a)
+{
+    if (!text_equal(g->optimizer, t->optimizer))
+        value_dict_add(a, dict, "optimizer", value_text(a, g->optimizer));
+    if (isfinite(g->beta1) && isfinite(g->beta2))
+        value_dict_add(a, dict, "betas", pair_value(a, g->beta1, g->beta2));
+    add_real(dict, "momentum", g->momentum, a);
+    add_real(dict, "weight_decay", g->weight_decay, a);
+}
+
 /* A new group, in the order of Megatron's keys. */
 static struct value *new_group(const struct group_writer *w, const struct param_group *g)
 {
@@ -221,7 +243,10 @@ static struct value *new_group(const struct group_writer *w, const struct param_
     add_real(dict, "max_lr", g->max_lr, a);
     add_real(dict, "min_lr", g->min_lr, a);
     add_real(dict, "lr", g->lr, a);
-    if (!isfinite(g->momentum) || isfinite(g->beta1)) {
+    if (!counts_steps(g)) {
+        add_emerging_settings(dict, w->t, g, a);
+    } else if (!isfinite(g->momentum) || isfinite(g->beta1)) {
+        if (g->optimizer) value_dict_add(a, dict, "optimizer", value_text(a, g->optimizer));
         add_adam_settings(dict, g, is_torch_adam(w), a);
     } else {
         value_dict_add(a, dict, "momentum", value_float(a, g->momentum));
@@ -276,16 +301,18 @@ static void append_group(const struct group_writer *w, struct value *list, size_
     struct param_group g = w->t->groups[i];
     g.is_expert_parallel = experts;
     struct value *dict = native ? changed_group(w, &g, native) : new_group(w, &g);
-    if (step_in_groups(w)) set_step(w, dict, &g);
+    if (step_in_groups(w) && counts_steps(&g)) set_step(w, dict, &g);
     value_append(w->arena, list, dict);
 }
 
 /* ---- which groups ---- */
 
-static bool has_expert_groups(const struct training *t)
+/* Whether the groups of an optimizer (NULL: the only one) include experts'. */
+static bool has_expert_groups(const struct training *t, const char *optimizer)
 {
     for (size_t i = 0; i < t->num_groups; i++)
-        if (t->groups[i].is_expert_parallel) return true;
+        if (t->groups[i].is_expert_parallel && text_equal(t->groups[i].optimizer, optimizer))
+            return true;
     return false;
 }
 
@@ -294,6 +321,7 @@ static bool needs_twin(const struct optimizer_form *form, const struct param_gro
 {
     if (!g->members) return !(g->wd_mult <= 0) || form->expert_vectors;
     if (text_starts_with(g->members, "vectors")) return form->expert_vectors;
+    if (g->optimizer && strcmp(g->members, "hidden_matrices")) return false;
     return !text_equal(g->members, "embeddings");
 }
 
@@ -304,7 +332,7 @@ static bool same_identity(const struct param_group *x, const struct param_group 
         const struct field *f = &group_keys[i].field;
         if (strcmp(f->name, "is_expert_parallel") && !field_equal(f, x, y)) return false;
     }
-    return true;
+    return text_equal(x->optimizer, y->optimizer);
 }
 
 /* Whether group i, of experts no longer split, has a dense equal, or an earlier
@@ -322,7 +350,7 @@ static bool is_group_wanted(const struct group_writer *w, size_t i, bool experts
 {
     const struct param_group *g = &w->t->groups[i];
     if (!w->form->experts_split) return !experts && (!g->is_expert_parallel || !has_dense(w->t, i));
-    if (experts && !has_expert_groups(w->t)) return needs_twin(w->form, g);
+    if (experts && !has_expert_groups(w->t, g->optimizer)) return needs_twin(w->form, g);
     return g->is_expert_parallel == experts;
 }
 
@@ -333,6 +361,18 @@ struct value *param_groups_value(const struct training *t, const struct optimize
     struct value *list = value_list(a, VALUE_LIST, 0, NULL);
     for (size_t i = 0; i < t->num_groups; i++)
         if (is_group_wanted(&w, i, experts)) append_group(&w, list, i, experts);
+    return list;
+}
+
+/* The groups of the run's optimizer (first), or of the other, experts last. */
+static struct value *split_groups(const struct group_writer *w, bool first)
+{
+    struct value *list = value_list(w->arena, VALUE_LIST, 0, NULL);
+    for (unsigned experts = 0; experts < 2; experts++)
+        for (size_t i = 0; i < w->t->num_groups; i++)
+            if (text_equal(w->t->groups[i].optimizer, w->t->optimizer) == first &&
+                is_group_wanted(w, i, experts))
+                append_group(w, list, i, experts);
     return list;
 }
 
@@ -363,39 +403,52 @@ struct shared_values {
     struct value *common_step, *grad_scaler;
 };
 
+/* An optimizer, alone or in a chain. */
+struct written_optimizer {
+    enum optimizer_wrapper wrapper;
+    struct value *groups;
+    bool without_state; /* keeps nothing beside its tensors */
+};
+
 /* {state, param_groups}; {param_groups} of a distributed optimizer. */
 static struct value *inner_value(const struct group_writer *w, const struct shared_values *shared,
-                                 bool experts)
+                                 const struct written_optimizer *o)
 {
     struct value *inner = value_dict(w->arena), *state = value_dict(w->arena);
+    const bool has_state = o->wrapper != OPTIMIZER_DISTRIBUTED && !o->without_state;
     if (shared->common_step) value_dict_add(w->arena, state, "common_step", shared->common_step);
-    if (w->form->wrapper != OPTIMIZER_DISTRIBUTED) value_dict_add(w->arena, inner, "state", state);
-    value_dict_add(w->arena, inner, "param_groups",
-                   param_groups_value(w->t, w->form, experts, w->arena));
+    if (has_state) value_dict_add(w->arena, inner, "state", state);
+    value_dict_add(w->arena, inner, "param_groups", o->groups);
     return inner;
 }
 
 static struct value *single_value(const struct group_writer *w, const struct shared_values *shared,
-                                  bool experts)
+                                  const struct written_optimizer *o)
 {
-    struct value *inner = inner_value(w, shared, experts);
-    if (w->form->wrapper == OPTIMIZER_FP32) return inner;
+    struct value *inner = inner_value(w, shared, o);
+    if (o->wrapper == OPTIMIZER_FP32) return inner;
     struct value *outer = value_dict(w->arena);
     value_dict_add(w->arena, outer, "optimizer", inner);
     if (shared->grad_scaler) value_dict_add(w->arena, outer, "grad_scaler", shared->grad_scaler);
-    if (w->form->wrapper == OPTIMIZER_DISTRIBUTED && w->form->sharding_type)
+    if (o->wrapper == OPTIMIZER_DISTRIBUTED && w->form->sharding_type)
         value_dict_add(w->arena, outer, "param_state_sharding_type",
                        value_text(w->arena, w->form->sharding_type));
     return outer;
 }
 
-/* {0: dense, 1: experts} */
-static struct value *chained_value(const struct group_writer *w, const struct shared_values *shared)
+/* The optimizers of dense parameters and of experts; of the run, and of the
+ * rest. */
+static struct written_optimizer optimizer_of_chain(const struct group_writer *w, unsigned i)
 {
-    struct value *chain = value_dict(w->arena);
-    for (unsigned i = 0; i < 2; i++)
-        value_dict_put(w->arena, chain, value_int(w->arena, i), single_value(w, shared, i == 1));
-    return chain;
+    struct written_optimizer o = {.wrapper = w->form->wrapper};
+    if (!training_is_split(w->t)) {
+        o.groups = param_groups_value(w->t, w->form, i == 1, w->arena);
+        return o;
+    }
+    o.groups = split_groups(w, i == 0);
+    o.without_state = i == 0;
+    if (i == 0) o.wrapper = w->form->is_mixed ? OPTIMIZER_MIXED : OPTIMIZER_FP32;
+    return o;
 }
 
 struct value *optimizer_value(const struct training *t, const struct optimizer_form *form,
@@ -406,7 +459,14 @@ struct value *optimizer_value(const struct training *t, const struct optimizer_f
     if (!step_in_groups(&w) && t->step)
         shared.common_step = number_tensor(data, (float)t->step, 0, a);
     if (form->wrapper != OPTIMIZER_FP32) shared.grad_scaler = grad_scaler_value(t, data, a);
-    return form->experts_split ? chained_value(&w, &shared) : single_value(&w, &shared, false);
+    struct written_optimizer o = optimizer_of_chain(&w, 0);
+    struct value *first = single_value(&w, &shared, &o);
+    if (!form->experts_split && !training_is_split(t)) return first;
+    struct value *chain = value_dict(a);
+    value_dict_put(a, chain, value_int(a, 0), first);
+    o = optimizer_of_chain(&w, 1);
+    value_dict_put(a, chain, value_int(a, 1), single_value(&w, &shared, &o));
+    return chain;
 }
 
 /* ---- the schedule ---- */

@@ -48,11 +48,12 @@ void training_source_common(struct training_source *s, const char *path, uint64_
     report_unread(s, training_reader_common(&s->reader, s->c->training.common, &err), &err);
 }
 
-void training_source_optimizer(struct training_source *s, const struct value *v, const char *path,
-                               uint64_t offset, uint64_t size)
+void training_source_optimizer(struct training_source *s, const struct value *v, unsigned chain,
+                               const char *path, uint64_t offset, uint64_t size)
 {
     struct error err;
     use_archive(s, path, offset, size);
+    s->reader.chain = chain;
     report_unread(s, training_reader_optimizer(&s->reader, v, path, &err), &err);
 }
 

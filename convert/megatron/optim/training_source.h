@@ -23,9 +23,10 @@ void training_source_begin(struct training_source *s, struct checkpoint *c);
 /* Reads the common state c->training.common (NULL: none) of this archive. */
 void training_source_common(struct training_source *s, const char *path, uint64_t offset,
                             uint64_t size);
-/* Reads an optimizer's dict, or a grad_scaler's, of this archive. */
-void training_source_optimizer(struct training_source *s, const struct value *v, const char *path,
-                               uint64_t offset, uint64_t size);
+/* Reads an optimizer's dict, of this number in a chain, or a grad_scaler's, of
+ * this archive. */
+void training_source_optimizer(struct training_source *s, const struct value *v, unsigned chain,
+                               const char *path, uint64_t offset, uint64_t size);
 void training_source_scaler(struct training_source *s, const struct value *v, const char *path,
                             uint64_t offset, uint64_t size);
 /* Sets the results in c->training. */

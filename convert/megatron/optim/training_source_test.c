@@ -18,8 +18,8 @@ static void read_groups(int count)
     checkpoint_init(&c, "test");
     c.training.optimizer.present = true;
     training_source_begin(&s, &c);
-    training_source_optimizer(&s, optimizer, path, 0, UINT64_MAX);
-    training_source_optimizer(&s, optimizer, path, 0, UINT64_MAX); /* of another rank */
+    training_source_optimizer(&s, optimizer, 0, path, 0, UINT64_MAX);
+    training_source_optimizer(&s, optimizer, 0, path, 0, UINT64_MAX); /* of another rank */
     training_source_end(&s);
 }
 

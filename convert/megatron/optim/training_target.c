@@ -1,6 +1,7 @@
 #include "convert/megatron/optim/training_target.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/text.h"
@@ -22,10 +23,23 @@ static bool source_is_distributed(const struct checkpoint *c)
     return is_distributed;
 }
 
+static bool writes_state(const struct target *t, const char *state)
+{
+    for (size_t i = 0; i < t->num_states; i++)
+        if (strcmp(t->states[i], state) == 0) return true;
+    return false;
+}
+
+/* Whether states are SGD's, which Megatron never distributes. */
+static bool is_sgd(const struct target *t)
+{
+    return writes_state(t, "momentum_buffer") && !training_is_split(&t->training);
+}
+
 static void choose_format(struct target *t)
 {
     if (t->options.optim_format != OPTIM_DEFAULT) return;
-    t->options.optim_format = !source_is_distributed(t->source)       ? OPTIM_not_distributed
+    t->options.optim_format = !source_is_distributed(t->source) || is_sgd(t) ? OPTIM_not_distributed
                               : t->format->has & FORMAT_COMMON_OBJECT ? OPTIM_fully_reshardable
                                                                       : OPTIM_distributed;
 }
@@ -127,47 +141,130 @@ static void note_lost(struct target *t)
         notes_add(&t->notes, a, "consumed_tokens is not written: Megatron counts samples");
 }
 
-/* Notes states that Megatron's distributed optimizer, which takes Adam only,
- * ignores (megatron/core/optimizer/distrib_optimizer.py). */
-static void note_passed_over(struct target *t)
+/* States that Megatron's distributed optimizer, which takes Adam only, ignores
+ * (megatron/core/optimizer/distrib_optimizer.py). */
+static void find_passed_over(struct target *t)
 {
     struct arena *a = &t->plan.arena;
     const char *names = "";
     if (!training_target_is_distributed(t)) return;
+    if (training_is_split(&t->training)) {
+        /* optimizer_state_keys goes by --optimizer for the other one, too */
+        if (text_equal(t->training.optimizer, "lion") && writes_state(t, "exp_avg_sq"))
+            t->facts.passed_over = "exp_avg_sq, which Megatron-Core up to 0.19 does not read "
+                                   "beside Lion (not_distributed keeps it)";
+        return;
+    }
     for (size_t i = 0; i < t->num_states; i++)
         if (strcmp(t->states[i], "exp_avg") && strcmp(t->states[i], "exp_avg_sq") &&
             strcmp(t->states[i], master_state))
             names = arena_printf(a, "%s%s%s", names, *names ? ", " : "", t->states[i]);
     if (*names)
-        notes_add(&t->notes, a,
-                  "%s: Megatron's distributed optimizer reads Adam's states only; use "
-                  "--optim-format not_distributed for others",
-                  names);
+        t->facts.passed_over = arena_printf(
+            a, "%s, which Megatron's distributed Adam does not read (not_distributed keeps it)",
+            names);
 }
 
-static bool has_kind(const struct target *t, const char *state)
+/* ---- optimizers of hidden matrices ---- */
+
+bool training_target_is_split_off(const struct target *t, const char *logical)
+{
+    const char *state;
+    size_t length;
+    const char *parameter = name_of_state(logical, &state, &length);
+    if (!training_is_split(&t->training)) return false;
+    const struct tensor *weight =
+        catalog_find(&t->source->catalog, parameter ? parameter : logical);
+    return weight && group_members_find("hidden_matrices")->has(weight->name, weight->num_dims);
+}
+
+/* Whether t writes the state of a parameter, apart from masters, which an F32
+ * weight lacks. */
+static bool has_kind(const struct target *t, const char *state, const char *parameter,
+                     struct arena *scratch)
+{
+    return strcmp(state, master_state) == 0 ||
+           catalog_find(&t->source->catalog, state_name(scratch, state, parameter));
+}
+
+static bool has_any(const struct target *t, const char *parameter, struct arena *scratch)
 {
     for (size_t i = 0; i < t->num_states; i++)
-        if (strcmp(t->states[i], state) == 0) return true;
+        if (catalog_find(&t->source->catalog, state_name(scratch, t->states[i], parameter)))
+            return true;
     return false;
+}
+
+/* Names a state that one of two parameters of an optimizer lacks; NULL: none. */
+static const char *find_difference(const struct target *t, const char *x, const char *y,
+                                   struct arena *scratch)
+{
+    for (size_t i = 0; i < t->num_states; i++)
+        if (has_kind(t, t->states[i], x, scratch) != has_kind(t, t->states[i], y, scratch))
+            return t->states[i];
+    return NULL;
+}
+
+/* Checks that the parameters of each optimizer have the same states: all, or
+ * hidden matrices and the rest. */
+static enum status check_alike(const struct target *t, struct arena *scratch, struct error *err)
+{
+    const struct catalog *c = &t->source->catalog;
+    const char *firsts[2] = {NULL, NULL};
+    for (size_t i = 0; i < c->num_tensors; i++) {
+        const char *name = c->tensors[i].name, *state;
+        if (!is_parameter(&c->tensors[i]) || !has_any(t, name, scratch)) continue;
+        const char **first = &firsts[training_target_is_split_off(t, name)];
+        if (!*first) *first = name;
+        if ((state = find_difference(t, *first, name, scratch)) == NULL) continue;
+        const bool lacks = !has_kind(t, state, name, scratch);
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: %s has no %s, but %s has: Megatron's formats keep the same states of all "
+                    "parameters of an optimizer (with muon and lion, hidden matrices have their "
+                    "own); --to hf --optim keeps them, --no-optim leaves them out",
+                    t->source->path, lacks ? name : *first, state, lacks ? *first : name);
+    }
+    return OK;
+}
+
+/* Whether states are Adam's, SGD's (which Megatron never distributes), or of
+ * optimizers of a Megatron run that groups name. */
+static enum status check_kind(const struct target *t, struct error *err)
+{
+    const enum optim_format format = t->options.optim_format;
+    if (is_sgd(t) && format != OPTIM_DEFAULT && format != OPTIM_not_distributed)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: its states are SGD's (momentum_buffer), and Megatron's distributed "
+                    "optimizer has Adam's only: use --optim-format not_distributed",
+                    t->source->path);
+    if (training_is_split(&t->training)) {
+        if (!(t->format->has & FORMAT_COMMON_OBJECT) || format == OPTIM_fully_sharded_model_space)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: states of %s beside another optimizer's are written in torch_dist, as "
+                        "fully_reshardable or not_distributed; --no-optim leaves them out",
+                        t->source->path, t->training.optimizer);
+        return OK;
+    }
+    if (!writes_state(t, "exp_avg") || writes_state(t, "exp_avg_sq")) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: the states of %s (exp_avg without exp_avg_sq) cannot be written in Megatron's "
+                "formats, where it is the optimizer of hidden matrices alone; --to hf --optim "
+                "keeps them, --no-optim leaves them out",
+                t->source->path,
+                t->training.optimizer && strcmp(t->training.optimizer, "adam")
+                    ? t->training.optimizer
+                    : "lion");
 }
 
 enum status training_target_check(const struct target *t, struct error *err)
 {
-    const bool first = has_kind(t, "exp_avg"), second = has_kind(t, "exp_avg_sq"),
-               momentum = has_kind(t, "momentum_buffer");
-    const struct value *args = value_get(t->source->training.common, "args");
-    const char *name = value_as_text(value_get(args, "optimizer"));
-    const bool in_memory = !t->source->catalog.stored.num_files; /* a run of ours: Adam or SGD */
-    if (in_memory || !first || (second && !momentum)) return OK;
-    if (!name || strcmp(name, "adam") == 0) name = momentum ? "muon" : "lion";
-    return fail(
-        err, ERR_UNSUPPORTED,
-        "%s: the states of %s (%s) cannot be written in Megatron's formats, where matrices "
-        "and the other parameters have optimizers of their own; --to hf --optim keeps them, "
-        "--no-optim leaves them out",
-        t->source->path, name,
-        !momentum ? "exp_avg without exp_avg_sq" : "momentum_buffer beside exp_avg");
+    struct arena scratch;
+    if (!t->source->catalog.stored.num_files) return OK; /* a run of ours: Adam or SGD */
+    arena_init(&scratch);
+    enum status st = check_kind(t, err);
+    if (!st) st = check_alike(t, &scratch, err);
+    arena_release(&scratch);
+    return st;
 }
 
 /* Replaces groups outside Megatron's rule by one of all parameters, with the
@@ -194,7 +291,7 @@ void training_target_begin(struct target *t)
     training_given_init(&nothing);
     const bool dropped = drop_odd_groups(t);
     note_lost(t);
-    note_passed_over(t);
+    find_passed_over(t);
     const char *unknown = training_complete(
         &t->training, t->options.given ? t->options.given : &nothing, is_from_megatron(t), a);
     if (unknown)
@@ -219,7 +316,8 @@ void training_target_begin(struct target *t)
 static bool is_torch_adam(const struct training_state *s)
 {
     for (size_t i = 0; i < s->run.num_groups && s->native_groups; i++)
-        if (s->native_groups[i]) return value_get(s->native_groups[i], "foreach") != NULL;
+        if (s->native_groups[i] && isfinite(s->run.groups[i].eps))
+            return value_get(s->native_groups[i], "foreach") != NULL;
     return s->on_host;
 }
 
@@ -260,6 +358,7 @@ void training_target_common(struct target *t, struct value *common, struct value
         .wrapper = distributed   ? OPTIMIZER_DISTRIBUTED
                    : is_mixed(t) ? OPTIMIZER_MIXED
                                  : OPTIMIZER_FP32,
+        .is_mixed = is_mixed(t),
         .sharding_type = distributed && t->format->has & FORMAT_COMMON_OBJECT ? type : NULL,
         .torch_adam = is_torch_adam(s),
         .experts_split = buckets_split_experts(&t->layout, false),

@@ -8,8 +8,13 @@
 /* Whether to write a distributed optimizer, after training_target_begin(). */
 bool training_target_is_distributed(const struct target *t);
 
-/* ERR_UNSUPPORTED for states of optimizers in a chain, muon or lion, which are
- * not written. Call it when states are taken. */
+/* Whether a parameter, or the one of a state, is a hidden matrix in a run whose
+ * optimizers are split. */
+bool training_target_is_split_off(const struct target *t, const char *logical);
+
+/* ERR_UNSUPPORTED, naming a parameter, if its states are not those of its
+ * optimizer's other parameters, or the format keeps one optimizer only. Call it
+ * when states are taken. */
 MUST_CHECK enum status training_target_check(const struct target *t, struct error *err);
 
 /* Sets options.optim_format, if it was not given, to the source's kind, else
