@@ -15,7 +15,7 @@ truth_of() {
     mkdir -p "$truth" && cp "$fixtures/$1"/expected/* "$fixtures/$1/optimizer.safetensors" "$truth"
 }
 
-for case in muon-layer-wise-tp2dp2 muon-moe-ep2 lion-layer-wise-dp2 muon-replicated muon-fully-reshardable-tp2dp2 \
+for case in muon-layer-wise-tp2dp2 muon-moe-ep2 lion-layer-wise-dp2 muon-torch-dp2 muon-replicated muon-fully-reshardable-tp2dp2 \
     muon-ping-pong-dp2 muon-qwen3-pp2 muon-gpt2 muon-lion-dp2 muon-lion-fully-reshardable-dp2 \
     muon-layer-wise-0.18.2-dp2 sgd-replicated; do
     truth_of "$case" || continue
@@ -27,10 +27,11 @@ for case in muon-layer-wise-tp2dp2 muon-moe-ep2 lion-layer-wise-dp2 muon-replica
 
     it "$case stays that at other layouts, distributed or not"
     "$ferry" digest "$truth" >want 2>/dev/null
-    for to in "--tp 1 --ep 1" "--tp 2 --optim-format not_distributed" "--tp 2 --ep 1"; do
+    for to in "--tp 1 --ep 1" "--tp 2 --optim-format not_distributed" "--pp 1 --ep 1 --optim-format fully_reshardable"; do
+        [ "$case" = sgd-replicated ] && to=${to% --optim-format fully*}
         rm -rf out
         # shellcheck disable=SC2086 # words
-        run convert "$source" out --verify full --hf-config "$truth" $to
+        run convert "$source" out --verify full --hf-config "$truth" --to torch_dist $to
         exits 0
         run digest out --check want
         exits 0
@@ -85,6 +86,19 @@ assert [g.get("eps") for g in groups] == [None if g["optimizer"] == "muon" else 
 assert [g["optimizer"] for g in groups].count("muon") == 2 and len(groups) == 4
 assert {g["members"] for g in groups if g["optimizer"] == "muon"} == {"hidden_matrices"}
 EOF
+
+it "a data parallel rank's file that is missing is named"
+truth_of muon-torch-dp2
+cp -r "$source" part
+rm part/iter_0000010/mp_rank_00/layer_wise_optimizer_1.pt
+run convert part out --to torch_dist --hf-config "$truth"
+exits 3
+says "layer_wise_optimizer_1.pt is missing, with the states of some parameters: the run had 2 data parallel ranks"
+cp part/iter_0000010/mp_rank_00/layer_wise_optimizer_0.pt part/iter_0000010/mp_rank_00/layer_wise_optimizer_1.pt
+run convert part out --to torch_dist --hf-config "$truth"
+exits 3
+says "belongs to"
+truth_of muon-moe-ep2
 
 it "formats with one optimizer refuse two"
 for to in dcp fsdp "deepspeed --zero 1" "deepspeed --zero 3 --dp 2" deepspeed-universal; do

@@ -51,6 +51,7 @@ struct legacy {
     struct rank_states states; /* of optimizers in the rank files, */
     struct flat_states flat;   /* and in distrib_optim.pt beside them */
     bool has_flat;             /* beside any rank file */
+    bool has_layer_wise;       /* layer_wise_optimizer_*.pt beside any rank file */
     size_t num_optimizers;     /* rank files with an optimizer */
     const char *without;       /* path of a rank file without one; NULL: none */
     struct training_source training;

@@ -7,10 +7,77 @@
 #include "convert/states.h"
 #include "formats/pickle.h"
 
+enum { MAX_LAYER_WISE = 1 << 16 };
+
 const char *legacy_flat_path(struct legacy *x, const struct rank *r)
 {
     struct arena *a = &x->m->c->arena;
     return path_join(a, path_join(a, x->m->c->folder, r->folder), "distrib_optim.pt");
+}
+
+/* Counts stored tensors from `before` on as the optimizer's. */
+static void count_bytes(struct checkpoint *c, size_t before)
+{
+    for (size_t i = before; i < c->catalog.stored.num_tensors; i++)
+        c->training.optimizer.size_bytes += stored_tensor_bytes(&c->catalog.stored.tensors[i]);
+}
+
+static const char *layer_wise_path(struct legacy *x, const struct rank *r, unsigned dp)
+{
+    struct arena *a = &x->m->c->arena;
+    return path_join(a, path_join(a, x->m->c->folder, r->folder),
+                     arena_printf(a, "layer_wise_optimizer_%u.pt", dp));
+}
+
+/* Counts data parallel ranks by args, else by the files of this rank. */
+static unsigned count_layer_wise(struct legacy *x, const struct rank *r)
+{
+    const struct layout *l = &x->m->c->layout;
+    const struct value *args = value_get(x->m->c->training.common, "args");
+    int64_t n;
+    unsigned count = 0;
+    if (value_as_int(value_get(args, "data_parallel_size"), &n) && n > 0 && n <= MAX_LAYER_WISE)
+        return (unsigned)n;
+    if (value_as_int(value_get(args, "world_size"), &n) && n > 0 &&
+        (uint64_t)n / l->tp / l->pp <= MAX_LAYER_WISE)
+        return (unsigned)((uint64_t)n / l->tp / l->pp);
+    while (count < MAX_LAYER_WISE && path_exists(layer_wise_path(x, r, count)))
+        count++;
+    return count;
+}
+
+/* Adds the states in the files of data parallel ranks. */
+static enum status read_layer_wise(struct legacy *x, const struct rank *r, struct error *err)
+{
+    struct checkpoint *c = x->m->c;
+    const unsigned count = count_layer_wise(x, r);
+    x->states.num_dp = count;
+    if (c->layout.ep > 1)
+        states_unread(c, "%s: layer-wise states of experts split over ranks are not read",
+                      layer_wise_path(x, r, 0));
+    for (unsigned dp = 0; dp < count && !c->training.optimizer.unread; dp++) {
+        const char *path = layer_wise_path(x, r, dp);
+        struct torch_file t;
+        if (!path_exists(path)) {
+            states_unread(c,
+                          "%s is missing, with the states of some parameters: the run had %u "
+                          "data parallel ranks",
+                          path, count);
+            return OK;
+        }
+        if (torch_open(&t, &c->catalog.stored, path, 0, UINT64_MAX, err)) {
+            states_unread(c, "%s", err->text);
+            return OK;
+        }
+        const char *prefix = arena_printf(&c->arena, "%s/layer_wise_optimizer_%u", r->folder, dp);
+        const size_t before = c->catalog.stored.num_tensors;
+        enum status st =
+            rank_states_add(&x->states, c, &t, t.root, (size_t)(r - x->ranks), dp, prefix, err);
+        torch_close(&t);
+        TRY(st);
+        count_bytes(c, before);
+    }
+    return OK;
 }
 
 /* Adds a rank file's optimizer states, and its training state. */
@@ -40,11 +107,14 @@ enum status legacy_read_optimizer(struct legacy *x, struct torch_file *t, const 
     x->num_optimizers++;
     TRY(value_copy(&c->arena, rank_states_outline(optimizer, &t->arena), &outline, err));
     training_source_optimizer(&x->training, outline, 0, t->path, 0, UINT64_MAX);
-    if (!x->has_flat)
-        TRY(rank_states_add(&x->states, c, t, optimizer, (size_t)(r - x->ranks), prefix, err));
-    for (size_t i = before; i < c->catalog.stored.num_tensors; i++)
-        o->size_bytes += stored_tensor_bytes(&c->catalog.stored.tensors[i]);
-    o->present |= o->size_bytes > 0; /* SGD without momentum has no states */
+    if (path_exists(layer_wise_path(x, r, 0))) {
+        o->kind = "layer-wise, in layer_wise_optimizer_*.pt";
+        x->has_layer_wise = true;
+    } else if (!x->has_flat) {
+        TRY(rank_states_add(&x->states, c, t, optimizer, (size_t)(r - x->ranks), 0, prefix, err));
+    }
+    count_bytes(c, before);
+    o->present |= o->size_bytes > 0 || x->has_layer_wise; /* SGD without momentum has no states */
     return OK;
 }
 
@@ -115,6 +185,7 @@ static enum status add_legacy_states(struct legacy *x, const bool *moe, struct e
     enum status st = OK;
     if (!x->states.count) return OK;
     (void)value_as_bool(value_get(args, "apply_wd_to_qk_layernorm"), &x->states.decays_qk_norms);
+    x->states.is_split = training_is_split(&x->m->c->training.run);
     for (size_t r = 0; r < x->num_ranks; r++)
         add_rank_states(x, r, num_weights);
     for (size_t i = num_weights; i < x->num_shards && !x->m->c->training.optimizer.unread && !st;
@@ -149,6 +220,8 @@ enum status legacy_read_states(struct legacy *x, const bool *moe, struct error *
     struct checkpoint *c = x->m->c;
     if (x->num_optimizers && x->without)
         states_unread(c, "%s lacks an optimizer, which other rank files have", x->without);
+    for (size_t i = 0; i < x->num_ranks && x->has_layer_wise; i++)
+        TRY(read_layer_wise(x, &x->ranks[i], err));
     TRY(open_flat_states(x, err));
     TRY(flat_states_place(&x->flat, c, err));
     TRY(add_legacy_states(x, moe, err));

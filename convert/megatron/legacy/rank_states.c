@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/checked.h"
 #include "common/count.h"
 #include "common/text.h"
 #include "convert/states.h"
@@ -212,7 +213,8 @@ struct group_rule group_rule_of(const struct value *group)
 {
     double decay = 1;
     bool is_default = true;
-    struct group_rule rule = {false, false};
+    struct group_rule rule = {.has_eps = value_get(group, "eps") != NULL,
+                              .has_momentum = value_get(group, "momentum") != NULL};
     (void)(value_as_float(value_get(group, "wd_mult"), &decay) ||
            value_as_float(value_get(group, "pre_wd_mult"), &decay) ||
            value_as_float(value_get(group, "weight_decay"), &decay));
@@ -220,6 +222,7 @@ struct group_rule group_rule_of(const struct value *group)
     (void)value_as_bool(value_get(group, "is_decoupled_lr"), &rule.decoupled_lr);
     (void)value_as_bool(value_get(group, "default_config"), &is_default);
     rule.decoupled_lr |= !is_default;
+    (void)value_as_bool(value_get(group, "is_expert_parallel"), &rule.of_experts);
     return rule;
 }
 
@@ -237,6 +240,7 @@ static void add_rank_group(const struct walking *w, const struct value *group, u
 {
     *ARENA_PUSH(&w->c->arena, w->s->groups, w->s->num_groups, w->s->groups_capacity) =
         (struct rank_group){.rank = w->at.rank,
+                            .dp = w->at.dp,
                             .optimizer = w->at.optimizer,
                             .group = w->at.group,
                             .rule = group_rule_of(group),
@@ -330,8 +334,8 @@ static enum status add_optimizer(struct walking *w, const struct value *v, struc
 }
 
 enum status rank_states_add(struct rank_states *s, struct checkpoint *c, struct torch_file *t,
-                            const struct value *optimizer, size_t rank, const char *prefix,
-                            struct error *err)
+                            const struct value *optimizer, size_t rank, unsigned dp,
+                            const char *prefix, struct error *err)
 {
     struct walking w = {.s = s, .c = c, .file = t, .prefix = prefix};
     const unsigned chained = count_chained(optimizer);
@@ -343,7 +347,7 @@ enum status rank_states_add(struct rank_states *s, struct checkpoint *c, struct 
     }
     arena_init(&w.scratch);
     for (unsigned k = 0; k < chained && !st; k++) {
-        w.at = (struct rank_state){.rank = rank, .optimizer = k, .chained = chained};
+        w.at = (struct rank_state){.rank = rank, .dp = dp, .optimizer = k, .chained = chained};
         if (chained_item(optimizer, k)->kind != VALUE_NONE)
             st = add_optimizer(&w, chained_item(optimizer, k), err);
     }
@@ -403,6 +407,17 @@ struct resolving {
     const struct rank_group *group; /* NULL: none yet */
     size_t *members, *low_members;  /* [num_params] indices; of low precision only */
     size_t num_members, num_low_members;
+    struct dealt *dealt; /* [num_dealt] all members of all groups; NULL: not dealt */
+    size_t num_dealt;
+    unsigned dealt_to; /* the data parallel rank for whose groups they are */
+};
+
+/* A parameter that is dealt to a data parallel rank. */
+struct dealt {
+    size_t param; /* index */
+    uint64_t numel;
+    const struct rank_group *group;
+    unsigned dp;
 };
 
 /* Groups of an optimizer may differ in weight decay, and in having the learning
@@ -417,30 +432,104 @@ static struct differences differences_beside(const struct rank_states *s,
     struct differences d = {false, false};
     for (size_t i = 0; i < s->num_groups; i++) {
         const struct rank_group *g = &s->groups[i];
-        if (g->rank != group->rank || g->optimizer != group->optimizer) continue;
+        if (g->rank != group->rank || g->dp != group->dp || g->optimizer != group->optimizer)
+            continue;
         d.decay |= g->rule.without_decay != group->rule.without_decay;
         d.rate |= g->rule.decoupled_lr != group->rule.decoupled_lr;
     }
     return d;
 }
 
+/* Whether a group's optimizer is of the kind of the chain's first. */
+static bool is_of_first(const struct rank_states *s, const struct rank_group *group)
+{
+    for (size_t i = 0; i < s->num_groups; i++) {
+        const struct rank_group *g = &s->groups[i];
+        if (g->rank == group->rank && g->dp == group->dp)
+            return g->rule.has_eps == group->rule.has_eps &&
+                   g->rule.has_momentum == group->rule.has_momentum;
+    }
+    return true;
+}
+
+/* Whether a chain's optimizer has the parameter. */
+static bool optimizer_has(const struct rank_states *s, const struct rank_group *group,
+                          unsigned chained, const struct rank_param *p)
+{
+    const struct group_rule r = group_rule_for(p->name, p->num_dims, false);
+    if (s->is_split)
+        return p->of_experts == group->rule.of_experts &&
+               is_of_first(s, group) == (!r.without_decay && !r.decoupled_lr);
+    return chained < 2 || p->of_experts == (group->optimizer + 1 == chained);
+}
+
+static bool group_has(const struct rank_states *s, const struct rank_group *group, unsigned chained,
+                      const struct rank_param *p)
+{
+    const struct differences d = differences_beside(s, group);
+    const struct group_rule r = group_rule_for(p->name, p->num_dims, s->decays_qk_norms);
+    return optimizer_has(s, group, chained, p) &&
+           !(d.decay && group->rule.without_decay != r.without_decay) &&
+           !(d.rate && group->rule.decoupled_lr != r.decoupled_lr);
+}
+
+static void add_to_members(struct resolving *x, size_t i)
+{
+    x->members[x->num_members++] = i;
+    if (dtype_bytes(x->params[i].dtype) < dtype_bytes(DT_F32))
+        x->low_members[x->num_low_members++] = i;
+}
+
+/* By size, then in the order of groups and parameters. */
+static int by_size(const void *a, const void *b)
+{
+    const struct dealt *x = a, *y = b;
+    if (x->numel != y->numel) return x->numel < y->numel ? -1 : 1;
+    if (x->group != y->group) return x->group < y->group ? -1 : 1;
+    return x->param < y->param ? -1 : x->param > y->param;
+}
+
+/* Deals the parameters of a data parallel rank's groups, which all ranks have, to
+ * the ranks. */
+static void deal(struct resolving *x, const struct rank_group *like, unsigned chained)
+{
+    const struct rank_states *s = x->s;
+    const unsigned n = s->num_dp;
+    x->dealt = arena_array(x->arena, x->num_params, sizeof *x->dealt);
+    x->num_dealt = 0;
+    x->dealt_to = like->dp;
+    for (size_t i = 0; i < x->num_params; i++)
+        for (size_t g = 0; g < s->num_groups; g++) {
+            const struct rank_group *group = &s->groups[g];
+            uint64_t numel = 1;
+            if (group->rank != like->rank || group->dp != like->dp ||
+                !group_has(s, group, chained, &x->params[i]))
+                continue;
+            (void)shape_numel(x->params[i].shape, x->params[i].num_dims, &numel);
+            x->dealt[x->num_dealt++] = (struct dealt){i, numel, group, 0};
+            break;
+        }
+    if (x->num_dealt) qsort(x->dealt, x->num_dealt, sizeof *x->dealt, by_size);
+    for (size_t i = 0; i < x->num_dealt; i++) {
+        const unsigned at = (unsigned)(i % (2 * (size_t)n));
+        x->dealt[i].dp = at < n ? at : 2 * n - 1 - at;
+    }
+}
+
 /* Lists the members of a chain optimizer's group. */
 static void list_members(struct resolving *x, const struct rank_group *group, unsigned chained)
 {
-    const bool of_experts = chained > 1 && group->optimizer + 1 == chained;
-    const struct differences d = differences_beside(x->s, group);
     x->group = group;
     x->num_members = x->num_low_members = 0;
-    for (size_t i = 0; i < x->num_params; i++) {
-        const struct rank_param *p = &x->params[i];
-        const struct group_rule r = group_rule_for(p->name, p->num_dims, x->s->decays_qk_norms);
-        if ((chained > 1 && p->of_experts != of_experts) ||
-            (d.decay && group->rule.without_decay != r.without_decay) ||
-            (d.rate && group->rule.decoupled_lr != r.decoupled_lr))
-            continue;
-        x->members[x->num_members++] = i;
-        if (dtype_bytes(p->dtype) < dtype_bytes(DT_F32)) x->low_members[x->num_low_members++] = i;
+    if (x->s->num_dp) {
+        if (!x->dealt || x->dealt_to != group->dp) deal(x, group, chained);
+        for (size_t i = 0; i < x->num_dealt; i++)
+            if (x->dealt[i].dp == group->dp && x->dealt[i].group == group)
+                add_to_members(x, x->dealt[i].param);
+        return;
     }
+    for (size_t i = 0; i < x->num_params; i++)
+        if (group_has(x->s, group, chained, &x->params[i])) add_to_members(x, i);
 }
 
 static const struct rank_group *group_of(const struct rank_states *s,
@@ -448,7 +537,8 @@ static const struct rank_group *group_of(const struct rank_states *s,
 {
     for (size_t i = 0; i < s->num_groups; i++) {
         const struct rank_group *g = &s->groups[i];
-        if (g->rank == state->rank && g->optimizer == state->optimizer && g->group == state->group)
+        if (g->rank == state->rank && g->dp == state->dp && g->optimizer == state->optimizer &&
+            g->group == state->group)
             return g;
     }
     return NULL;
@@ -499,7 +589,8 @@ const char *rank_states_resolve(const struct rank_states *s, const struct checkp
         const struct rank_state *state = &s->items[i];
         if (state->rank != rank) continue;
         const struct rank_group *g = x.group;
-        if (!g || g->optimizer != state->optimizer || g->group != state->group) {
+        if (!g || g->dp != state->dp || g->optimizer != state->optimizer ||
+            g->group != state->group) {
             g = group_of(s, state);
             if (g) list_members(&x, g, state->chained);
         }

@@ -14,6 +14,16 @@
  * A group has the parameters of Megatron's rule (param_groups.h), in the order
  * of the rank's model, which is that of `model` in the same file.
  *
+ * With --optimizer muon or lion, a chain has
+ *
+ * - an optimizer of hidden matrices, two if experts are split over ranks;
+ * - an optimizer of the rest.
+ *
+ * If that run is distributed, each data parallel rank has such a value in
+ * layer_wise_optimizer_D.pt, with the states of its parameters. These are dealt,
+ * the smallest first, to ranks 0 to n-1, n-1 to 0, and so on
+ * (layer_wise_optimizer.py:_shard_params_ping_pong).
+ *
  * Sources: megatron/core/optimizer/optimizer.py
  * (Float16OptimizerWithFloat16Params, FP32Optimizer, ChainedOptimizer),
  * torch/optim/optimizer.py (state_dict). */
@@ -26,6 +36,7 @@
 /* A parameter's state, found by group and number. */
 struct rank_state {
     size_t rank;                 /* the caller's number of the file */
+    unsigned dp;                 /* data parallel rank; 0 if only one has states */
     unsigned optimizer, chained; /* its place in a chain of `chained` */
     unsigned group;
     uint64_t number;       /* of the parameter in its group */
@@ -36,8 +47,10 @@ struct rank_state {
 
 /* How an optimizer's groups differ, by Megatron's rule. */
 struct group_rule {
-    bool without_decay; /* biases, parameters of one dimension */
-    bool decoupled_lr;  /* embeddings and output layer, with --decoupled-lr */
+    bool without_decay;         /* biases, parameters of one dimension */
+    bool decoupled_lr;          /* embeddings and output layer, with --decoupled-lr */
+    bool of_experts;            /* split over ranks */
+    bool has_eps, has_momentum; /* settings that tell Adam, Muon and Lion apart */
 };
 /* The rule of a group's dict; of a parameter with this name. decays_qk_norms:
  * --apply-wd-to-qk-layernorm. */
@@ -47,7 +60,7 @@ struct group_rule group_rule_for(const char *name, unsigned num_dims, bool decay
 /* A group of a file. */
 struct rank_group {
     size_t rank;
-    unsigned optimizer, group;
+    unsigned dp, optimizer, group;
     struct group_rule rule;
     uint64_t count;   /* of parameters */
     uint64_t masters; /* in the list of masters beside the groups */
@@ -59,14 +72,17 @@ struct rank_states {
     struct rank_group *groups;
     size_t num_groups, groups_capacity;
     bool decays_qk_norms; /* --apply-wd-to-qk-layernorm */
+    bool is_split;        /* hidden matrices have another optimizer (ckpt/training.h) */
+    unsigned num_dp;      /* data parallel ranks with files; 0: states are not dealt to them */
 };
 
-/* Adds the states of an open rank file's value `optimizer`. Names their stored
- * tensors prefix + place. Calls states_unread() (convert/states.h) for unknown
- * contents. */
+/* Adds the states of an open rank file's value `optimizer`, or of a data
+ * parallel rank's file. Names their stored tensors prefix + place. Calls states_unread()
+ * (convert/states.h) for unknown contents. */
 MUST_CHECK enum status rank_states_add(struct rank_states *s, struct checkpoint *c,
                                        struct torch_file *t, const struct value *optimizer,
-                                       size_t rank, const char *prefix, struct error *err);
+                                       size_t rank, unsigned dp, const char *prefix,
+                                       struct error *err);
 /* The same value without states: groups, loss scale and step. In arena a; parts
  * belong to the value. */
 struct value *rank_states_outline(const struct value *optimizer, struct arena *a);
@@ -74,7 +90,7 @@ struct value *rank_states_outline(const struct value *optimizer, struct arena *a
 /* A rank's parameter, in the order of its file. */
 struct rank_param {
     const char *name; /* in the file; the rule needs its end, and whether it is an embedding */
-    bool of_experts;  /* of a chain's second optimizer */
+    bool of_experts;  /* of a chain's second optimizer, unless is_split */
     enum dtype dtype;
     unsigned num_dims;
     const uint64_t *shape;

@@ -27,7 +27,7 @@ static void add_value(const struct value *optimizer, size_t rank)
     assert_ok(torch_open(&t, &c.catalog.stored,
                          write_value(arena_printf(&scratch, "%zu.pt", rank), optimizer), 0,
                          UINT64_MAX, &err));
-    assert_ok(rank_states_add(&states, &c, &t, t.root, rank,
+    assert_ok(rank_states_add(&states, &c, &t, t.root, rank, 0,
                               arena_printf(&scratch, "rank %zu", rank), &err));
     torch_close(&t);
 }

@@ -429,13 +429,18 @@ static enum status check_rank_folders(struct legacy *x, struct error *err)
     return OK;
 }
 
-static enum status open_all(struct legacy *x, struct error *err)
+static enum status open_ranks(struct legacy *x, struct error *err)
 {
-    struct megatron_evidence evidence = {0};
-    struct checkpoint *c = x->m->c;
     TRY(list_ranks(x, err));
     for (size_t i = 0; i < x->num_ranks; i++)
         TRY(open_rank(x, &x->ranks[i], err));
+    return OK;
+}
+
+static enum status join_ranks(struct legacy *x, struct error *err)
+{
+    struct megatron_evidence evidence = {0};
+    struct checkpoint *c = x->m->c;
     gather_evidence(x, &evidence);
     set_tied_head(x, &evidence);
     evidence.te_spec = !evidence.local_spec;
@@ -458,8 +463,9 @@ static enum status read_torch(struct megatron_source *m, struct error *err)
 {
     struct legacy x = {.m = m};
     training_source_begin(&x.training, m->c);
-    enum status st = open_all(&x, err);
+    enum status st = open_ranks(&x, err);
     training_source_end(&x.training);
+    if (!st) st = join_ranks(&x, err);
     flat_states_release(&x.flat);
     map_release(&x.seen);
     return st;

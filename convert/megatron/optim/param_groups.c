@@ -481,10 +481,10 @@ static void set_optimizers(struct training_reader *r)
     for (size_t i = 0; i < t->num_groups && first; i++)
         is_split |= r->chains[i] && strcmp(optimizer_of(&t->groups[i]), first);
     if (is_split && !t->optimizer) t->optimizer = first;
-    for (size_t i = 0; i < t->num_groups; i++)
-        t->groups[i].optimizer = !is_split       ? NULL
-                                 : !r->chains[i] ? t->optimizer
-                                                 : optimizer_of(&t->groups[i]);
+    for (size_t i = 0; i < t->num_groups; i++) {
+        const char *kind = optimizer_of(&t->groups[i]);
+        t->groups[i].optimizer = !is_split ? NULL : strcmp(kind, first) == 0 ? t->optimizer : kind;
+    }
 }
 
 /* Whether all groups of group i's optimizer, except those of decoupled learning

@@ -131,8 +131,8 @@ struct tensor_data {
 struct value *param_groups_value(const struct training *t, const struct optimizer_form *form,
                                  bool experts, struct arena *a);
 /* The whole value `optimizer`: two chained ones if experts are split over
- * ranks, or if training_is_split(): the run's optimizer, whose masters Megatron
- * keeps as if it were not distributed, then the other. */
+ * ranks; if training_is_split(), two or more: the run's optimizer, whose masters
+ * Megatron keeps as if it were not distributed, then the other. */
 struct value *optimizer_value(const struct training *t, const struct optimizer_form *form,
                               struct tensor_data *data, struct arena *a);
 /* {scale, growth_tracker, hysteresis_tracker}; NULL without a loss scale. */

@@ -364,16 +364,13 @@ struct value *param_groups_value(const struct training *t, const struct optimize
     return list;
 }
 
-/* The groups of the run's optimizer (first), or of the other, experts last. */
-static struct value *split_groups(const struct group_writer *w, bool first)
+/* The groups of the run's optimizer (first), or of the other: of experts or not. */
+static void append_split(const struct group_writer *w, struct value *list, bool first, bool experts)
 {
-    struct value *list = value_list(w->arena, VALUE_LIST, 0, NULL);
-    for (unsigned experts = 0; experts < 2; experts++)
-        for (size_t i = 0; i < w->t->num_groups; i++)
-            if (text_equal(w->t->groups[i].optimizer, w->t->optimizer) == first &&
-                is_group_wanted(w, i, experts))
-                append_group(w, list, i, experts);
-    return list;
+    for (size_t i = 0; i < w->t->num_groups; i++)
+        if (text_equal(w->t->groups[i].optimizer, w->t->optimizer) == first &&
+            is_group_wanted(w, i, experts))
+            append_group(w, list, i, experts);
 }
 
 /* ---- optimizers ---- */
@@ -436,19 +433,44 @@ static struct value *single_value(const struct group_writer *w, const struct sha
     return outer;
 }
 
-/* The optimizers of dense parameters and of experts; of the run, and of the
- * rest. */
-static struct written_optimizer optimizer_of_chain(const struct group_writer *w, unsigned i)
+static void add_to_chain(const struct group_writer *w, const struct shared_values *shared,
+                         struct value *chain, const struct written_optimizer *o)
 {
-    struct written_optimizer o = {.wrapper = w->form->wrapper};
-    if (!training_is_split(w->t)) {
-        o.groups = param_groups_value(w->t, w->form, i == 1, w->arena);
-        return o;
+    value_dict_put(w->arena, chain, value_int(w->arena, chain->count), single_value(w, shared, o));
+}
+
+/* The run's optimizer, then the other. Experts that are split over ranks have
+ * an optimizer of their own of each, but in a layer-wise optimizer
+ * (optimizer/__init__.py:_get_megatron_emerging_optimizer). */
+static struct value *split_value(const struct group_writer *w, const struct shared_values *shared)
+{
+    struct arena *a = w->arena;
+    const bool distributed = w->form->wrapper == OPTIMIZER_DISTRIBUTED;
+    struct value *chain = value_dict(a);
+    for (unsigned i = 0; i < 2; i++) {
+        struct written_optimizer o = {.wrapper = w->form->wrapper, .without_state = i == 0};
+        if (i == 0) o.wrapper = w->form->is_mixed ? OPTIMIZER_MIXED : OPTIMIZER_FP32;
+        o.groups = value_list(a, VALUE_LIST, 0, NULL);
+        append_split(w, o.groups, i == 0, false);
+        if (!distributed) add_to_chain(w, shared, chain, &o);
+        if (!distributed) o.groups = value_list(a, VALUE_LIST, 0, NULL);
+        append_split(w, o.groups, i == 0, true);
+        if (o.groups->count) add_to_chain(w, shared, chain, &o);
     }
-    o.groups = split_groups(w, i == 0);
-    o.without_state = i == 0;
-    if (i == 0) o.wrapper = w->form->is_mixed ? OPTIMIZER_MIXED : OPTIMIZER_FP32;
-    return o;
+    return chain;
+}
+
+/* {0: dense, 1: experts} */
+static struct value *chained_value(const struct group_writer *w, const struct shared_values *shared)
+{
+    struct value *chain = value_dict(w->arena);
+    for (unsigned i = 0; i < 2; i++) {
+        const struct written_optimizer o = {
+            .wrapper = w->form->wrapper,
+            .groups = param_groups_value(w->t, w->form, i == 1, w->arena)};
+        add_to_chain(w, shared, chain, &o);
+    }
+    return chain;
 }
 
 struct value *optimizer_value(const struct training *t, const struct optimizer_form *form,
@@ -459,14 +481,11 @@ struct value *optimizer_value(const struct training *t, const struct optimizer_f
     if (!step_in_groups(&w) && t->step)
         shared.common_step = number_tensor(data, (float)t->step, 0, a);
     if (form->wrapper != OPTIMIZER_FP32) shared.grad_scaler = grad_scaler_value(t, data, a);
-    struct written_optimizer o = optimizer_of_chain(&w, 0);
-    struct value *first = single_value(&w, &shared, &o);
-    if (!form->experts_split && !training_is_split(t)) return first;
-    struct value *chain = value_dict(a);
-    value_dict_put(a, chain, value_int(a, 0), first);
-    o = optimizer_of_chain(&w, 1);
-    value_dict_put(a, chain, value_int(a, 1), single_value(&w, &shared, &o));
-    return chain;
+    if (training_is_split(t)) return split_value(&w, &shared);
+    if (form->experts_split) return chained_value(&w, &shared);
+    const struct written_optimizer o = {.wrapper = form->wrapper,
+                                        .groups = param_groups_value(t, form, false, a)};
+    return single_value(&w, &shared, &o);
 }
 
 /* ---- the schedule ---- */
