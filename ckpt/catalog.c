@@ -296,9 +296,42 @@ enum status catalog_native_stored(struct catalog *c, const char *name, const cha
     return catalog_add_native_part(c, native, stored, &whole, err);
 }
 
-void native_set_logical(struct catalog *c, const struct native_tensor *native, const char *logical)
+void native_add_logical(struct catalog *c, const struct native_tensor *native, const char *logical)
 {
-    c->native[native - c->native].logical = logical;
+    struct native_tensor *to = &c->native[native - c->native];
+    if (to->num_logicals && strcmp(to->logicals[to->num_logicals - 1], logical) == 0) return;
+    if (!to->logicals) to->logicals = arena_array(c->arena, 1, sizeof *to->logicals);
+    if (!to->num_logicals) to->logicals_capacity = 1; /* most have one */
+    *ARENA_PUSH(c->arena, to->logicals, to->num_logicals, to->logicals_capacity) = logical;
+}
+
+/* Adds a native tensor under another name to a map; false: it has the name. */
+static bool add_native_name(struct catalog *c, struct map *to, size_t i, const char *name,
+                            size_t *old)
+{
+    struct strbuf room = {0};
+    const char *state = c->native[i].state, *key = native_key(&room, name, state);
+    if (state) key = arena_copy_text(c->arena, key);
+    const bool added = map_add(to, key, i, old);
+    strbuf_release(&room);
+    return added;
+}
+
+enum status catalog_rename_native(struct catalog *c, const char *const *names, struct error *err)
+{
+    struct map renamed = {0};
+    size_t old;
+    for (size_t i = 0; i < c->num_native; i++) {
+        if (add_native_name(c, &renamed, i, names[i], &old)) continue;
+        map_release(&renamed);
+        return fail(err, ERR_UNSUPPORTED, "%s and %s become the same name, %s", c->native[old].name,
+                    c->native[i].name, names[i]);
+    }
+    map_release(&c->native_names);
+    c->native_names = renamed;
+    for (size_t i = 0; i < c->num_native; i++)
+        c->native[i].name = names[i];
+    return OK;
 }
 
 /* ---- an index of a tensor's parts by place ---- */

@@ -82,8 +82,8 @@ struct native_tensor {
     uint64_t numel;
     struct native_part *parts; /* on the heap: there may be one for each rank */
     size_t num_parts, parts_capacity;
-    const char *logical; /* of a parameter: the logical tensor with its elements, the last added if
-                            there are several; NULL: none, or not known */
+    const char **logicals; /* of a parameter: the logical tensors with its elements, in order */
+    size_t num_logicals, logicals_capacity;
 };
 
 struct catalog {
@@ -151,8 +151,13 @@ MUST_CHECK enum status catalog_native_stored(struct catalog *c, const char *name
 const struct native_tensor *catalog_find_native(const struct catalog *c, const char *name,
                                                 const char *state);
 
-/* Sets the logical name of a native tensor; it must outlive the catalog. */
-void native_set_logical(struct catalog *c, const struct native_tensor *native, const char *logical);
+/* Adds the name of a logical tensor with elements of a native one, unless it
+ * was the last added. It must outlive the catalog. */
+void native_add_logical(struct catalog *c, const struct native_tensor *native, const char *logical);
+/* Renames all native tensors: names[i], which the catalog keeps, is that of
+ * native[i]. ERR_UNSUPPORTED, and no change, if two become equal. */
+MUST_CHECK enum status catalog_rename_native(struct catalog *c, const char *const *names,
+                                             struct error *err);
 
 /* Makes a readable tensor of a stored one, under its stored name, in arena a.
  * It is not added to the catalog. */

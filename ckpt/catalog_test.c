@@ -319,6 +319,29 @@ static void a_native_tensor_is_found_by_state_and_name(void **state)
     assert_null(catalog_find(&c, "w"));
 }
 
+static void native_tensors_are_renamed_all_or_none(void **state)
+{
+    (void)state;
+    const uint64_t shape[] = {2};
+    struct native_tensor *native;
+    assert_ok(catalog_add_native(&c, "m.w", NULL, DT_F32, 1, shape, &native, &err));
+    assert_ok(catalog_add_native(&c, "m.w", "exp_avg", DT_F32, 1, shape, &native, &err));
+    assert_ok(catalog_add_native(&c, "v", NULL, DT_F32, 1, shape, &native, &err));
+    assert_fails(catalog_rename_native(&c, (const char *[]){"v", "v", "v"}, &err), ERR_UNSUPPORTED,
+                 "m.w and v become the same name, v");
+    assert_ptr_equal(catalog_find_native(&c, "m.w", "exp_avg"), &c.native[1]);
+    assert_ok(catalog_rename_native(&c, (const char *[]){"w", "w", "v"}, &err));
+    assert_ptr_equal(catalog_find_native(&c, "w", NULL), &c.native[0]);
+    assert_ptr_equal(catalog_find_native(&c, "w", "exp_avg"), &c.native[1]);
+    assert_null(catalog_find_native(&c, "m.w", NULL));
+    assert_string_equal(c.native[1].name, "w");
+    native_add_logical(&c, &c.native[0], "a");
+    native_add_logical(&c, &c.native[0], "a"); /* the last again */
+    native_add_logical(&c, &c.native[0], "b");
+    assert_int_equal(c.native[0].num_logicals, 2);
+    assert_string_equal(c.native[0].logicals[1], "b");
+}
+
 /* As ZeRO cuts: tensors one behind the other, and the run of them cut in two,
  * with padding between two of them and behind the last one. */
 enum { FIRST_ROWS = 7, SECOND_ROWS = 5, COLUMNS = 6, GAP = 3, HALF = 38 };
@@ -656,6 +679,7 @@ int main(void)
         TEST(encodings_come_along),
         TEST(thousands_of_pieces_are_no_matter),
         TEST(a_native_tensor_is_found_by_state_and_name),
+        TEST(native_tensors_are_renamed_all_or_none),
         TEST(ranks_runs_that_cut_tensors_across_rows_are_put_together),
         TEST(any_runs_of_stored_tensors_make_a_native_one),
         TEST(thousands_of_parts_are_no_matter),

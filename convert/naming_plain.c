@@ -11,7 +11,7 @@ static enum status add_plain(struct catalog *all, const struct native_tensor *na
     struct tensor *logical;
     const struct pair whole = pair_whole(0, 0, native->numel);
     TRY(catalog_add(all, name, native->dtype, native->num_dims, native->shape, &logical, err));
-    if (!native->state) native_set_logical(all, native, logical->name);
+    if (!native->state) native_add_logical(all, native, logical->name);
     return catalog_add_part(all, logical, native, &whole, err);
 }
 

@@ -144,8 +144,8 @@ struct listed {
 
 static bool rule_has(const struct group_member_rule *rule, const struct listed *p)
 {
-    return rule->has(p->native->logical ? p->native->logical : p->native->name,
-                     p->native->num_dims);
+    const struct native_tensor *native = p->native;
+    return rule->has(native->num_logicals ? native->logicals[0] : native->name, native->num_dims);
 }
 
 /* The group with exactly the parameters of the rule that no earlier rule took;
@@ -296,22 +296,33 @@ static struct by_logical index_by_logical(struct arena *a, const struct native_o
     return x;
 }
 
+/* Lists one of the target's parameters, unless it is listed or has no state. */
+static void list_once(const struct native_outputs *all, bool *is_listed, struct torch_out_group *g,
+                      size_t at, double step)
+{
+    if (is_listed[at] || !has_state(all, at)) return;
+    is_listed[at] = true;
+    append_param(&all->t->plan.arena, g, all->out.count, at, step);
+}
+
 /* Adds a listed parameter of the source: under its native name, or, where the
- * target has other names, all tensors made of its logical tensor. */
+ * target has other names, all tensors made of its logical tensors. */
 static void add_listed(struct target *t, const struct native_outputs *all,
                        const struct by_logical *by, bool *is_listed, struct torch_out_group *g,
                        const char *name, double step)
 {
     size_t at = native_outputs_find(all, name, NULL);
-    const bool is_native = at != SIZE_MAX;
     const struct native_tensor *native = catalog_find_native(&t->source->catalog, name, NULL);
-    const char *logical = native && native->logical ? native->logical : name;
-    if (!is_native && !map_get(&by->first, logical, &at)) return;
-    for (; at != SIZE_MAX; at = is_native ? SIZE_MAX : by->next[at]) {
-        if (is_listed[at] || !has_state(all, at)) continue;
-        is_listed[at] = true;
-        append_param(&t->plan.arena, g, all->out.count, at, step);
+    const bool is_mapped = native && native->num_logicals;
+    const char *const *logicals = is_mapped ? (const char *const *)native->logicals : &name;
+    if (at != SIZE_MAX) {
+        list_once(all, is_listed, g, at, step);
+        return;
     }
+    for (size_t i = 0; i < (is_mapped ? native->num_logicals : 1); i++)
+        if (map_get(&by->first, logicals[i], &at))
+            for (; at != SIZE_MAX; at = by->next[at])
+                list_once(all, is_listed, g, at, step);
 }
 
 /* The groups as the source lists them. *whole: every parameter with states is

@@ -14,7 +14,7 @@ static void add_native(const char *name, const char *logical, unsigned num_dims)
     const uint64_t shape[] = {2, 3};
     struct native_tensor *native;
     assert_ok(catalog_add_native(&c.catalog, name, NULL, DT_F32, num_dims, shape, &native, &err));
-    native_set_logical(&c.catalog, native, logical);
+    native_add_logical(&c.catalog, native, logical);
 }
 
 static int begin(void **state)

@@ -152,7 +152,7 @@ static enum status add_logical(struct importing *x, const struct mapped_tensor *
     for (size_t i = 0; i < t->num_parts; i++) {
         const struct native_tensor *part = find_native(x, t->parts[i].hf_name, state);
         take_elements(x, part, &t->parts[i].pair);
-        if (!state) native_set_logical(&c->catalog, part, logical->name);
+        if (!state) native_add_logical(&c->catalog, part, logical->name);
         TRY(catalog_add_part(&c->catalog, logical, part, &t->parts[i].pair, err));
     }
     return OK;
