@@ -1,6 +1,7 @@
 #include "convert/foreign.h"
 
 #include <fnmatch.h>
+#include <string.h>
 
 #include "common/arena.h"
 #include "common/count.h"
@@ -13,9 +14,9 @@
     .way = "give a folder that has *_model_states.pt and *_optim_states.pt, or a folder "          \
            "global_stepN with them",                                                               \
     .optimizer = "DeepSpeed", .beside = "DeepSpeed's state in it is not read"
+#define MERGE_LORA "merge it first: merge_and_unload() of peft, then save_pretrained()"
 #define LORA                                                                                       \
-    .is_folder = true, .is = "a LoRA adapter, not a whole model",                                  \
-    .way = "merge it first: merge_and_unload() of peft, then save_pretrained()",                   \
+    .is_folder = true, .is = "a LoRA adapter, not a whole model", .way = MERGE_LORA,               \
     .beside = "the LoRA adapter in it (adapter_config.json) is not merged"
 #define LORA_FILE                                                                                  \
     .is_file = true, .is = "the weights of a LoRA adapter, not a whole model",                     \
@@ -155,4 +156,19 @@ uint64_t foreign_bytes(const struct foreign *f, const char *folder)
 enum status foreign_refuse(const struct foreign *f, const char *path, struct error *err)
 {
     return fail(err, ERR_UNSUPPORTED, "%s: this is %s: %s", path, f->is, f->way);
+}
+
+bool foreign_is_lora(const char *parameter)
+{
+    static const char *const modules[] = {".lora_A.", ".lora_B.", ".lora_embedding_A.",
+                                          ".lora_embedding_B."};
+    for (size_t i = 0; i < COUNT(modules); i++)
+        if (strstr(parameter, modules[i])) return true;
+    return false;
+}
+
+enum status foreign_refuse_lora(const char *path, const char *parameter, struct error *err)
+{
+    return fail(err, ERR_UNSUPPORTED, "%s: this has a LoRA adapter that is not merged (%s): %s",
+                path, parameter, MERGE_LORA);
 }

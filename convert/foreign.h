@@ -28,4 +28,11 @@ uint64_t foreign_bytes(const struct foreign *f, const char *folder);
 /* Fails with ERR_UNSUPPORTED, "PATH: this is ...". */
 MUST_CHECK enum status foreign_refuse(const struct foreign *f, const char *path, struct error *err);
 
+/* Whether a parameter's name is one of PEFT's LoRA modules. */
+bool foreign_is_lora(const char *parameter);
+/* Fails with ERR_UNSUPPORTED for a checkpoint with such a parameter, as for an
+ * adapter's folder. */
+MUST_CHECK enum status foreign_refuse_lora(const char *path, const char *parameter,
+                                           struct error *err);
+
 #endif

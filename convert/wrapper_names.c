@@ -44,9 +44,22 @@ static void copy_without(char *to, const char *name)
     *to = 0;
 }
 
+static bool has_wrappers(const char *name)
+{
+    const char *at = name;
+    if (text_starts_with(name, "module.")) return true;
+    while (*at) {
+        if (skip_wrapper(&at)) return true;
+        at += strcspn(at, ".");
+        at += *at == '.';
+    }
+    return false;
+}
+
 const char *name_without_wrappers(struct arena *a, const char *name)
 {
     const size_t size = strlen(name) + 1;
+    if (!has_wrappers(name)) return name;
     char *stripped = arena_alloc(a, size);
     copy_without(stripped, name);
     return strcmp(stripped, name) ? stripped : name;

@@ -49,6 +49,14 @@ static enum status open_folders(struct checkpoint *c, struct error *err)
     return other ? dcp_folder_open(&c->catalog.stored, other, err) : OK;
 }
 
+/* Lightning's trainer saves the rest of its run beside the tensors. */
+static void note_run(struct checkpoint *c)
+{
+    if (path_exists(path_join(&c->arena, c->folder, "meta.pt")))
+        checkpoint_note(c, "meta.pt is not read: Lightning's epoch, step, loops, callbacks, "
+                           "schedules and hyperparameters");
+}
+
 static enum status open_dcp(struct checkpoint *c, const struct source_options *o,
                             const struct model_maps *maps, struct error *err)
 {
@@ -60,6 +68,7 @@ static enum status open_dcp(struct checkpoint *c, const struct source_options *o
     const char *const folders[] = {c->folder, path_parent(&c->arena, c->folder), NULL};
     TRY(hf_model_describe(c, o, maps, folders, false, &import, err));
     TRY(dcp_model_take(c, NULL, err));
+    note_run(c);
     return hf_model_import(&import, err);
 }
 

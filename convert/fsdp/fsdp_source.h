@@ -15,6 +15,7 @@ struct fsdp_source {
                             count them */
     size_t num_params, params_capacity;
     struct map storages; /* of the first file */
+    const char *prefix;  /* of the model's names, for shapes of flattened parameters */
     bool combined;       /* the weights' files have the optimizer's dict too */
     size_t num_unread;   /* values of the first file that are no tensors */
     const char *first_unread;

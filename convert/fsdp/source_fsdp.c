@@ -7,6 +7,7 @@
 #include "convert/format.h"
 #include "convert/fsdp/fsdp_source.h"
 #include "convert/hf/hf_model.h"
+#include "convert/hf/module_names.h"
 #include "convert/states.h"
 #include "formats/dtensor.h"
 
@@ -132,7 +133,8 @@ static enum status read_weights(struct fsdp_source *x, struct error *err)
 /* Shapes of tensors by the model's config. */
 struct shapes {
     struct arena *a;
-    struct map names; /* -> items */
+    const char *prefix; /* of the model's names (convert/hf/module_names.h) */
+    struct map names;   /* -> items */
     struct known_shape {
         unsigned num_dims;
         const uint64_t *shape;
@@ -145,13 +147,20 @@ static bool is_joined(const void *context, const char *name)
     return fsdp_join_find(context, name, NULL);
 }
 
+static bool is_joined_behind(const void *context, const char *name)
+{
+    const struct fsdp_source *x = context;
+    return is_joined(&x->join, arena_printf(&x->c->arena, "%s%s", x->prefix, name));
+}
+
 static enum status add_shapes(void *context, const struct mapped_tensor *m, struct error *err)
 {
     struct shapes *s = context;
     (void)err;
     for (size_t i = 0; i < m->num_parts; i++) {
         const struct mapped_part *p = &m->parts[i];
-        if (!map_add(&s->names, arena_copy_text(s->a, p->hf_name), s->count, NULL)) continue;
+        const char *name = arena_printf(s->a, "%s%s", s->prefix, p->hf_name);
+        if (!map_add(&s->names, name, s->count, NULL)) continue;
         *ARENA_PUSH(s->a, s->items, s->count, s->capacity) = (struct known_shape){
             p->num_dims, arena_copy(s->a, p->shape, p->num_dims * sizeof *p->shape)};
     }
@@ -170,10 +179,25 @@ static enum status set_shapes(struct fsdp_join *j, const struct shapes *s, struc
     return OK;
 }
 
+static enum status find_prefix(struct fsdp_source *x, const struct naming_import *import,
+                               struct error *err)
+{
+    const struct module_search search = {.map = import->map,
+                                         .config = &x->c->config,
+                                         .allow_missing = import->o->allow_missing,
+                                         .names = {is_joined, &x->join},
+                                         .arena = &x->c->arena};
+    const char **names = arena_array(&x->c->arena, x->join.count, sizeof *names);
+    for (size_t i = 0; i < x->join.count; i++)
+        names[i] = x->join.items[i].name;
+    if (!module_prefix_find(&search, names, x->join.count, &x->prefix, err)) return OK;
+    return fail_in(err, "%s", x->c->path);
+}
+
 static enum status find_shapes(struct fsdp_source *x, const struct naming_import *import,
                                struct error *err)
 {
-    const struct hf_names names = {is_joined, &x->join};
+    const struct hf_names names = {is_joined_behind, x};
     struct shapes s = {.a = &x->c->arena};
     if (!x->join.flat) return OK;
     if (!import->map)
@@ -181,6 +205,8 @@ static enum status find_shapes(struct fsdp_source *x, const struct naming_import
                     "%s: flattened parameters of FSDP1 (LOCAL_STATE_DICT) without their shapes: "
                     "give the model's config.json, --hf-config DIR",
                     x->c->path);
+    TRY(find_prefix(x, import, err));
+    s.prefix = x->prefix;
     enum status st = model_map_expand(import->map, &x->c->config, &names, add_shapes, &s, err);
     if (!st) st = set_shapes(&x->join, &s, err);
     map_release(&s.names);

@@ -7,6 +7,7 @@
 #include "common/json.h"
 #include "convert/companions.h"
 #include "convert/format.h"
+#include "convert/hf/module_names.h"
 #include "convert/hf_config.h"
 #include "convert/map/model_fit.h"
 #include "convert/map/params.h"
@@ -115,6 +116,7 @@ enum status hf_model_import(const struct naming_import *import, struct error *er
     struct checkpoint *c = import->c;
     const struct naming *naming = import->map ? &naming_hf : &naming_plain;
     c->names_alone = !import->map;
+    if (import->map) TRY(module_names_strip(import, err));
     TRY(naming->import(import, err));
     TRY(naming->import_states(import, err));
     TRY(states_complete(c, err));
