@@ -185,7 +185,7 @@ static enum status find_prefix(struct fsdp_source *x, const struct naming_import
     const struct module_search search = {.map = import->map,
                                          .config = &x->c->config,
                                          .allow_missing = import->o->allow_missing,
-                                         .names = {is_joined, &x->join},
+                                         .names = {.has = is_joined, .context = &x->join},
                                          .arena = &x->c->arena};
     const char **names = arena_array(&x->c->arena, x->join.count, sizeof *names);
     for (size_t i = 0; i < x->join.count; i++)
@@ -197,7 +197,7 @@ static enum status find_prefix(struct fsdp_source *x, const struct naming_import
 static enum status find_shapes(struct fsdp_source *x, const struct naming_import *import,
                                struct error *err)
 {
-    const struct hf_names names = {is_joined_behind, x};
+    const struct hf_names names = {.has = is_joined_behind, .context = x};
     struct shapes s = {.a = &x->c->arena};
     if (!x->join.flat) return OK;
     if (!import->map)

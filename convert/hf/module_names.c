@@ -52,7 +52,7 @@ static enum status check_tensor(void *context, const struct mapped_tensor *t, st
 static bool is_behind(struct behind *b)
 {
     const struct module_search *x = b->search;
-    const struct hf_names names = {has_behind, b};
+    const struct hf_names names = {.has = has_behind, .context = b};
     struct error none;
     enum status st = model_map_expand(x->map, x->config, &names, check_tensor, b, &none);
     strbuf_release(&b->room);
@@ -121,7 +121,7 @@ enum status module_prefix_find(const struct module_search *x, const char *const 
                                size_t count, const char **prefix, struct error *err)
 {
     struct expected expected = {.arena = x->arena};
-    const struct hf_names asked = {note_asked, &expected};
+    const struct hf_names asked = {.has = note_asked, .context = &expected};
     struct behind plain = {.search = x, .prefix = ""};
     *prefix = "";
     if (is_behind(&plain)) return OK;
@@ -218,7 +218,7 @@ enum status module_names_strip(const struct naming_import *import, struct error 
     const struct module_search search = {.map = import->map,
                                          .config = &c->config,
                                          .allow_missing = import->o->allow_missing,
-                                         .names = {has_parameter, &c->catalog},
+                                         .names = {.has = has_parameter, .context = &c->catalog},
                                          .arena = &c->arena};
     const char *prefix;
     size_t count;

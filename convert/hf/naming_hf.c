@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "convert/format.h"
 #include "convert/hf/states_hf.h"
 #include "convert/naming.h"
 #include "convert/states.h"
@@ -197,7 +198,7 @@ static struct head_search hf_name_of(const struct importing *x, const char *logi
 {
     struct head_search search = {.logical = logical};
     struct model_config one = x->c->config; /* one layer is enough outside of layers */
-    struct hf_names names = {has_native, x};
+    struct hf_names names = {.has = has_native, .context = x};
     one.num_layers = 1;
     one.num_experts = one.num_experts ? 1 : 0;
     one.untie_embeddings_and_output_weights = true;
@@ -269,7 +270,7 @@ static void note_widened(const struct importing *x)
 static enum status import_hf(const struct naming_import *in, struct error *err)
 {
     struct importing x = {.c = in->c, .in = in};
-    struct hf_names names = {has_native, &x};
+    struct hf_names names = {.has = has_native, .context = &x};
     x.taken = arena_array(&x.c->arena, x.c->catalog.num_native, sizeof *x.taken);
     TRY(model_map_expand(in->map, &x.c->config, &names, add_mapped, &x, err));
     note_widened(&x);
@@ -393,7 +394,7 @@ static void report_untaken(const struct importing *x)
 static enum status import_states_hf(const struct naming_import *in, struct error *err)
 {
     struct importing_states s = {.x = {.c = in->c, .in = in}};
-    struct hf_names names = {has_native, &s.x};
+    struct hf_names names = {.has = has_native, .context = &s.x};
     if (!list_states(&s) || !s.num_states) return OK;
     s.x.taken = arena_array(&in->c->arena, in->c->catalog.num_native, sizeof *s.x.taken);
     TRY(model_map_expand(in->map, &in->c->config, &names, add_mapped_states, &s, err));
@@ -473,13 +474,24 @@ static void list_left_over(struct exporting *x)
     }
 }
 
+static bool source_has(const void *context, const char *name)
+{
+    return catalog_find_native(context, name, NULL) != NULL;
+}
+
+/* A Hugging Face folder gets published spellings; other formats keep the
+ * source's, so that the program that saved it loads them. */
 static enum status export_hf(const struct naming_export *out, export_visit *visit, void *context,
                              struct error *err)
 {
     struct target *t = out->t;
     struct exporting x = {.t = t, .visit = visit, .context = context};
     x.exported = arena_array(&t->plan.arena, t->source->catalog.num_tensors, sizeof *x.exported);
-    TRY(model_map_expand(t->map, &t->source->config, NULL, export_mapped, &x, err));
+    const struct hf_names source = {
+        .has = source_has, .context = &t->source->catalog, .first_prefix = true};
+    const bool published = t->format->has & FORMAT_CONFIG_JSON;
+    TRY(model_map_expand(t->map, &t->source->config, published ? NULL : &source, export_mapped, &x,
+                         err));
     list_left_over(&x);
     return OK;
 }

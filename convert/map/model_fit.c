@@ -259,7 +259,7 @@ static size_t count_tensors(const struct model_map *map, const cJSON *hf_config,
                             const struct hf_shapes *tensors, struct arena *a)
 {
     struct tensor_count n = {.tensors = tensors};
-    const struct hf_names names = {is_there, tensors};
+    const struct hf_names names = {.has = is_there, .context = tensors};
     struct model_config c;
     struct error none;
     if (model_config_from_hf(map, hf_config, a, &c, &none)) return 0;

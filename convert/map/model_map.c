@@ -213,12 +213,12 @@ static enum status check_row_names(const struct map_loader *l, const struct tens
     return OK;
 }
 
-static enum status read_tensor_row(struct map_loader *l, const cJSON *item, struct tensor_row *row)
+/* Reads the members of a spelling: Hugging Face's names, and how their elements
+ * correspond. */
+static enum status read_spelling(const struct map_loader *l, const cJSON *item,
+                                 struct tensor_row *row)
 {
     size_t num_with = 0, capacity = 0;
-    TRY(map_check_keys(l, item, "megatron hf how shape hf_shape rest with when after "));
-    TRY(map_take_text(l, item, "megatron", &row->megatron));
-    TRY(map_take_text(l, item, "when", &row->when));
     TRY(map_take_texts(l, json_get(item, "hf"), &row->hf, &row->num_hf));
     TRY(read_parts(l, item, row));
     TRY(map_read_sizes(l, item, "with", &row->with, &num_with, &capacity));
@@ -228,6 +228,33 @@ static enum status read_tensor_row(struct map_loader *l, const cJSON *item, stru
     row->per_layer = strstr(row->megatron, "{l}") != NULL;
     row->per_expert = strstr(row->megatron, "{e}") != NULL;
     return OK;
+}
+
+static enum status read_other_spellings(const struct map_loader *l, const cJSON *item,
+                                        struct tensor_row *row)
+{
+    const cJSON *first;
+    TRY(map_take_items(l, item, "also", false, &first));
+    if (first)
+        row->others = arena_array(l->a, (size_t)cJSON_GetArraySize(json_get(item, "also")),
+                                  sizeof *row->others);
+    for (const cJSON *i = first; i; i = i->next) {
+        struct tensor_row *other = &row->others[row->num_others];
+        *other = (struct tensor_row){.megatron = row->megatron, .when = row->when};
+        TRY(map_check_keys(l, i, "hf how shape hf_shape rest with "));
+        TRY(read_spelling(l, i, other));
+        row->num_others++;
+    }
+    return OK;
+}
+
+static enum status read_tensor_row(struct map_loader *l, const cJSON *item, struct tensor_row *row)
+{
+    TRY(map_check_keys(l, item, "megatron hf how shape hf_shape rest with when after also "));
+    TRY(map_take_text(l, item, "megatron", &row->megatron));
+    TRY(map_take_text(l, item, "when", &row->when));
+    TRY(read_spelling(l, item, row));
+    return read_other_spellings(l, item, row);
 }
 
 static void drop_tensor_rows(struct model_map *map, const char *megatron, size_t *first_own,

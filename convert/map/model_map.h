@@ -101,6 +101,7 @@ struct mapped_tensor {
 struct hf_names {
     bool (*has)(const void *context, const char *name);
     const void *context;
+    bool first_prefix; /* only spellings of rows are chosen */
 };
 
 /* Calls visit for every logical tensor of a model with this config, in the

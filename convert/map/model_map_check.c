@@ -121,7 +121,7 @@ static enum status check_logical(const struct map_loader *l, const struct tensor
     return check_tiling(l, pairs, row->num_parts, row->megatron, view_numel(&first.logical));
 }
 
-static enum status check_tensor_row(struct map_loader *l, const struct tensor_row *row)
+static enum status check_spelling(struct map_loader *l, const struct tensor_row *row)
 {
     const struct param_row *param = param_row_find(l->map->params, row->megatron);
     bool applies;
@@ -135,6 +135,13 @@ static enum status check_tensor_row(struct map_loader *l, const struct tensor_ro
     if (map_condition(&names, row->when, &applies, l->err)) return map_bad_in(l);
     for (unsigned i = 0; i < NUM_MAP_SAMPLES; i++)
         TRY(check_logical(l, row, param, &map_samples[i]));
+    return OK;
+}
+
+static enum status check_tensor_row(struct map_loader *l, const struct tensor_row *row)
+{
+    for (unsigned k = 0; k <= row->num_others; k++)
+        TRY(check_spelling(l, row_spelling(row, k)));
     return OK;
 }
 
@@ -207,14 +214,22 @@ static enum status check_hf_name(struct map_loader *l, const struct tensor_row *
     return OK;
 }
 
+static enum status check_hf_names(struct map_loader *l, const struct tensor_row *row,
+                                  const struct model_config *c, struct hf_covers *partial)
+{
+    for (unsigned k = 0; k < row->num_hf; k++)
+        TRY(check_hf_name(l, row, k, c, partial));
+    return OK;
+}
+
 /* Checks that each row, or the rows that share a Hugging Face tensor together,
  * take all its elements. */
 static enum status check_hf(struct map_loader *l, const struct model_config *c)
 {
     struct hf_covers partial = {0};
     for (size_t i = 0; i < l->map->num_tensors; i++)
-        for (unsigned k = 0; k < l->map->tensors[i].num_hf; k++)
-            TRY(check_hf_name(l, &l->map->tensors[i], k, c, &partial));
+        for (unsigned k = 0; k <= l->map->tensors[i].num_others; k++)
+            TRY(check_hf_names(l, row_spelling(&l->map->tensors[i], k), c, &partial));
     for (size_t i = 0; i < partial.count; i++) {
         const struct hf_cover *x = &partial.items[i];
         l->where = arena_printf(l->a, "tensor %s", x->row->megatron);

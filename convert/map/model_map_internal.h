@@ -31,7 +31,14 @@ struct tensor_row {
     struct size *with;
     unsigned num_with;
     bool per_layer, per_expert;
+    struct tensor_row *others; /* [num_others] other spellings: the same logical tensor */
+    unsigned num_others;
 };
+/* Spelling k of a row; 0: the row itself. */
+static inline const struct tensor_row *row_spelling(const struct tensor_row *row, unsigned k)
+{
+    return k ? &row->others[k - 1] : row;
+}
 
 struct unsupported {
     const char *when, *why;

@@ -43,14 +43,20 @@ static void print_inert(struct strbuf *out, const struct config_map *config)
     }
 }
 
+static void print_spelling(struct strbuf *out, const struct tensor_row *r, const char *word)
+{
+    for (unsigned i = 0; i < r->num_parts; i++)
+        strbuf_printf(out, "  %s[%s]  =  %s [%s]\n", word, r->parts[i].megatron,
+                      r->hf[r->parts[i].tensor], r->parts[i].hf);
+}
+
 static void print_tensor(struct strbuf *out, const struct tensor_row *r)
 {
     strbuf_printf(out, "  %s", r->megatron);
     if (r->when) strbuf_printf(out, "   when %s", r->when);
     strbuf_add_char(out, '\n');
-    for (unsigned i = 0; i < r->num_parts; i++)
-        strbuf_printf(out, "      [%s]  =  %s [%s]\n", r->parts[i].megatron,
-                      r->hf[r->parts[i].tensor], r->parts[i].hf);
+    for (unsigned k = 0; k <= r->num_others; k++)
+        print_spelling(out, row_spelling(r, k), k ? "or  " : "    ");
 }
 
 /* The sections of a row: "gate i, up i when gated_linear_unit", "g times query
@@ -140,11 +146,8 @@ static cJSON *inert_json(const struct config_map *config)
     return o;
 }
 
-static cJSON *tensor_row_json(const struct tensor_row *r)
+static void add_row_parts(cJSON *o, const struct tensor_row *r)
 {
-    cJSON *o = cJSON_CreateObject();
-    add_text_member(o, "megatron", r->megatron);
-    add_text_member(o, "when", r->when);
     cJSON *parts = cJSON_AddArrayToObject(o, "parts");
     for (unsigned i = 0; i < r->num_parts; i++) {
         cJSON *part = cJSON_CreateObject();
@@ -152,6 +155,20 @@ static cJSON *tensor_row_json(const struct tensor_row *r)
         add_text_member(part, "hf_tensor", r->hf[r->parts[i].tensor]);
         add_text_member(part, "hf", r->parts[i].hf);
         cJSON_AddItemToArray(parts, part);
+    }
+}
+
+static cJSON *tensor_row_json(const struct tensor_row *r)
+{
+    cJSON *o = cJSON_CreateObject();
+    add_text_member(o, "megatron", r->megatron);
+    add_text_member(o, "when", r->when);
+    add_row_parts(o, r);
+    cJSON *also = r->num_others ? cJSON_AddArrayToObject(o, "also") : NULL;
+    for (unsigned k = 0; k < r->num_others; k++) {
+        cJSON *other = cJSON_CreateObject();
+        add_row_parts(other, &r->others[k]);
+        cJSON_AddItemToArray(also, other);
     }
     return o;
 }

@@ -373,7 +373,7 @@ static bool without_prefix(const void *context, const char *name)
 static void gpt2_prefix_is_the_one_that_the_files_have(void **state)
 {
     (void)state;
-    struct hf_names have = {without_prefix, NULL};
+    struct hf_names have = {.has = without_prefix};
     struct model_config c = small;
     struct strbuf out = {0};
     c.num_query_groups = 2;
@@ -736,6 +736,19 @@ static const struct {
          "'megatron':'decoder.layers.{l}.mlp.experts.experts.{e}.linear_fc2.weight',"
          "'shape':'h f','hf_shape':'1[0 of E] h f','hf':'a.{l}'"),
      "its parts of a.{l} overlap"},
+    /* other spellings */
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','also':{}"), "also is not a list"},
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','also':[1]"), "not an object"},
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','also':[{'hf':'b.{l}','shape':'h i','when':'1'}]"),
+     "\"when\" is not one of: hf how shape hf_shape rest with"},
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','also':[{'hf':'b.{l}'}]"),
+     "exactly one of how and shape is required"},
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','also':[{'hf':'b.{l}','shape':'h x'}]"), "unknown name"},
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','also':[{'hf':'b','shape':'h i'}]"),
+     "only one of the names has {l}"},
+    {ROW(FC2 ",'shape':'h i','hf':'a.{l}','also':[{'hf':'b.{l}','shape':'h i',"
+             "'hf_shape':'h i[0 of 2*i]'}]"),
+     "elements of b.{l}"},
 };
 
 static void mistakes_are_refused_by_the_rows_name(void **state)

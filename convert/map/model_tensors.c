@@ -21,9 +21,9 @@ struct expander {
     enum status (*visit)(void *context, const struct mapped_tensor *t, struct error *err);
     void *context;
     struct error *err;
-    const char *prefix;        /* for {p} */
-    struct expanded *expanded; /* of each row */
-    struct strbuf *text;       /* [0]: the logical name, [1 + i]: hf name i */
+    const char *prefix;         /* for {p} */
+    struct expanded **expanded; /* of each row, its spellings */
+    struct strbuf *text;        /* [0]: the logical name, [1 + i]: hf name i */
     struct arena arena;
 };
 
@@ -76,10 +76,33 @@ static enum status put_numbers(struct expander *x, const struct tensor_row *row,
     return OK;
 }
 
+/* Whether a tensor of this spelling exists. */
+static bool spelling_exists(struct expander *x, const struct tensor_row *row, int64_t layer,
+                            int64_t expert)
+{
+    bool exists = false;
+    for (unsigned i = 0; i < row->num_hf && !exists; i++) {
+        put_name(&x->text[0], row->hf[i], x->prefix, layer, expert);
+        exists = x->names->has(x->names->context, x->text[0].data);
+    }
+    return exists;
+}
+
+/* The first spelling that exists; without any, the first. */
+static unsigned choose_spelling(struct expander *x, const struct tensor_row *row, int64_t layer,
+                                int64_t expert)
+{
+    if (!x->names || !row->num_others) return 0;
+    for (unsigned k = 0; k <= row->num_others; k++)
+        if (spelling_exists(x, row_spelling(row, k), layer, expert)) return k;
+    return 0;
+}
+
 static enum status expand_row(struct expander *x, size_t index, int64_t layer, int64_t expert)
 {
-    const struct tensor_row *row = &x->map->tensors[index];
-    struct expanded *e = &x->expanded[index];
+    const unsigned spelling = choose_spelling(x, &x->map->tensors[index], layer, expert);
+    const struct tensor_row *row = row_spelling(&x->map->tensors[index], spelling);
+    struct expanded *e = &x->expanded[index][spelling];
     if (!e->valid && put_numbers(x, row, e, layer, expert))
         return fail_in(x->err, "model map %s: %s", x->map->family, row->megatron);
     put_name(&x->text[0], row->megatron, "", layer, expert);
@@ -146,7 +169,7 @@ static enum status expand_rows(struct expander *x)
 static const char *choose_prefix(struct expander *x)
 {
     const struct model_map *map = x->map;
-    for (size_t i = 0; i < map->num_tensors && x->names; i++) {
+    for (size_t i = 0; i < map->num_tensors && x->names && !x->names->first_prefix; i++) {
         if (!strstr(map->tensors[i].hf[0], "{p}")) continue;
         for (unsigned p = 0; p < map->num_prefixes; p++) {
             put_name(&x->text[1], map->tensors[i].hf[0], map->prefixes[p], 0, 0);
@@ -166,9 +189,13 @@ enum status model_map_expand(const struct model_map *map, const struct model_con
         .map = map, .config = c, .names = names, .visit = visit, .context = context, .err = err};
     unsigned most = 0;
     arena_init(&x.arena);
-    for (size_t i = 0; i < map->num_tensors; i++)
-        if (map->tensors[i].num_hf > most) most = map->tensors[i].num_hf;
     x.expanded = arena_array(&x.arena, map->num_tensors, sizeof *x.expanded);
+    for (size_t i = 0; i < map->num_tensors; i++) {
+        const struct tensor_row *row = &map->tensors[i];
+        x.expanded[i] = arena_array(&x.arena, 1 + row->num_others, sizeof **x.expanded);
+        for (unsigned k = 0; k <= row->num_others; k++)
+            if (row_spelling(row, k)->num_hf > most) most = row_spelling(row, k)->num_hf;
+    }
     x.text = arena_array(&x.arena, 1 + most, sizeof *x.text);
     x.prefix = choose_prefix(&x);
     enum status st = expand_rows(&x);
