@@ -87,6 +87,22 @@ assert [g["optimizer"] for g in groups].count("muon") == 2 and len(groups) == 4
 assert {g["members"] for g in groups if g["optimizer"] == "muon"} == {"hidden_matrices"}
 EOF
 
+it "a run does not go on with another optimizer unless it is asked for"
+truth_of muon-layer-wise-tp2dp2
+train() {
+    run train --load "$source" --use-checkpoint-args --mock-data --train-iters 12 --micro-batch-size 1 \
+        --global-batch-size 2 --seq-length 16 --lr 0.01 --min-lr 0.001 --bf16 "$@"
+}
+train
+exits 3
+says "has states of muon, but --optimizer is adam"
+train --no-load-optim --dry-run
+exits 0
+truth_of lion-layer-wise-dp2
+train
+exits 3
+says "has states of lion, but --optimizer is adam"
+
 it "a data parallel rank's file that is missing is named"
 truth_of muon-torch-dp2
 cp -r "$source" part

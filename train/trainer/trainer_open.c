@@ -433,16 +433,24 @@ static enum status open_device(struct trainer *t, const struct device **device, 
     return OK;
 }
 
-/* The optimizer of the checkpoint's states: "adam", "sgd"; NULL: not known. */
+static bool has_states(const struct checkpoint *c, const char *kind)
+{
+    for (size_t i = 0; i < c->catalog.num_tensors; i++)
+        if (text_starts_with(c->catalog.tensors[i].name, kind)) return true;
+    return false;
+}
+
+/* The optimizer of the checkpoint's states, or of hidden matrices': "adam",
+ * "muon"; NULL: not known. */
 static const char *stored_optimizer(const struct checkpoint *c)
 {
     const struct training *run = &c->training.run;
     if (!c->training.optimizer.present || c->training.optimizer.unread) return NULL;
-    if (text_equal(run->optimizer, "adam") || text_equal(run->optimizer, "sgd"))
+    if (text_equal(run->optimizer, "adam") || text_equal(run->optimizer, "sgd") ||
+        training_is_split(run))
         return run->optimizer;
-    for (size_t i = 0; i < c->catalog.num_tensors; i++)
-        if (text_starts_with(c->catalog.tensors[i].name, "optimizer.exp_avg_sq.")) return "adam";
-    return NULL;
+    if (has_states(c, "optimizer.exp_avg_sq.")) return "adam";
+    return has_states(c, "optimizer.exp_avg.") ? "lion" : NULL;
 }
 
 /* Megatron-LM's own check compares a few sizes only
