@@ -172,7 +172,7 @@ enum status pipeline_import(struct deepspeed *d, const struct naming_import *imp
     TRY(check_layers(d, err));
     TRY(naming_megatron.import(&x, err));
     TRY(naming_megatron.import_states(&x, err));
-    TRY(states_complete(c, err));
     torch_groups_find_rules(c);
+    TRY(states_complete(c, err));
     return catalog_check(&c->catalog, err);
 }

@@ -605,17 +605,73 @@ enum status zero_read_files(struct zero_read *z, const struct ds_file *files, si
 
 /* ---- native tensors ---- */
 
-/* Whether every rank with elements has the state; records why not. */
-static bool state_is_whole(struct zero_read *z, size_t state)
+/* DeepSpeed's Muon has hidden matrices, AdamW the other groups. */
+static bool is_of_muon(const struct zero_read *z, size_t segment)
+{
+    bool muon = false;
+    const size_t g = z->group_of[segment];
+    return g < z->num_groups && value_as_bool(value_get(z->groups[g], "use_muon"), &muon) && muon;
+}
+
+static bool segment_has(const struct zero_read *z, size_t segment, size_t state)
 {
     for (uint64_t r = 0; r < z->num_ranks; r++)
-        for (size_t g = 0; g < z->num_segments; g++) {
-            if (*stored_of(z, r, g, state) || !length_of(z, r, g, 0)) continue;
-            states_unread(z->c, "rank %" PRIu64 " has no %s of %s %zu", r, z->states[state],
-                          segment_noun(z), g);
-            return false;
-        }
+        if (*stored_of(z, r, segment, state)) return true;
+    return false;
+}
+
+/* Whether a group of the segment's optimizer has the state. */
+static bool optimizer_has(const struct zero_read *z, size_t segment, size_t state)
+{
+    for (size_t s = 0; s < z->num_segments; s++)
+        if (is_of_muon(z, s) == is_of_muon(z, segment) && segment_has(z, s, state)) return true;
+    return false;
+}
+
+static bool segment_has_any(const struct zero_read *z, size_t segment)
+{
+    for (size_t state = 1; state < z->num_states; state++)
+        if (segment_has(z, segment, state)) return true;
+    return false;
+}
+
+/* Whether every rank with elements of the segment has the state, as its
+ * optimizer should; records why not. */
+static bool state_is_whole(struct zero_read *z, size_t segment, size_t state)
+{
+    if (!optimizer_has(z, segment, state) && segment_has_any(z, segment)) return false;
+    for (uint64_t r = 0; r < z->num_ranks; r++) {
+        if (*stored_of(z, r, segment, state) || !length_of(z, r, segment, 0)) continue;
+        states_unread(z->c, "rank %" PRIu64 " has no %s of %s %zu", r, z->states[state],
+                      segment_noun(z), segment);
+        return false;
+    }
     return true;
+}
+
+/* ---- Muon's momentum ---- */
+
+/* Finds parameters in the momentum of a group of Muon. Masters are cut evenly;
+ * of the momentum a rank has each parameter that its part touches, whole, one
+ * behind the other (runtime/zero/stage_1_and_2.py). */
+static void place_momentum(struct zero_read *z, size_t segment, size_t state)
+{
+    const uint64_t part = z->part[segment];
+    uint64_t *ends = arena_array(&z->c->arena, z->num_ranks, sizeof *ends);
+    for (size_t i = 0; i < z->params->count; i++) {
+        struct ds_param *p = &z->params->items[i];
+        const uint64_t first = p->segment == segment && part ? p->begin / part : z->num_ranks;
+        uint64_t start, numel;
+        if (first < z->num_ranks) p->whole_at = ends[first];
+        for (uint64_t r = first; r < z->num_ranks && run_of_rank(z, r, p, &start, &numel); r++)
+            ends[r] += p->numel;
+    }
+    for (uint64_t r = 0; r < z->num_ranks; r++)
+        if (length_of(z, r, segment, state) != ends[r])
+            states_unread(z->c,
+                          "%s of rank %" PRIu64 ", group %zu, has %" PRIu64
+                          " elements, but the parameters that the rank has a part of need %" PRIu64,
+                          z->states[state], r, segment, length_of(z, r, segment, state), ends[r]);
 }
 
 /* The native tensor of a parameter's state (NULL: its weight), from vectors of
@@ -651,6 +707,8 @@ static enum status add_runs(const struct adding *x, struct error *err)
         return OK;
     }
     const uint64_t part = z->part[p->segment];
+    if (x->number && is_of_muon(z, p->segment))
+        return part ? add_vector_run(x, p->begin / part, 0, p->whole_at, p->numel, err) : OK;
     for (uint64_t r = part ? p->begin / part : z->num_ranks; r < z->num_ranks; r++) {
         uint64_t start, numel;
         if (!run_of_rank(z, r, p, &start, &numel)) break;
@@ -678,10 +736,11 @@ static enum dtype dtype_of_state(const struct zero_read *z, const struct ds_para
     return DT_F32;
 }
 
+/* whole: [num_segments][MAX_STATES] */
 static enum status add_param_tensors(struct zero_read *z, const struct ds_param *p,
-                                     const bool *whole, struct error *err)
+                                     const bool *all_whole, struct error *err)
 {
-    const bool of_master = !z->only_states;
+    const bool of_master = !z->only_states, *whole = all_whole + p->segment * MAX_STATES;
     if (of_master) TRY(add_zero_native(z, p, NULL, 0, p->dtype, err));
     for (size_t s = 0; s < z->num_states; s++) {
         const enum dtype dtype = dtype_of_state(z, p, s);
@@ -712,11 +771,20 @@ static enum status check_steps(const struct zero_read *z, struct error *err)
 
 enum status zero_read_finish(struct zero_read *z, struct error *err)
 {
-    bool whole[MAX_STATES] = {true};
+    bool *whole = arena_array(&z->c->arena, z->num_segments * MAX_STATES, sizeof *whole);
     TRY(ds_numbers_read(&z->c->catalog.stored, z->steps, z->num_ranks * z->num_segments, err));
     TRY(check_steps(z, err));
-    for (size_t s = 1; s < z->num_states; s++)
-        whole[s] = state_is_whole(z, s);
+    for (size_t g = 0; g < z->num_segments; g++)
+        for (size_t s = 0; s < z->num_states; s++) {
+            bool *is_whole = &whole[g * MAX_STATES + s];
+            *is_whole = s == 0 || state_is_whole(z, g, s);
+            if (!s || !*is_whole || !is_of_muon(z, g)) continue;
+            if (z->stage == 3)
+                states_unread(z->c, "Muon's states of ZeRO stage 3 are not read");
+            else
+                place_momentum(z, g, s);
+            *is_whole = !z->c->training.optimizer.unread;
+        }
     for (size_t i = 0; i < z->params->count; i++)
         TRY(add_param_tensors(z, &z->params->items[i], whole, err));
     return OK;
@@ -734,8 +802,14 @@ static void add_params_of_group(const struct zero_read *z, size_t g)
 enum status zero_read_add_groups(const struct zero_read *all, size_t count, size_t tp,
                                  struct error *err)
 {
+    struct training *run = &all[0].c->training.run;
+    bool muon;
     for (size_t g = 0; g < all[0].num_groups; g++) {
         TRY(torch_groups_add(all[0].c, all[0].groups[g], NULL, NULL, err));
+        if (value_as_bool(value_get(all[0].groups[g], "use_muon"), &muon)) {
+            run->optimizer = "muon";
+            run->groups[run->num_groups - 1].optimizer = muon ? "muon" : "adam";
+        }
         for (size_t i = 0; i < count; i += tp)
             add_params_of_group(&all[i], g);
     }

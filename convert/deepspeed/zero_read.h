@@ -36,8 +36,9 @@ struct ds_param {
     const uint64_t *shape;
     uint64_t numel;
     size_t segment;
-    uint64_t begin;   /* in the segment: all ranks'; stage 3: each rank's */
-    enum dtype dtype; /* of the weight; stage 3 */
+    uint64_t begin;    /* in the segment: all ranks'; stage 3: each rank's */
+    uint64_t whole_at; /* of a group of Muon: in the momentum of the first rank that has a part */
+    enum dtype dtype;  /* of the weight; stage 3 */
 };
 struct ds_params {
     struct ds_param *items;

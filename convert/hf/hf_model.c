@@ -119,8 +119,8 @@ enum status hf_model_import(const struct naming_import *import, struct error *er
     if (import->map) TRY(module_names_strip(import, err));
     TRY(naming->import(import, err));
     TRY(naming->import_states(import, err));
-    TRY(states_complete(c, err));
     torch_groups_find_rules(c);
+    TRY(states_complete(c, err));
     return catalog_check(&c->catalog, err);
 }
 

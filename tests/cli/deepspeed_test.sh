@@ -63,6 +63,51 @@ for case in "$golden"/*; do
     is_the_run_of "$case/ckpt" "$case/expected"
 done
 
+for case in "$golden-muon"/* "$fixtures"-more/muon-zero1-dp2 "$fixtures"-more/lion-* "$fixtures"-more/sgd-*; do
+    [ -d "$case/ckpt" ] || continue
+    it "$(basename "$case"): each optimizer has its states"
+    run verify "$case/ckpt" "$case/expected" --hf-config "$case/expected"
+    exits 0
+    prints "identical: "
+    rm -rf out
+    run convert -q "$case/ckpt" out --to hf --optim --hf-config "$case/expected"
+    exits 0
+    run verify out "$case/expected"
+    exits 0
+    prints "identical: "
+done
+
+it "Muon's states are not written where they would lie elsewhere"
+case=$golden-muon/muon-zero2-dp2
+run inspect "$case/ckpt" --hf-config "$case/expected"
+prints "hidden_matrices (muon, lr 0.01, weight decay 0.01, momentum 0.9), all (adam, lr 0.001, weight decay 0.01)"
+for to in deepspeed deepspeed-universal; do
+    rm -rf out
+    run convert "$case/ckpt" out --hf-config "$case/expected" --to $to
+    exits 3
+    says "DeepSpeed, which keeps Muon's momentum by whole parameters"
+    [ ! -e out ] || is_wrong "out was written"
+done
+
+it "Muon's momentum of other lengths is unread"
+rm -rf ds out
+cp -r "$case" ds
+python3 - ds/ckpt/global_step3 <<'PYTHON'
+import glob, sys, zipfile
+[path] = glob.glob(sys.argv[1] + "/*pp_rank_0_mp_rank_00_optim_states.pt")
+old = zipfile.ZipFile(path)
+entries = [(i, old.read(i)) for i in old.infolist()]
+with zipfile.ZipFile(path, "w") as new:
+    for info, data in entries:
+        if info.filename.endswith("data.pkl"):
+            assert data.count(b"M\x80\x07\x85") == 1, "1920 elements stand elsewhere"
+            data = data.replace(b"M\x80\x07\x85", b"M\x7f\x07\x85")
+        new.writestr(info, data)
+PYTHON
+run inspect ds/ckpt --hf-config ds/expected
+exits 0
+prints "momentum_buffer of rank 0, group 0, has 1919 elements, but the parameters that the rank has a part of need 1920"
+
 it "a universal folder is the same run"
 case=$golden/zero2-bf16-dp2-aligned
 is_the_run_of "$case/ckpt/global_step3_universal" "$case/expected"

@@ -166,6 +166,12 @@ static enum status add_groups(struct zero_run *r, struct error *err)
     size_t num_groups;
     TRY(torch_groups_plan(r->t, &r->native, &groups, &num_groups, err));
     r->groups = arena_array(arena_of(r), num_groups, sizeof *r->groups);
+    if (training_is_split(&r->t->source->training.run))
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: states of %s beside another optimizer's are not written for DeepSpeed, "
+                    "which keeps Muon's momentum by whole parameters; --to hf --optim keeps them, "
+                    "--no-optim leaves them out",
+                    r->t->source->path, r->t->source->training.run.optimizer);
     for (size_t g = 0; g < num_groups; g++)
         TRY(add_zero_group(r, &groups[g], err));
     return OK;
