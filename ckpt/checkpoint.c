@@ -54,8 +54,22 @@ void checkpoint_note(struct checkpoint *c, const char *fmt, ...)
 void unknown_fields_add(struct unknown_fields *u, struct arena *a, const char *file,
                         const char *name, const char *value, bool allowed)
 {
-    *ARENA_PUSH(a, u->items, u->count, u->capacity) = (struct unknown_field){
-        arena_copy_text(a, file), arena_copy_text(a, name), arena_copy_text(a, value), allowed};
+    *ARENA_PUSH(a, u->items, u->count, u->capacity) =
+        (struct unknown_field){arena_copy_text(a, file),
+                               arena_copy_text(a, name),
+                               arena_copy_text(a, value),
+                               allowed,
+                               NULL,
+                               NULL};
+}
+
+void unknown_fields_add_clash(struct unknown_fields *u, struct arena *a,
+                              const struct unknown_field *field)
+{
+    unknown_fields_add(u, a, field->file, field->name, field->value, field->allowed);
+    struct unknown_field *added = &u->items[u->count - 1];
+    added->other = arena_copy_text(a, field->other);
+    added->other_value = arena_copy_text(a, field->other_value);
 }
 
 bool unknown_fields_refused(const struct unknown_fields *u)
@@ -75,7 +89,9 @@ const struct unknown_field *unknown_fields_find(const struct unknown_fields *u, 
 bool unknown_fields_match(const struct unknown_fields *u, const char *glob)
 {
     for (size_t i = 0; i < u->count; i++)
-        if (fnmatch(glob, u->items[i].name, 0) == 0) return true;
+        if (fnmatch(glob, u->items[i].name, 0) == 0 ||
+            (u->items[i].other && fnmatch(glob, u->items[i].other, 0) == 0))
+            return true;
     return false;
 }
 
@@ -110,6 +126,12 @@ const char *unknown_fields_text(const struct unknown_fields *u, bool all, struct
         add_cut(&text, f->name);
         strbuf_add_char(&text, ' ');
         add_cut(&text, f->value);
+        if (f->other) {
+            strbuf_add_text(&text, " against ");
+            add_cut(&text, f->other);
+            strbuf_add_char(&text, ' ');
+            add_cut(&text, f->other_value);
+        }
         file = f->file;
     }
     if (count > SHOWN_FIELDS) strbuf_printf(&text, " and %zu more", count - SHOWN_FIELDS);

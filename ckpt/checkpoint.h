@@ -92,11 +92,14 @@ void notes_add(struct notes *n, struct arena *a, const char *fmt, ...) PRINTF_LI
 void notes_print(const struct notes *n);
 
 /* A field of a config file that is set (not null, false, 0, "" or []) and that
- * no row of the file's map reads. It may change what the model computes. */
+ * no row of the file's map reads; or one that another spelling of it
+ * contradicts. It may change what the model computes. */
 struct unknown_field {
     const char *file;         /* "config.json", "args", "run_config.yaml" */
     const char *name, *value; /* "rope_scaling.mrope_section", "[16,24,24]" */
     bool allowed;             /* by --allow-config: named in messages, not refused */
+    /* The spelling that was read instead; NULL: the field is unknown. */
+    const char *other, *other_value;
 };
 struct unknown_fields {
     struct unknown_field *items;
@@ -105,11 +108,14 @@ struct unknown_fields {
 /* All texts are copied into arena a. */
 void unknown_fields_add(struct unknown_fields *u, struct arena *a, const char *file,
                         const char *name, const char *value, bool allowed);
+/* Adds a field that another spelling contradicts. */
+void unknown_fields_add_clash(struct unknown_fields *u, struct arena *a,
+                              const struct unknown_field *field);
 /* Whether any field is not allowed. */
 bool unknown_fields_refused(const struct unknown_fields *u);
 /* The first field of this name; NULL: none. */
 const struct unknown_field *unknown_fields_find(const struct unknown_fields *u, const char *name);
-/* Whether a glob matches the name of any field. */
+/* Whether a glob matches the name of any field, or of its other spelling. */
 bool unknown_fields_match(const struct unknown_fields *u, const char *glob);
 /* "args: qk_l2_norm True, softmax_type learnable; config.json: foo 3": all
  * fields, or those not allowed; NULL: none. Lists the first 5, then "and N

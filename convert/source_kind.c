@@ -140,6 +140,29 @@ void source_list_unknown(void *context, const char *name, const char *value)
                        globs_match(x->o->allow_config, name));
 }
 
+static unsigned settle_clash(void *context, const struct spelling_clash *clash)
+{
+    struct unknown_of *x = context;
+    bool allowed[2];
+    for (unsigned i = 0; i < 2; i++)
+        allowed[i] = globs_match(x->o->allow_config, clash->names[i]);
+    const unsigned out = allowed[1] && !allowed[0], other = 1 - out;
+    const struct unknown_field field = {.file = x->file,
+                                        .name = clash->names[out],
+                                        .value = clash->values[out],
+                                        .allowed = allowed[0] != allowed[1],
+                                        .other = clash->names[other],
+                                        .other_value = clash->values[other]};
+    x->count++;
+    unknown_fields_add_clash(&x->c->unknown, &x->c->arena, &field);
+    return out;
+}
+
+void source_settle_config(struct unknown_of *x, const struct model_map *map, cJSON *hf_config)
+{
+    model_config_settle(map, hf_config, &x->c->arena, settle_clash, x);
+}
+
 enum status source_check_listed(const struct unknown_of *x, struct error *err)
 {
     if (x->count <= MAX_UNKNOWN) return OK;
@@ -182,8 +205,23 @@ static enum status check_unknown(const struct checkpoint *c, const char *copied,
     return st;
 }
 
+enum status source_check_spellings(const struct checkpoint *c, const char *does, struct error *err)
+{
+    for (size_t i = 0; i < c->unknown.count; i++) {
+        const struct unknown_field *f = &c->unknown.items[i];
+        if (!f->other || f->allowed) continue;
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: %s: %s is %.80s, but %s, another spelling of it, is %.80s: "
+                    "--allow-config %s %s without the first, --allow-config %s without the second",
+                    c->path, f->file, f->name, f->value, f->other, f->other_value, f->name, does,
+                    f->other);
+    }
+    return OK;
+}
+
 enum status source_check_computes(const struct checkpoint *c, struct error *err)
 {
+    TRY(source_check_spellings(c, "computes", err));
     TRY(check_unknown(c, "", "computes", err));
     if (!model_config_check(&c->config, err)) return OK;
     return fail_in(err, "%s: its config is incomplete; --hf-config DIR completes it", c->path);

@@ -56,6 +56,10 @@ struct unknown_of {
  * it. Visitor for config_unknown() (convert/map/config_map.h); context: a
  * struct unknown_of. A field in both args and run_config.yaml is added once. */
 void source_list_unknown(void *context, const char *name, const char *value);
+/* Reads spellings of one field that contradict each other as the newer one
+ * says, unless --allow-config matches the newer one alone: removes the other
+ * from config.json's tree, and adds it to the checkpoint's unknown fields. */
+void source_settle_config(struct unknown_of *x, const struct model_map *map, cJSON *hf_config);
 /* ERR_CORRUPT above 10,000 unknown fields: no config file has as many. */
 MUST_CHECK enum status source_check_listed(const struct unknown_of *x, struct error *err);
 /* Notes each glob of --allow-config that matches no unknown field of c. */
@@ -68,6 +72,10 @@ const char *source_unused_text(struct arena *a, const char *glob);
  * run_config.yaml for an export, which copies config.json unchanged. */
 MUST_CHECK enum status source_check_computes(const struct checkpoint *c, struct error *err);
 MUST_CHECK enum status source_check_exports(const struct checkpoint *c, struct error *err);
+/* ERR_UNSUPPORTED, naming two spellings of a field that contradict each other,
+ * if --allow-config chose neither: for all that use the value. */
+MUST_CHECK enum status source_check_spellings(const struct checkpoint *c, const char *does,
+                                              struct error *err);
 
 /* Sets *same to whether two stored tensors have equal dtype, shape and bytes;
  * *at: first element that differs (0 if dtype or shape do). Reads both. */

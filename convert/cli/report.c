@@ -426,6 +426,8 @@ void report_unknown_json(cJSON *object, const struct checkpoint *c)
         json_add_text(o, "name", f->name);
         json_add_text(o, "value", f->value);
         cJSON_AddBoolToObject(o, "allowed", f->allowed);
+        json_add_text(o, "other", f->other);
+        json_add_text(o, "other_value", f->other_value);
         cJSON_AddItemToArray(list, o);
     }
 }

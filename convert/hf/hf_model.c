@@ -68,8 +68,9 @@ static enum status read_config(struct naming_import *x, const struct model_maps 
     enum status st = source_choose_map(x->o, maps, config, &x->map, err);
     if (st == ERR_UNSUPPORTED) st = with_nearest_map(c, maps, config, err);
     if (!st) c->family = model_map_family(x->map);
-    if (!st) st = model_config_from_hf(x->map, config, &c->arena, &c->config, err);
     struct unknown_of unknown = {.c = c, .o = x->o, .file = "config.json"};
+    if (!st) source_settle_config(&unknown, x->map, config);
+    if (!st) st = model_config_from_hf(x->map, config, &c->arena, &c->config, err);
     if (!st) model_config_unknown(x->map, config, source_list_unknown, &unknown);
     if (!st) st = source_check_listed(&unknown, err);
     cJSON_Delete(config);

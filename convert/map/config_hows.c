@@ -90,16 +90,21 @@ static enum status read_yarn(const cJSON *scaling, struct model_config *c, struc
     return rope_number(scaling, "attention_factor", attention, &c->rope_attention_factor, err);
 }
 
-/* theta: the object with rope_theta; scaling: rope_scaling or rope_parameters;
- * NULL: neither. */
-static enum status read_rope(const struct config_context *x, const cJSON *theta,
-                             const cJSON *scaling, struct model_config *c, struct error *err)
+/* The object that has a member, of several; NULL: none. */
+static const cJSON *object_with(const cJSON *const *objects, size_t count, const char *member)
 {
-    double original = 0, usual = 10000;
-    (void)json_as_double(x->row->absent, &usual);
-    TRY(rope_number(theta, "rope_theta", usual, &c->rotary_base, err));
-    TRY(rope_number(scaling && json_get(scaling, "partial_rotary_factor") ? scaling : x->tree,
-                    "partial_rotary_factor", 1, &c->rotary_percent, err));
+    for (size_t i = 0; i < count; i++) {
+        const cJSON *item = json_get(objects[i], member);
+        if (item && !cJSON_IsNull(item)) return objects[i];
+    }
+    return NULL;
+}
+
+/* Reads what rope_scaling and rope_parameters both have; NULL: neither is
+ * there. */
+static enum status read_scaling(const cJSON *scaling, struct model_config *c, struct error *err)
+{
+    double original = 0;
     TRY(rope_type_from_hf(scaling, c, err));
     TRY(rope_number(scaling, "factor", 0, &c->rope_factor, err));
     TRY(rope_number(scaling, "low_freq_factor", 0, &c->rope_low_freq_factor, err));
@@ -119,29 +124,57 @@ static enum status read_rope(const struct config_context *x, const cJSON *theta,
     return OK;
 }
 
-/* rope_scaling and rope_parameters must agree: releases of transformers differ
- * in which one they read. */
 enum status rope_from_file(const struct config_context *x, void *to, struct error *err)
 {
     struct model_config *c = to;
     const cJSON *five = json_get(x->tree, "rope_parameters"),
                 *four = json_get(x->tree, "rope_scaling");
-    bool has_five = cJSON_IsObject(five), has_four = cJSON_IsObject(four);
-    const cJSON *theta = has_five && json_get(five, "rope_theta") ? five : x->tree;
-    const cJSON *other_theta = json_get(x->tree, "rope_theta") ? x->tree : theta;
-    struct model_config other = *c;
-    if (!has_five && four && !has_four && !cJSON_IsNull(four))
+    const bool has_five = cJSON_IsObject(five), has_four = cJSON_IsObject(four);
+    const cJSON *const objects[] = {five, four, x->tree};
+    double usual = 10000;
+    (void)json_as_double(x->row->absent, &usual);
+    if (four && !has_four && !cJSON_IsNull(four))
         return fail(err, ERR_CORRUPT, "config.json: rope_scaling is not an object");
     if (five && !has_five && !cJSON_IsNull(five))
         return fail(err, ERR_CORRUPT, "config.json: rope_parameters is not an object");
-    TRY(read_rope(x, theta, has_five ? five : has_four ? four : NULL, c, err));
-    TRY(read_rope(x, other_theta, has_four ? four : has_five ? five : NULL, &other, err));
-    for (size_t i = 0; i < num_model_fields; i++)
-        if (!field_equal(&model_fields[i].field, c, &other))
-            return fail(err, ERR_CORRUPT,
-                        "config.json: rope_parameters contradicts rope_theta and rope_scaling");
-    return OK;
+    TRY(rope_number(object_with(objects, COUNT(objects), "rope_theta"), "rope_theta", usual,
+                    &c->rotary_base, err));
+    TRY(rope_number(object_with(objects, COUNT(objects), "partial_rotary_factor"),
+                    "partial_rotary_factor", 1, &c->rotary_percent, err));
+    if (has_five && has_four) TRY(read_scaling(four, c, err)); /* for its errors */
+    return read_scaling(has_five ? five : has_four ? four : NULL, c, err);
 }
+
+/* Transformers 4 reads rope_scaling, where null is "not scaled"; 5 reads
+ * rope_parameters, unless rope_scaling is an object. What cannot be read
+ * fails elsewhere. */
+static bool scalings_agree(const struct config_context *x, const cJSON *four, const cJSON *five)
+{
+    struct model_config a = {0}, b = {0};
+    struct error why;
+    (void)x;
+    if (!four || !cJSON_IsObject(five)) return true;
+    if (!cJSON_IsObject(four) && !cJSON_IsNull(four)) return true;
+    if (read_scaling(cJSON_IsNull(four) ? NULL : four, &a, &why) || read_scaling(five, &b, &why))
+        return true;
+    for (size_t i = 0; i < num_model_fields; i++)
+        if (!field_equal(&model_fields[i].field, &a, &b)) return false;
+    return true;
+}
+
+/* Transformers 4.57 prefers `type` to `rope_type`, 5 the second. */
+const struct config_spellings rope_spellings[] = {
+    {"rope_scaling.type", "rope_scaling.rope_type", NULL},
+    {"rope_parameters.type", "rope_parameters.rope_type", NULL},
+    {"rope_scaling", "rope_parameters", scalings_agree},
+    {"rope_theta", "rope_parameters.rope_theta", NULL},
+    {"rope_theta", "rope_scaling.rope_theta", NULL},
+    {"rope_scaling.rope_theta", "rope_parameters.rope_theta", NULL},
+    {"partial_rotary_factor", "rope_parameters.partial_rotary_factor", NULL},
+    {"partial_rotary_factor", "rope_scaling.partial_rotary_factor", NULL},
+    {"rope_scaling.partial_rotary_factor", "rope_parameters.partial_rotary_factor", NULL},
+    {NULL, NULL, NULL},
+};
 
 static cJSON *rope_object(const struct model_config *c)
 {

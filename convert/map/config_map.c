@@ -126,11 +126,6 @@ enum status config_copy_from(const struct config_context *x, void *to, struct er
     bool constant;
     const cJSON *item = row_item(x, &constant);
     if (!item) return config_bad_value(x, "is missing", err);
-    if (has_item(x, x->row->key) && has_item(x, x->row->also) &&
-        !cJSON_Compare(item, json_get(x->tree, x->row->also), true))
-        return fail(err, ERR_CORRUPT,
-                    "%s: %s and %s are names of the same field, but their values differ",
-                    x->map->file.name, x->row->key, x->row->also);
     return set_field(x, item, constant, to, err);
 }
 
@@ -405,7 +400,7 @@ static const struct config_how config_hows[] = {
     {"reference",  .has = ROW_FIELD | ROW_KEY, .only_kind = true, .kind = FIELD_TEXT, .from_file = reference_from, .to_file = reference_to},
     {"activation", .has = ROW_FIELD | ROW_KEY, .may = ROW_DEFAULT | ROW_NULL, .only_kind = true, .kind = FIELD_TEXT, .from_file = activation_from, .to_file = activation_to},
     {"function",   .has = ROW_FIELD | ROW_KEY, .only_kind = true, .kind = FIELD_TEXT, .from_file = function_from, .to_file = function_to},
-    {"rope",       .may = ROW_DEFAULT, .keys = {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"}, .members = rope_members,
+    {"rope",       .may = ROW_DEFAULT, .keys = {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"}, .members = rope_members, .spellings = rope_spellings,
                    .fields = {"rope_*", "rotary_base", "rotary_percent"}, .from_file = rope_from_file, .to_file = rope_to_file},
     {"window",     .keys = {"use_sliding_window", "sliding_window"}, .fields = {"sliding_window"}, .from_file = window_from_file, .to_file = window_to_file},
     {"window-by-layer", .keys = {"use_sliding_window", "sliding_window", "layer_types", "max_window_layers"}, .fields = {"sliding_window", "window_layers"},

@@ -58,6 +58,14 @@ enum row_member {
     ROW_DEFAULT = 16,
     ROW_NULL = 32,
 };
+/* Two names of one field; "OBJECT.MEMBER" for a member. agree: whether their
+ * values mean the same (NULL: equal ones do, and an absent or null one agrees
+ * with any). */
+struct config_spellings {
+    const char *older, *newer;
+    bool (*agree)(const struct config_context *x, const cJSON *older, const cJSON *newer);
+};
+
 struct config_how {
     const char *name;
     unsigned has, may;
@@ -68,6 +76,7 @@ struct config_how {
      * read in an object field; NULL: all. */
     const char *keys[5], *fields[4];
     const char *const *members;
+    const struct config_spellings *spellings; /* up to one without names; NULL: none */
     enum status (*from_file)(const struct config_context *x, void *to, struct error *err);
     enum status (*to_file)(const struct config_context *x, const void *from, struct error *err);
 };
@@ -97,6 +106,20 @@ extern const char *const rope_members[];
 MUST_CHECK enum status rope_from_file(const struct config_context *x, void *to, struct error *err);
 MUST_CHECK enum status rope_to_file(const struct config_context *x, const void *from,
                                     struct error *err);
+
+/* Pairs of spellings, up to one without names. */
+extern const struct config_spellings rope_spellings[];
+
+/* ---- spellings of one field (config_spellings.c) ---- */
+
+/* The value of a field or a member; NULL: absent. */
+const cJSON *config_spelling_value(const cJSON *tree, const char *name);
+/* Finds the first two spellings of a file whose values contradict each other. */
+bool config_find_clash(const struct config_map *map, const cJSON *tree, struct arena *a,
+                       struct config_spellings *out);
+/* ERR_CORRUPT names both, if there are any. */
+MUST_CHECK enum status config_refuse_clash(const struct config_map *map, const cJSON *tree,
+                                           struct arena *a, struct error *err);
 
 /* ---- features by layer (config_hows.c) ---- */
 

@@ -24,6 +24,7 @@ enum status model_config_from_hf(const struct model_map *map, const cJSON *hf_co
                                  struct arena *a, struct model_config *c, struct error *err)
 {
     *c = (struct model_config){.rotary_percent = 1, .rope_type = "default"};
+    TRY(config_refuse_clash(&map->config, hf_config, a, err));
     TRY(config_rows_read(&map->config, hf_config, a, c, err));
     model_config_join_biases(c);
     TRY(refuse_unsupported(map, hf_config, c, err));

@@ -306,19 +306,104 @@ static void both_spellings_of_rope_say_the_same(void **state)
     assert_ok(read_with("llama", "'rope_scaling':{'type':'linear','factor':2.5}", &old));
     assert_string_equal(old.rope_type, "linear");
     assert_float_equal(old.rope_factor, 2.5, 0);
-    /* both are given, so they must agree */
-    assert_fails(read_with("llama", "'rope_theta':5,'rope_parameters':{'rope_theta':6}", &five),
-                 ERR_CORRUPT, "rope_parameters contradicts rope_theta");
-    assert_fails(read_with("llama",
-                           "'rope_scaling':{'type':'linear','factor':2},"
-                           "'rope_parameters':{'rope_type':'default','rope_theta':10000}",
-                           &five),
-                 ERR_CORRUPT, "rope_parameters contradicts rope_theta");
     assert_ok(read_with("llama", "'rope_parameters':{'rope_theta':6}", &five));
     assert_float_equal(five.rotary_base, 6, 0);
     assert_ok(
         read_with("llama", "'rope_theta':5,'rope_parameters':{'rope_type':'default'}", &five));
     assert_float_equal(five.rotary_base, 5, 0);
+}
+
+#define LINEAR "{'rope_type':'linear','factor':2}"
+
+/* Two spellings of a field, with values that contradict each other. */
+static const struct {
+    const char *family, *members, *older, *newer, *values[2];
+} clashes[] = {
+    {"llama",
+     "'rope_theta':5,'rope_parameters':{'rope_theta':6}",
+     "rope_theta",
+     "rope_parameters.rope_theta",
+     {"5", "6"}},
+    {"llama",
+     "'rope_theta':5,'rope_scaling':{'rope_type':'default','rope_theta':6}",
+     "rope_theta",
+     "rope_scaling.rope_theta",
+     {"5", "6"}},
+    {"llama",
+     "'rope_scaling':null,'rope_parameters':" LINEAR,
+     "rope_scaling",
+     "rope_parameters",
+     {"null", "{\"rope_type\":\"linear\",\"factor\":2}"}},
+    {"llama",
+     "'rope_scaling':" LINEAR ",'rope_parameters':{'rope_theta':10000}",
+     "rope_scaling",
+     "rope_parameters",
+     {"{\"rope_type\":\"linear\",\"factor\":2}", "{\"rope_theta\":10000}"}},
+    {"llama",
+     "'rope_scaling':{'type':'linear','rope_type':'default','factor':2}",
+     "rope_scaling.type",
+     "rope_scaling.rope_type",
+     {"linear", "default"}},
+    {"llama",
+     "'partial_rotary_factor':0.5,'rope_parameters':{'partial_rotary_factor':0.25}",
+     "partial_rotary_factor",
+     "rope_parameters.partial_rotary_factor",
+     {"0.5", "0.25"}},
+    {"qwen3_moe",
+     "'num_key_value_heads':2,'num_experts':16,'num_local_experts':8",
+     "num_local_experts",
+     "num_experts",
+     {"8", "16"}},
+};
+
+static unsigned ignore_newer(void *context, const struct spelling_clash *clash)
+{
+    size_t *i = context;
+    assert_string_equal(clash->names[0], clashes[*i].older);
+    assert_string_equal(clash->names[1], clashes[*i].newer);
+    for (unsigned k = 0; k < 2; k++)
+        assert_string_equal(clash->values[k], clashes[*i].values[k]);
+    return 1;
+}
+
+static void spellings_that_contradict_are_refused_until_settled(void **state)
+{
+    (void)state;
+    struct model_config c;
+    for (size_t i = 0; i < COUNT(clashes); i++) {
+        const struct model_map *map = model_map_of_family(&maps, clashes[i].family);
+        assert_fails(read_with(clashes[i].family, clashes[i].members, &c), ERR_CORRUPT,
+                     arena_printf(&scratch, "%s and %s are spellings of one field",
+                                  clashes[i].older, clashes[i].newer));
+        cJSON *tree = json_tree(arena_printf(&scratch, "{%s}", clashes[i].members));
+        model_config_settle(map, tree, &scratch, ignore_newer, &i);
+        assert_null(strstr(
+            lines(tree), strrchr(clashes[i].newer, '.')
+                             ? arena_printf(&scratch, "\"%s\"", strrchr(clashes[i].newer, '.') + 1)
+                             : arena_printf(&scratch, "%s:", clashes[i].newer)));
+        cJSON_Delete(tree);
+    }
+}
+
+static void spellings_that_agree_are_read(void **state)
+{
+    (void)state;
+    struct model_config c;
+    static const char *const agreeing[] = {
+        "'rope_scaling':null,'rope_parameters':{'rope_type':'default','rope_theta':6}",
+        "'rope_scaling':null,'rope_theta':6.0,'rope_parameters':{'rope_theta':6}",
+        "'rope_scaling':null,'rope_theta':6,'rope_parameters':null",
+        "'rope_theta':null,'rope_parameters':{'rope_theta':6}",
+        "'rope_scaling':{'type':'default','rope_type':'default','rope_theta':6}",
+    };
+    for (size_t i = 0; i < COUNT(agreeing); i++) {
+        assert_ok(read_with("llama", agreeing[i], &c));
+        assert_float_equal(c.rotary_base, 6, 0);
+        assert_string_equal(c.rope_type, "default");
+    }
+    /* transformers 5 reads rope_scaling where it is an object */
+    assert_ok(read_with("llama", "'rope_scaling':" LINEAR ",'rope_parameters':null", &c));
+    assert_string_equal(c.rope_type, "linear");
 }
 
 static void a_fresh_config_says_rope_in_both_spellings(void **state)
@@ -599,7 +684,7 @@ static const struct {
     {"qwen3", "'num_key_value_heads':2,'layer_types':['full_attention','sliding_attention']",
      ERR_UNSUPPORTED, "give no window"},
     {"qwen3_moe", "'num_experts':16,'num_local_experts':8", ERR_CORRUPT,
-     "num_experts and num_local_experts are names of the same field, but their values differ"},
+     "num_local_experts and num_experts are spellings of one field, but 8 and 16"},
     {"qwen3_moe", "'decoder_sparse_step':0", ERR_CORRUPT,
      "decoder_sparse_step is not a whole number"},
     {"qwen3_moe", "'num_experts':2", ERR_CORRUPT, "moe_router_topk is 8, expected 1 to 2"},
@@ -794,6 +879,8 @@ int main(void)
         TEST(absent_fields_have_the_defaults_of_the_classes),
         TEST(null_is_told_from_absent),
         TEST(both_spellings_of_rope_say_the_same),
+        TEST(spellings_that_contradict_are_refused_until_settled),
+        TEST(spellings_that_agree_are_read),
         TEST(a_fresh_config_says_rope_in_both_spellings),
         TEST(what_yarn_is_not_told_is_as_in_transformers),
         TEST(windows_of_qwen_count_where_they_are_used),

@@ -67,6 +67,16 @@ MUST_CHECK enum status model_config_to_hf(const struct model_map *map, const str
 void model_config_unknown(const struct model_map *map, const cJSON *hf_config,
                           void (*visit)(void *context, const char *name, const char *value),
                           void *context);
+/* Two spellings of one field of config.json that contradict each other. */
+struct spelling_clash {
+    const char *names[2], *values[2]; /* the older one first; in the caller's arena */
+};
+/* Returns the index of the spelling to ignore. */
+typedef unsigned settle_visit(void *context, const struct spelling_clash *clash);
+/* Removes one of each two such spellings, so that model_config_from_hf(), which
+ * refuses them, can read the rest. */
+void model_config_settle(const struct model_map *map, cJSON *hf_config, struct arena *a,
+                         settle_visit *visit, void *context);
 /* Whether a field is inert in any config.json, with any value (hf.json). */
 bool model_maps_field_is_inert(const struct model_maps *m, const char *name);
 /* The fields that a config.json of this family needs and c lacks (0 or NULL),

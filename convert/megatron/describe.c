@@ -178,8 +178,9 @@ static enum status apply_hf_config(struct megatron_source *m, const struct megat
     cJSON *tree;
     TRY(hf_config_read(folder, &tree, err));
     enum status st = source_choose_map(m->o, m->maps, tree, &map, err);
-    if (!st) st = model_config_from_hf(map, tree, &c->arena, &hf, err);
     struct unknown_of unknown = {.c = c, .o = m->o, .file = "config.json"};
+    if (!st) source_settle_config(&unknown, map, tree);
+    if (!st) st = model_config_from_hf(map, tree, &c->arena, &hf, err);
     if (!st) model_config_unknown(map, tree, source_list_unknown, &unknown);
     if (!st) st = source_check_listed(&unknown, err);
     cJSON_Delete(tree);

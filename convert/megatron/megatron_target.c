@@ -19,6 +19,7 @@
 #include "convert/megatron/config_difference.h"
 #include "convert/megatron/optim/training_target.h"
 #include "convert/record.h"
+#include "convert/source_kind.h"
 #include "formats/torch.h"
 
 enum { DEFAULT_DIVISIBLE_BY = 128, MAX_MULTIPLE = 1 << 30 };
@@ -173,6 +174,7 @@ static enum status check_config(struct target *t, struct error *err)
                     "--hf-config DIR gives one",
                     c->path);
     if (c->config_origin != CONFIG_OF_JSON) return OK;
+    TRY(source_check_spellings(c, "converts", err));
     if (c->config.add_proj_bias != c->config.add_mlp_bias)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: its %s has biases but its %s has none; Megatron has biases on all linear "

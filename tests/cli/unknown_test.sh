@@ -107,3 +107,63 @@ for model in normed plain; do
 done
 cmp -s normed.tensors plain.tensors || is_wrong "the digests of the tensors differ"
 ! cmp -s normed.config plain.config || is_wrong "the digests of the configs are the same"
+
+it "two spellings of a field that contradict each other are named, and computing asks for one"
+hf=$(dirname "$golden")/hf/llama2
+cp -r "$hf" clash
+cp -r "$hf" scaled
+chmod -R u+w clash scaled
+linear='{"rope_type":"linear","factor":2.0}'
+sed -i 's/"rope_scaling": null/"rope_scaling": null, "rope_parameters": '"$linear/" clash/config.json
+sed -i 's/"rope_scaling": null/"rope_scaling": '"$linear/" scaled/config.json
+inputs="--input-ids $hf/logits.safetensors --dtype f64"
+# shellcheck disable=SC2086 # words
+for command in "forward clash $inputs --out no" "generate clash --prompt-ids 1,2,3" "verify clash clash --forward" \
+    "train --load clash --mock-data --train-iters 1 --micro-batch-size 1 --global-batch-size 1 --lr 1e-3 --seq-length 8" \
+    "train --hf-config clash --mock-data --train-iters 1 --micro-batch-size 1 --global-batch-size 1 --lr 1e-3 --seq-length 8" \
+    "convert clash no --to torch_dist"; do
+    run $command
+    exits 3
+    says "config.json: rope_scaling is null, but rope_parameters, another spelling of it, is $linear"
+    says "without the first, --allow-config rope_parameters"
+done
+run generate clash --prompt-ids 1,2,3 --allow-config 'rope_*'
+exits 3
+is_not_there no
+
+it "of the two, --allow-config names the one that is ignored"
+# shellcheck disable=SC2086 # words
+for ignored in rope_parameters rope_scaling; do
+    run forward clash $inputs --out $ignored --allow-config $ignored
+    exits 0
+done
+# shellcheck disable=SC2086 # words
+run forward scaled $inputs --out four
+exits 0
+run verify rope_scaling four
+exits 0
+run verify rope_parameters four
+exits 1
+run verify clash "$hf/logits.safetensors" --forward --allow-config rope_parameters # of transformers
+exits 0
+run verify clash "$hf/logits.safetensors" --forward --allow-config rope_scaling
+exits 1
+run convert clash chosen --to torch_dist --allow-config rope_parameters
+exits 0
+run verify "$hf" chosen --allow-config rope_parameters --ignore-config rope_parameters
+exits 0
+
+it "a conversion that copies config.json keeps both, with a line; inspect and verify name them"
+run convert clash copied --to hf --max-shard-size 100KB
+exits 0
+says "unknown  config.json: rope_scaling null against rope_parameters $linear"
+cmp -s clash/config.json copied/config.json || is_wrong "config.json was changed"
+run inspect clash
+prints "config.json: rope_scaling null against rope_parameters"
+run inspect clash --json
+tr -d ' \n' <"$stdout" | grep -qF '"name":"rope_scaling","value":"null","allowed":false,"other":"rope_parameters"' ||
+    is_wrong "$ran: $(cat "$stdout")"
+run verify clash copied
+exits 0
+run verify clash scaled
+exits 1

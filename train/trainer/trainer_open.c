@@ -148,7 +148,10 @@ static enum status read_hf_config(const struct trainer *t, const struct model_ma
     cJSON *tree;
     TRY(hf_config_read(t->o->hf_config, &tree, err));
     enum status st = source_choose_map(&t->q->source, maps, tree, map, err);
+    struct unknown_of unknown = {.c = c, .o = &t->q->source, .file = "config.json"};
+    if (!st) source_settle_config(&unknown, *map, tree);
     if (!st) st = model_config_from_hf(*map, tree, &c->arena, &c->config, err);
+    if (!st) st = source_check_spellings(c, "trains", err);
     cJSON_Delete(tree);
     if (st) return fail_in(err, "%s", t->o->hf_config);
     c->config_origin = CONFIG_OF_JSON;
