@@ -161,7 +161,8 @@ void args_zsh_completion(struct strbuf *out, const struct arg_program *p);
 
 /* A file of ARG_CONFIG is a YAML mapping of options to values. Keys are names
  * with or without dashes in front, `_` counts as `-`. A flag takes true (false
- * and null: not given), several words are a list. Errors name the file; unknown
+ * and null: not given), several words are a list. Two keys of one option must
+ * have the same value. Errors name the file; unknown
  * keys are refused as on the command line. */
 
 /* Reads a size as ARG_SIZE does, and also 0. Units are those of coreutils, k to

@@ -1,5 +1,6 @@
 /* args_config.c - reads a file of options as words of a command line. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/args_internal.h"
 #include "common/json.h"
@@ -55,15 +56,75 @@ MUST_CHECK static enum status add_list(const struct words *x, const char *name, 
     return OK;
 }
 
+/* ---- two keys for one option ---- */
+
+static const struct arg *find_key(const struct command *c, const cJSON *item,
+                                  const struct arg_group **group)
+{
+    struct strbuf typed = {0};
+    strbuf_printf(&typed, "--%s", item->string + strspn(item->string, "-"));
+    const struct arg *a = args_find(c, (struct word){typed.data, typed.length}, group);
+    strbuf_release(&typed);
+    return a;
+}
+
+static bool same_name(const char *a, const char *b)
+{
+    a += strspn(a, "-");
+    b += strspn(b, "-");
+    while (*a && args_fold(*a) == args_fold(*b))
+        a++, b++;
+    return !*a && !*b;
+}
+
+/* Options of these kinds share a field with others. */
+static bool shares_field(const struct arg *a)
+{
+    return a->kind == ARG_LIST || a->kind == ARG_NAMED || a->kind == ARG_NOTED ||
+           a->kind == ARG_IGNORED;
+}
+
+static bool same_option(const struct command *c, const cJSON *x, const cJSON *y)
+{
+    const struct arg_group *gx, *gy;
+    const struct arg *a = find_key(c, x, &gx), *b = find_key(c, y, &gy);
+    if (!a || !b || shares_field(a) || shares_field(b)) return same_name(x->string, y->string);
+    return gx->offset + a->offset == gy->offset + b->offset;
+}
+
+/* Whether both keys ask for the same: also "x: true" and "no-x: false". */
+static bool same_wish(const struct command *c, const cJSON *x, const cJSON *y)
+{
+    const struct arg_group *group;
+    const struct arg *a = find_key(c, x, &group), *b = find_key(c, y, &group);
+    const char *s = scalar_of(x), *t = scalar_of(y);
+    char *s_end, *t_end;
+    const bool differ = a && b && (a->kind == ARG_FLAG_OFF) != (b->kind == ARG_FLAG_OFF);
+    if (cJSON_IsBool(x) && cJSON_IsBool(y)) return (cJSON_IsTrue(x) != cJSON_IsTrue(y)) == differ;
+    if (!s || !t) return cJSON_Compare(x, y, true);
+    if (strcmp(s, t) == 0) return true;
+    const double m = strtod(s, &s_end), n = strtod(t, &t_end);
+    return s_end > s && t_end > t && !*s_end && !*t_end && !(m < n) && !(m > n);
+}
+
+/* ERR_USAGE if a key before `item` gives the same option another value. */
+MUST_CHECK static enum status check_repeats(const struct words *x, const cJSON *first,
+                                            const cJSON *item)
+{
+    for (const cJSON *i = first; i != item; i = i->next)
+        if (same_option(x->command, i, item) && !same_wish(x->command, i, item))
+            return fail(x->err, ERR_USAGE,
+                        "%s (line %d) and %s (line %d) are the same option, with different values",
+                        i->string, yaml_key_line(i), item->string, yaml_key_line(item));
+    return OK;
+}
+
 /* Adds a key and its value. The parser then refuses an unknown name. */
 MUST_CHECK static enum status add_key(const struct words *x, const cJSON *item)
 {
     const struct arg_group *group;
     const char *name = item->string + strspn(item->string, "-");
-    struct strbuf typed = {0};
-    strbuf_printf(&typed, "--%s", name);
-    const struct arg *a = args_find(x->command, (struct word){typed.data, typed.length}, &group);
-    strbuf_release(&typed);
+    const struct arg *a = find_key(x->command, item, &group);
     if (a && a->kind == ARG_CONFIG)
         return fail(x->err, ERR_USAGE, "%s: a file of options cannot name another", name);
     if (a && cJSON_IsNull(item)) return OK;
@@ -88,8 +149,10 @@ enum status args_config_read(const struct command *c, struct arg_config *x, stru
     if (st) return st;
     if (!cJSON_IsObject(tree) && !cJSON_IsNull(tree))
         st = fail(err, ERR_USAGE, "not a mapping of options to values");
-    for (const cJSON *i = cJSON_IsObject(tree) ? tree->child : NULL; i && !st; i = i->next)
-        st = add_key(&w, i);
+    for (const cJSON *i = cJSON_IsObject(tree) ? tree->child : NULL; i && !st; i = i->next) {
+        st = check_repeats(&w, tree->child, i);
+        if (!st) st = add_key(&w, i);
+    }
     cJSON_Delete(tree);
     return st ? fail_in(err, "%s", x->path) : OK;
 }

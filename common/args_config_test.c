@@ -16,7 +16,7 @@
 /* ---- options with several values, in a line and in a file ---- */
 
 struct options {
-    bool shuffle, keep;
+    bool shuffle, keep, add;
     uint64_t size;
     double lr;
     const char *name;
@@ -28,6 +28,8 @@ struct options {
 static const struct arg args[] = {
     {"--shuffle", ARG_FLAG, AT(shuffle), NULL, NULL, "a flag"},
     {"--no-keep", ARG_FLAG_OFF, AT(keep), NULL, NULL, "a flag that is on"},
+    {"--add", ARG_FLAG, AT(add), NULL, NULL, "a flag"},
+    {"--no-add", ARG_FLAG_OFF, AT(add), NULL, NULL, "its opposite"},
     {"--size", ARG_UINT, AT(size), "N", NULL, "a number"},
     {"--lr", ARG_FLOAT, AT(lr), "X", NULL, "a real number"},
     {"--name", ARG_TEXT, AT(name), "NAME", NULL, "a text"},
@@ -185,6 +187,23 @@ static void false_and_null_are_not_given(void **state)
     args_release(&command, &p.o);
 }
 
+#define DIFFER " are the same option, with different values"
+
+static void two_keys_of_an_option_may_say_the_same(void **state)
+{
+    (void)state;
+    struct parsed p;
+    assert_int_equal(parse_file(&p,
+                                "size: 3\n--size: 3\nlr: 1e-3\n-lr: 0.001\n"
+                                "add: true\nno-add: false\nother-one: true\nother-two: true\n"
+                                "noted-list: 1\nother-value: 2\n",
+                                WORDS("--shuffle")),
+                     OK);
+    assert_int_equal(p.o.size, 3);
+    assert_true(p.o.add);
+    args_release(&command, &p.o);
+}
+
 static void mistakes_name_the_file(void **state)
 {
     (void)state;
@@ -201,6 +220,13 @@ static void mistakes_name_the_file(void **state)
         {"data: []\n", "data: an empty list"},
         {"data: [-x]\n", "data: list item \"-x\" looks like an option"},
         {"config: b.yaml\n", "config: a file of options cannot name another"},
+        {"size: 1\nname: x\n--size: 2\n", "size (line 1) and --size (line 3)" DIFFER},
+        {"other_two: true\n\nother-two: false\n",
+         "other_two (line 1) and other-two (line 3)" DIFFER},
+        {"\nsize: 1\n--size: null\n", "size (line 2) and --size (line 3)" DIFFER},
+        {"add: true\nno-add: true\n", "add (line 1) and no-add (line 2)" DIFFER},
+        {"no-add: false\nadd: false\n", "no-add (line 1) and add (line 2)" DIFFER},
+        {"data: [a, b]\n-data: [a]\n", "data (line 1) and -data (line 2)" DIFFER},
         {"[1]\n", "not a mapping of options to values"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -247,6 +273,7 @@ int main(void)
         cmocka_unit_test(named_options_are_kept_as_they_were_typed),
         cmocka_unit_test(a_file_comes_before_the_line),
         cmocka_unit_test(false_and_null_are_not_given),
+        cmocka_unit_test(two_keys_of_an_option_may_say_the_same),
         cmocka_unit_test(mistakes_name_the_file),
         cmocka_unit_test(a_file_that_cannot_be_read_is_an_error),
     };

@@ -4,6 +4,7 @@
 #include "common/yaml.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <regex.h>
 #include <stdbool.h>
@@ -344,6 +345,7 @@ MUST_CHECK static enum status read_member(struct reader *r, cJSON *mapping, stru
     TRY(next_event(r));
     TRY(read_node(r, is_merge ? r->trees : mapping, key, &node));
     map_add(keys, is_merge ? "<<" : node->string, 0, NULL);
+    if (!is_merge) node->valueint = at.line < INT_MAX ? (int)at.line + 1 : 0;
     if (!is_merge) return OK;
     *merged = node;
     if (can_be_merged(node)) return OK;

@@ -24,6 +24,13 @@
 MUST_CHECK enum status yaml_read_file(const char *path, uint64_t max_bytes, cJSON **tree,
                                       struct error *err);
 
+/* The line of a member's key, from 1; 0: unknown, as in merged mappings. For
+ * trees of yaml_read_file(), whose other code leaves cJSON's valueint alone. */
+static inline int yaml_key_line(const cJSON *member)
+{
+    return member->valueint;
+}
+
 /* Appends the tree in block style, as PyYAML's safe_dump(allow_unicode=True,
  * sort_keys=False); quotes text that would be read as another type. Invalid
  * UTF-8 becomes U+FFFD. */
