@@ -243,6 +243,14 @@ static void search_members(struct unknown_search *s, const char *path, const cJS
     }
 }
 
+/* Whether a file that need not describe the whole model lists values of a field
+ * that its row takes, and this is another one: a word of another program. */
+static bool is_foreign_value(const struct unknown_search *s, const cJSON *item)
+{
+    const struct listing l = listing_of(s, item->string, item);
+    return s->reads[0].map->partial && l.named && !l.inert && !config_is_unset(item);
+}
+
 static void search_field(struct unknown_search *s, const cJSON *item)
 {
     const enum reading read = how_read(s, item);
@@ -251,7 +259,8 @@ static void search_field(struct unknown_search *s, const cJSON *item)
         search_unread(s, item->string, item);
     else if (members)
         search_members(s, item->string, item, members);
-    else if (read == NOT_TAKEN && !config_is_unset(item))
+    else if ((read == NOT_TAKEN && !config_is_unset(item)) ||
+             (read == TAKEN && is_foreign_value(s, item)))
         visit_unknown(s, item->string, item);
 }
 

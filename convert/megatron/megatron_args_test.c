@@ -700,6 +700,25 @@ static void values_of_another_type_are_unknown_where_they_count(void **state)
     assert_true(c.window_layers[0] && !c.window_layers[1]);
 }
 
+/* epfLLM's Megatron-LLM says rotary, whose pairs lie side by side. */
+static void words_of_forks_are_unknown(void **state)
+{
+    (void)state;
+    static const char *const same[] = {
+        "{'position_embedding_type':'rope'}", "{'position_embedding_type':null}",
+        "{'position_embedding_type':'learned_absolute'}", "{'normalization':'RMSNorm'}"};
+    struct model_config c;
+    for (unsigned file = MEGATRON_ARGS; file <= MEGATRON_RUN_CONFIG; file++) {
+        for (size_t i = 0; i < COUNT(same); i++)
+            check_said(file, same[i], &c, NULL);
+        check_said(file, "{'position_embedding_type':'rotary','normalization':'layernorm'}", &c,
+                   "position_embedding_type rotary, normalization layernorm");
+    }
+    check_said(MEGATRON_ARGS, "{'num_experts':2,'moe_router_score_function':'relu'}", &c,
+               "moe_router_score_function relu");
+    check_said(MEGATRON_ARGS, "{'moe_router_score_function':'relu'}", &c, NULL); /* unused */
+}
+
 /* Megatron scales twice; no other config can express that. */
 static void two_scalings_of_rope_are_not_one_of_them(void **state)
 {
@@ -828,6 +847,7 @@ int main(void)
         TEST(flags_are_those_of_python),
         TEST(values_of_another_type_are_unknown_where_they_count),
         TEST(two_scalings_of_rope_are_not_one_of_them),
+        TEST(words_of_forks_are_unknown),
         TEST(gelu_of_run_config_is_told_from_its_fusion),
         TEST(the_run_config_of_megatron_bridge_says_the_model),
         TEST(an_updated_run_config_keeps_all_but_the_layout),

@@ -108,6 +108,23 @@ done
 cmp -s normed.tensors plain.tensors || is_wrong "the digests of the tensors differ"
 ! cmp -s normed.config plain.config || is_wrong "the digests of the configs are the same"
 
+it "a word of another program for a value is an unknown field, with a config.json too"
+cp -r plain forked
+sed -i 's/^  position_embedding_type: rope/  position_embedding_type: rotary/' forked/iter_0000000/run_config.yaml
+for more in '' '--hf-config out'; do
+    # shellcheck disable=SC2086 # words
+    run convert forked again --to hf --overwrite $more
+    exits 3
+    says "run_config.yaml: position_embedding_type rotary"
+done
+run bench forked --seq 4 --repeats 1 --hf-config out
+exits 3
+says "run_config.yaml: position_embedding_type rotary"
+run convert forked again --to hf --hf-config out --overwrite --allow-config position_embedding_type
+exits 0
+run verify plain again
+exits 0
+
 it "two spellings of a field that contradict each other are named, and computing asks for one"
 hf=$(dirname "$golden")/hf/llama2
 cp -r "$hf" clash
