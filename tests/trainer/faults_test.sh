@@ -79,6 +79,15 @@ rm -rf cache
 train --load "$models/gpt2" --seq-length 128 --micro-batch-size 2 --train-iters 3 --lr 1e-3 --data-path u16
 refused 3 "--seq-length 128 is above the model's 64 learned positions"
 
+it "samples longer than the rotary positions of the folder are refused, since Megatron-LM refuses what is saved"
+for model in "--load" "--hf-config"; do
+    for more in "" "--dry-run"; do
+        # shellcheck disable=SC2086 # words
+        train $model "$models/llama" --seq-length 96 --micro-batch-size 2 --train-iters 3 --lr 1e-3 --data-path u16 $more
+        refused 3 "--seq-length 96 is above the model's 64 positions, which Megatron-LM refuses: raise max_position_embeddings in $models/llama/config.json"
+    done
+done
+
 it "a micro-batch of more tokens than ops can number is refused, one that no memory has after its plan"
 starts --micro-batch-size 33554432 --global-batch-size 33554432
 refused 3 "--micro-batch-size 33554432 is above the maximum of 33554431 for --seq-length 32"

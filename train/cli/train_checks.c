@@ -337,8 +337,7 @@ static void check_positions(struct train_finish *x)
     if (!o->seq_length) train_problem(x, "--seq-length is missing");
     if (o->has_model && !l->max_position_embeddings)
         train_problem(x, "--max-position-embeddings is missing");
-    if (o->has_model && l->max_position_embeddings && o->seq_length > l->max_position_embeddings &&
-        strcmp(l->position_embedding_type, "learned_absolute") == 0 && !has_rope)
+    if (o->has_model && l->max_position_embeddings && o->seq_length > l->max_position_embeddings)
         train_problem(x, "--seq-length %" PRIu64 " is above --max-position-embeddings %" PRIu64,
                       o->seq_length, l->max_position_embeddings);
     if (o->has_model && !l->add_position_embedding && !has_rope)

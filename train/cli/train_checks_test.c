@@ -137,6 +137,8 @@ static void recompute_data_and_model_that_contradict_themselves(void **state)
             "--data-path conflicts with --train-data-path, --valid-data-path and --test-data-path");
     refused(MODEL "--max-position-embeddings 8",
             "--seq-length 16 is above --max-position-embeddings 8");
+    refused(MODEL "--max-position-embeddings 8 --position-embedding-type rope",
+            "--seq-length 16 is above --max-position-embeddings 8");
     refused(MODEL "--hidden-size 30",
             "--hidden-size 30 is not a multiple of --num-attention-heads 4");
     refused(MODEL "--swiglu --squared-relu",

@@ -9,6 +9,7 @@
 
 #include "common/checked.h"
 #include "common/clock.h"
+#include "common/file.h"
 #include "common/text.h"
 #include "common/threads.h"
 #include "train/trainer/trainer_internal.h"
@@ -66,13 +67,24 @@ static struct training_shape training_of(const struct trainer *t)
     return s;
 }
 
+/* Megatron-LM asserts it for any kind of positions, also when it loads what is
+ * saved here (arguments.py). */
 static enum status check_length(const struct trainer *t, struct error *err)
 {
     const uint64_t learned = model_learned_positions(&t->model.config), length = t->o->seq_length;
-    if (!learned || length <= learned) return OK;
+    const uint64_t most = t->model.config.max_position_embeddings;
+    if (!most || length <= most || (t->q->watch && !learned)) return OK;
+    if (learned)
+        return fail(err, ERR_UNSUPPORTED,
+                    "--seq-length %" PRIu64 " is above the model's %" PRIu64 " learned positions",
+                    length, learned);
     return fail(err, ERR_UNSUPPORTED,
-                "--seq-length %" PRIu64 " is above the model's %" PRIu64 " learned positions",
-                length, learned);
+                "--seq-length %" PRIu64 " is above the model's %" PRIu64
+                " positions, which Megatron-LM refuses: raise max_position_embeddings in %s",
+                length, most,
+                t->origin->hf_folder
+                    ? path_join((struct arena *)&t->arena, t->origin->hf_folder, "config.json")
+                    : "a command line that describes the model (--max-position-embeddings)");
 }
 
 /* Rows per token: a rank's experts may receive all tokens that its group has
