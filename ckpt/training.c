@@ -140,6 +140,8 @@ struct training training_copy(const struct training *from, struct arena *a)
     struct training t = *from;
     t.groups = arena_copy(a, from->groups, from->num_groups * sizeof *t.groups);
     t.groups_capacity = t.num_groups;
+    for (size_t i = 0; i < t.num_groups; i++)
+        if (t.groups[i].listed) t.groups[i].listed = arena_copy_text(a, t.groups[i].listed);
     return t;
 }
 
@@ -377,7 +379,7 @@ static const struct param_group *counterpart(const struct param_group *g, size_t
 
 static const char *group_name(const struct param_group *g, struct arena *a)
 {
-    const char *members = g->members ? g->members : "unknown members";
+    const char *members = g->members ? g->members : g->listed ? g->listed : "unknown members";
     return g->is_expert_parallel ? arena_printf(a, "%s of experts", members) : members;
 }
 

@@ -81,6 +81,7 @@ extern const char *const training_part_names[NUM_TRAINING_PARTS]; /* "progress",
 
 struct param_group {
     GROUP_FIELDS(FIELD_MEMBER)
+    const char *listed; /* without `members`: "3 listed parameters", for people; NULL: no list */
 };
 
 struct training {

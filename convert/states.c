@@ -230,9 +230,10 @@ enum status states_complete(struct checkpoint *c, struct error *err)
         checkpoint_note(c, "%zu parameter%s some optimizer states: %s%s", x.partly,
                         x.partly == 1 ? " lacks" : "s lack", x.first_partly,
                         x.partly > 1 ? ", ..." : "");
-    if (x.without && x.num_states && !st)
-        checkpoint_note(c, "%zu parameter%s no optimizer state, like frozen parameters: %s%s",
-                        x.without, x.without == 1 ? " has" : "s have", x.first_without,
+    if (x.without && x.num_states && !st && !c->training.optimizer.unread)
+        checkpoint_note(c, "%zu %s%s no optimizer state, like frozen parameters%s: %s%s", x.without,
+                        c->params ? "parameter" : "tensor", x.without == 1 ? " has" : "s have",
+                        c->params ? "" : " and buffers", x.first_without,
                         x.without > 1 ? ", ..." : "");
     arena_release(&x.scratch);
     return st;

@@ -115,8 +115,9 @@ static void a_weight_of_f32_with_states_is_its_own_master(void **state)
     assert_null(catalog_find(&c.catalog, "optimizer.param.mastered")->same_as);
     assert_int_equal(c.catalog.num_tensors, 12);
     assert_int_equal(c.notes.count, 1);
-    assert_string_equal(c.notes.lines[0],
-                        "1 parameter has no optimizer state, like frozen parameters: frozen");
+    assert_string_equal(
+        c.notes.lines[0],
+        "1 tensor has no optimizer state, like frozen parameters and buffers: frozen");
 }
 
 static void parameters_without_states_are_counted(void **state)
@@ -130,8 +131,12 @@ static void parameters_without_states_are_counted(void **state)
     add("c", DT_BF16);
     add("optimizer.m.c", DT_F32);
     assert_ok(states_complete(&c, &err));
-    assert_string_equal(c.notes.lines[0],
-                        "2 parameters have no optimizer state, like frozen parameters: a, ...");
+    assert_string_equal(c.notes.lines[0], "2 tensors have no optimizer state, like frozen "
+                                          "parameters and buffers: a, ...");
+    states_unread(&c, "why");
+    add("d", DT_BF16);
+    assert_ok(states_complete(&c, &err)); /* states that are not read are no lack of them */
+    assert_int_equal(c.notes.count, 1);
 }
 
 static void add_many(unsigned count)

@@ -181,6 +181,16 @@ static struct listed *list_group_params(struct checkpoint *c, size_t *count)
     return all;
 }
 
+/* How many parameters a group lists, as text; NULL: it has no list. */
+static const char *list_text(const struct torch_group *g, struct arena *a)
+{
+    const struct value *list = value_get(g->native, "params");
+    if (g->num_names)
+        return arena_printf(a, "%zu listed parameter%s", g->num_names,
+                            g->num_names == 1 ? "" : "s");
+    return list && list->kind == VALUE_LIST && !list->count ? "no parameters" : NULL;
+}
+
 void torch_groups_find_rules(struct checkpoint *c)
 {
     struct training *run = &c->training.run;
@@ -200,6 +210,8 @@ void torch_groups_find_rules(struct checkpoint *c)
     }
     for (size_t g = 0; g < run->num_groups; g++)
         without += !run->groups[g].members && c->training.torch_groups[g].num_names;
+    for (size_t g = 0; g < run->num_groups; g++)
+        run->groups[g].listed = list_text(&c->training.torch_groups[g], &c->arena);
     if (without)
         checkpoint_note(c,
                         "%zu of %zu parameter groups do not follow Megatron's rule (no weight "

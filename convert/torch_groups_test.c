@@ -113,9 +113,33 @@ static void groups_of_no_rule_are_noted(void **state)
     torch_groups_find_rules(&c);
     assert_null(c.training.run.groups[0].members);
     assert_null(c.training.run.groups[1].members);
+    assert_string_equal(c.training.run.groups[0].listed, "2 listed parameters");
     assert_int_equal(c.notes.count, 1);
     assert_non_null(
         strstr(c.notes.lines[0], "2 of 2 parameter groups do not follow Megatron's rule"));
+}
+
+static void lists_of_groups_are_told_from_none(void **state)
+{
+    (void)state;
+    struct value *empty = group_of(1, 1), *filled = group_of(1, 1), *param = value_int(&c.arena, 0);
+    value_dict_add(&c.arena, empty, "params", value_list(&c.arena, VALUE_LIST, 0, NULL));
+    value_dict_add(&c.arena, filled, "params", value_list(&c.arena, VALUE_LIST, 1, &param));
+    add_group(group_of(1, 0), (const char *const[]){"q", "norm", NULL}, 1);
+    add_group(group_of(1, 0), (const char *const[]){"embed", NULL}, 1);
+    add_group(group_of(1, 0), (const char *const[]){"bias", NULL}, 1);
+    add_group(empty, (const char *const[]){NULL}, 1);
+    add_group(filled, (const char *const[]){NULL}, 1); /* its parameter is unknown */
+    add_group(NULL, (const char *const[]){NULL}, 1);
+    torch_groups_find_rules(&c);
+    const char **lines;
+    const size_t count = training_lines(&c.training.run, &c.arena, &lines);
+    assert_true(count > 1);
+    assert_string_equal(lines[1], "6 groups: 2 listed parameters (lr 1, weight decay 0), "
+                                  "embeddings (lr 1, weight decay 0), "
+                                  "1 listed parameter (lr 1, weight decay 0), "
+                                  "no parameters (lr 1, weight decay 1), "
+                                  "unknown members (lr 1, weight decay 1), unknown members");
 }
 
 static void steps_that_differ_are_named(void **state)
@@ -166,6 +190,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_group_of_its_own_for_embeddings_leaves_the_other_matrices,
                                         begin, end),
         cmocka_unit_test_setup_teardown(groups_of_no_rule_are_noted, begin, end),
+        cmocka_unit_test_setup_teardown(lists_of_groups_are_told_from_none, begin, end),
+        cmocka_unit_test_setup_teardown(too_many_groups_are_refused, begin, end),
         cmocka_unit_test_setup_teardown(steps_that_differ_are_named, begin, end),
         cmocka_unit_test_setup_teardown(too_many_groups_are_refused, begin, end),
         cmocka_unit_test_setup_teardown(a_dict_keeps_what_ferry_does_not_know, begin, end),

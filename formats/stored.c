@@ -134,6 +134,15 @@ struct stored_object *stored_add_object(struct stored *s, const char *name, uint
     return o;
 }
 
+void stored_cut(struct stored *s, size_t num_tensors, size_t num_files)
+{
+    map_release(&s->names);
+    s->num_tensors = num_tensors;
+    s->num_files = num_files;
+    for (size_t i = 0; i < num_tensors; i++)
+        (void)map_add(&s->names, s->tensors[i].name, i, NULL);
+}
+
 void stored_warn(struct stored *s, const char *fmt, ...)
 {
     char text[1024];

@@ -101,6 +101,9 @@ MUST_CHECK enum status stored_add_tensor(struct stored *s, const char *name, siz
 /* Adds an object; copies its name. */
 struct stored_object *stored_add_object(struct stored *s, const char *name, uint32_t file,
                                         uint64_t offset_bytes, uint64_t size_bytes);
+/* Removes the tensors and files behind the first ones: what a file that cannot
+ * be read has added. */
+void stored_cut(struct stored *s, size_t num_tensors, size_t num_files);
 void stored_warn(struct stored *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
 const struct stored_tensor *stored_find(const struct stored *s, const char *name);
 uint64_t stored_numel(const struct stored_tensor *t);

@@ -177,9 +177,9 @@ static void open_files(struct checkpoint *c, size_t *num_files)
 {
     struct stored *s = &c->catalog.stored;
     struct error why;
-    const size_t first = s->num_tensors;
+    const size_t first = s->num_tensors, first_file = s->num_files;
     if (!hf_folder_open_optimizer(s, c->folder, num_files, &why)) return;
-    s->num_tensors = first;
+    stored_cut(s, first, first_file);
     *num_files = 1;
     c->training.optimizer.present = true;
     c->training.optimizer.kind = "in optimizer.safetensors";

@@ -232,6 +232,35 @@ static void states_that_cannot_be_read_are_named(void **state)
     }
 }
 
+/* A file that cannot be read adds neither tensors nor files. */
+static void a_broken_file_of_states_leaves_the_weights(void **state)
+{
+    (void)state;
+    static const char index[] =
+        "{\"weight_map\":{\"step\":\"optimizer-00001-of-00002.safetensors\","
+        "\"exp_avg.model.norm.weight\":"
+        "\"optimizer-00002-of-00002.safetensors\"}}";
+    const char *folder = make("hf", LLAMA, NULL);
+    struct checkpoint c;
+    open_model(&c, folder);
+    const size_t num_tensors = c.catalog.stored.num_tensors;
+    const size_t num_files = c.catalog.stored.num_files;
+    checkpoint_release(&c);
+    struct rows r = {0};
+    add_row(&r, (struct row){"step", DT_I64, 0, {0}});
+    write_rows(&r, path_join(&scratch, folder, "optimizer-00001-of-00002.safetensors"));
+    rewrite(folder, "optimizer-00002-of-00002.safetensors", "broken");
+    rewrite(folder, "optimizer.safetensors.index.json", index);
+    open_model(&c, folder);
+    assert_true(c.training.optimizer.present);
+    assert_non_null(strstr(c.training.optimizer.unread, "optimizer-00002-of-00002.safetensors"));
+    assert_int_equal(c.catalog.stored.num_tensors, num_tensors);
+    assert_int_equal(c.catalog.stored.num_files, num_files);
+    assert_null(stored_find(&c.catalog.stored, "step"));
+    assert_non_null(stored_find(&c.catalog.stored, "model.norm.weight"));
+    checkpoint_release(&c);
+}
+
 static void too_many_states_are_refused(void **state)
 {
     (void)state;
@@ -329,6 +358,7 @@ int main(void)
         TEST(parts_of_a_state_are_read_as_the_widest),
         TEST(frozen_parameters_have_no_states),
         TEST(states_that_cannot_be_read_are_named),
+        TEST(a_broken_file_of_states_leaves_the_weights),
         TEST(too_many_states_are_refused),
         TEST(states_beside_the_folder_are_read_if_they_are_of_the_model),
         TEST(states_of_the_model_above_are_not_taken),

@@ -21,6 +21,16 @@ run inspect legacy
 exits 0
 prints "TP2"
 
+it "without a config nothing is said of the model, and what is not read is not called frozen"
+mkdir nameless
+cp -r "$golden/dcp/torchtitan-fused-dp2/ckpt/"* nameless
+run inspect nameless -v
+exits 0
+prints "model      not known without a config.json (--hf-config DIR)"
+prints "fuses q, k and v; splitting it takes a config.json"
+! grep -q "embeddings\|0 layers" "$stdout" || is_wrong "$ran: $(cat "$stdout")"
+! grep -q "frozen" "$stderr" || is_wrong "$ran: $(cat "$stderr")"
+
 it "inspect says what the config does, and counts in groups of three digits"
 run inspect m
 prints "vocabulary 1,000, embeddings untied, 2,048 positions"

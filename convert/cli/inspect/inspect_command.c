@@ -397,7 +397,10 @@ static void inspection_text(struct strbuf *out, const struct inspection *x)
     format_line(out, c);
     if (!x->stored_only) {
         origin_lines(out, c);
-        config_lines(out, &c->config);
+        if (c->names_alone)
+            strbuf_add_text(out, "model      not known without a config.json (--hf-config DIR)\n");
+        else
+            config_lines(out, &c->config);
         parameters_line(out, c);
         optimizer_line(out, c);
         training_text(out, c);
@@ -406,7 +409,8 @@ static void inspection_text(struct strbuf *out, const struct inspection *x)
     sums_text(out, &sums);
     names_text(out, "missing", c->gaps.missing, c->gaps.num_missing);
     names_text(out, "unexpected", c->gaps.unexpected, c->gaps.num_unexpected);
-    if (x->f->output.verbose && !x->stored_only) config_field_lines(out, &c->config);
+    if (x->f->output.verbose && !x->stored_only && !c->names_alone)
+        config_field_lines(out, &c->config);
     if (x->f->output.verbose) files_text(out, &c->catalog.stored);
     if (x->args) args_lines(out, x->args);
     if (x->is_listed) tensors_text(out, x);
