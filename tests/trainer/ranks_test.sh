@@ -527,6 +527,15 @@ begins qwen3 --pp 2 --pipeline-model-parallel-layout "Et|tt|L"
 refused 3 "the pipeline layout has 3 stages, pipeline size is 2"
 begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --global-batch-size 3
 refused 2 "schedule interleaved: 3 micro-batches in groups of 2 leave 1, fewer than the 2 pipeline stages"
+! grep -q "rank [0-9]" "$stderr" || is_wrong "ranks were started: $(cat "$stderr")"
+begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --global-batch-size 3 --dry-run
+refused 2 "schedule interleaved: 3 micro-batches in groups of 2 leave 1, fewer than the 2 pipeline stages"
+for more in "" --dry-run; do
+    # shellcheck disable=SC2086 # words
+    begins llama3.2 --tp 4 $more
+    refused 3 "tensor parallel size 4 exceeds num_query_groups 2: not supported in training"
+    ! grep -q "rank [0-9]" "$stderr" || is_wrong "ranks were started: $(cat "$stderr")"
+done
 begins llama3.2 --cp 2
 refused 2 "training with context parallelism is not supported"
 begins mixtral --tp 2 --moe-aux-loss-coeff 0.01 --seq-length 15

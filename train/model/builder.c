@@ -193,6 +193,20 @@ static void add_backward_inputs(struct builder *x)
         t->router_scale = builder_input(x, INPUT_ROUTER_SCALE, 0);
 }
 
+enum status builder_check_model(const struct model_config *c, const struct group_sizes *sizes,
+                                bool train, struct error *err)
+{
+    const struct groups groups = {.sizes = *sizes};
+    const struct training_shape shape = {.hidden_dropout = 0};
+    const struct build b = {
+        .config = c, .groups = &groups, .shape = {.train = train ? &shape : NULL}};
+    struct built none;
+    struct builder x;
+    init_builder(&x, &none, &b, err);
+    TRY(check_features(&x));
+    return check_model_sizes(&x);
+}
+
 enum status builder_make(struct built *out, const struct build *b, uint64_t first, uint64_t count,
                          struct error *err)
 {

@@ -139,6 +139,11 @@ struct build {
 MUST_CHECK enum status builder_make(struct built *out, const struct build *b, uint64_t first,
                                     uint64_t count, struct error *err);
 void built_release(struct built *b);
+/* The checks of builder_make() alone, before there are ranks. train: for
+ * training. */
+MUST_CHECK enum status builder_check_model(const struct model_config *c,
+                                           const struct group_sizes *sizes, bool train,
+                                           struct error *err);
 
 /* Vocabulary rows on each TP rank; the last ones may be padding. */
 uint64_t builder_vocab_rows(const struct build *b);

@@ -274,12 +274,24 @@ static enum status simulate_ranks(struct schedule *s, struct error *err)
 
 /* ---- the whole ---- */
 
+static struct schedule_shape with_group(const struct schedule_shape *shape)
+{
+    struct schedule_shape out = *shape;
+    if (!out.group) out.group = shape->ranks;
+    return out;
+}
+
+enum status schedule_check(const struct schedule_shape *shape, struct error *err)
+{
+    const struct schedule_shape whole = with_group(shape);
+    return kinds[shape->kind].check(&whole, err);
+}
+
 enum status schedule_make(struct schedule *s, const struct schedule_shape *shape, struct error *err)
 {
-    *s = (struct schedule){.shape = *shape};
-    if (!s->shape.group) s->shape.group = shape->ranks;
+    *s = (struct schedule){.shape = with_group(shape)};
     const struct kind *kind = &kinds[shape->kind];
-    TRY(kind->check(&s->shape, err));
+    TRY(schedule_check(shape, err));
     s->ranks = must_calloc(shape->ranks, sizeof *s->ranks);
     for (unsigned r = 0; r < shape->ranks; r++) {
         const size_t most = 2 * (size_t)shape->chunks * shape->micro_batches + 1;

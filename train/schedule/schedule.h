@@ -85,6 +85,8 @@ struct schedule {
 MUST_CHECK enum status schedule_make(struct schedule *s, const struct schedule_shape *shape,
                                      struct error *err);
 void schedule_release(struct schedule *s);
+/* The check of schedule_make() alone. */
+MUST_CHECK enum status schedule_check(const struct schedule_shape *shape, struct error *err);
 
 /* Most micro-batches of a chunk between the start of their forward part and the
  * end of their backward part (forward_only: of their forward part).

@@ -16,7 +16,9 @@
 #include "convert/megatron/megatron_args.h"
 #include "convert/megatron/optim/rng_read.h"
 #include "convert/megatron/optim/rng_states.h"
+#include "train/model/builder.h"
 #include "train/model/unused.h"
+#include "train/schedule/schedule.h"
 #include "train/trainer/initial_weights.h"
 #include "train/trainer/trainer_internal.h"
 
@@ -489,6 +491,28 @@ static enum status open_start(struct trainer *t, const struct checkpoint_found *
     return check_start(t, err);
 }
 
+/* Checks what one process can tell of a run of several ranks before it forks
+ * them: else each rank fails, and the first to do so is named. */
+static enum status check_before_ranks(struct trainer *t, const struct model_options *m,
+                                      struct error *err)
+{
+    const struct train_options *o = t->o;
+    const struct group_sizes sizes = model_group_sizes(m);
+    const uint64_t batch = o->micro_batch_size * trainer_dp(t);
+    struct layout layout;
+    TRY(layout_make(&layout, &t->arena, &m->layout, m->config, err));
+    TRY(builder_check_model(m->config, &sizes, true, err));
+    if (layout.vpp < 2 || o->num_batch_size_steps || !batch || o->global_batch_size % batch ||
+        text_equal(o->pipeline_schedule, schedule_name(SCHEDULE_ONE_BY_ONE)))
+        return OK;
+    const struct schedule_shape shape = {.kind = SCHEDULE_INTERLEAVED,
+                                         .ranks = (unsigned)layout.pp,
+                                         .chunks = (unsigned)layout.vpp,
+                                         .micro_batches = o->global_batch_size / batch,
+                                         .group = (unsigned)o->microbatch_group_size};
+    return schedule_check(&shape, err);
+}
+
 enum status trainer_open_model(struct trainer *t, struct error *err)
 {
     struct checkpoint_found f;
@@ -497,6 +521,7 @@ enum status trainer_open_model(struct trainer *t, struct error *err)
     struct model_config *config = arena_array(&t->arena, 1, sizeof *config);
     struct model_options options = model_options_of(t, config);
     if (f.found) TRY(check_vocabulary(t, config, err));
+    TRY(check_before_ranks(t, &options, err));
     TRY(trainer_open_ranks(t, err));
     TRY(open_device(t, &options.device, err));
     const struct checkpoint *c = f.found ? t->origin : NULL;
