@@ -14,6 +14,10 @@
     .way = "give a folder that has *_model_states.pt and *_optim_states.pt, or a folder "          \
            "global_stepN with them",                                                               \
     .optimizer = "DeepSpeed", .beside = "DeepSpeed's state in it is not read"
+#define OPTIMIZER(file, program)                                                                   \
+    .is_folder = true, .is = "an optimizer of " program " without the model's weights",            \
+    .way = "give a folder that has the weights", .optimizer = program,                             \
+    .beside = "the optimizer in it (" file ") is not read"
 #define MERGE_LORA "merge it first: merge_and_unload() of peft, then save_pretrained()"
 #define LORA                                                                                       \
     .is_folder = true, .is = "a LoRA adapter, not a whole model", .way = MERGE_LORA,               \
@@ -68,6 +72,10 @@ static const struct foreign rows[] = {
     {{"trainer_state.json", "optimizer.pt"}, .is_folder = true, .is = "a checkpoint of transformers' Trainer without the model's weights",
      .way = "give a folder that has the weights", .optimizer = "transformers' Trainer",
      .beside = "the Trainer's optimizer in it (optimizer.pt) is not read"},
+    {{"trainer_state.json", "optimizer.bin"}, OPTIMIZER("optimizer.bin", "transformers' Trainer")},
+    {{"optimizer.pt"}, OPTIMIZER("optimizer.pt", "torch.optim")},
+    {{"optimizer.bin"}, OPTIMIZER("optimizer.bin", "accelerate")},
+    {{"optimizer_[0-9]*"}, OPTIMIZER("optimizer_N", "accelerate")},
     {{"consolidated.*.pth"}, .is_folder = true, META},
     {{"consolidated.*.pth"}, .is_file = true, META, .has_tensors = true},
     {{"consolidated*.safetensors", "params.json"}, .is_folder = true, .is = "a model in Mistral's own format",

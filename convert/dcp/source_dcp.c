@@ -1,18 +1,89 @@
 /* source_dcp.c - reads FSDP's DCP folders: one folder of model and optimizer
- * under the user's keys, or accelerate's sibling folders pytorch_model_fsdp_0
- * and optimizer_0 (accelerate/utils/fsdp_utils.py). */
+ * under the user's keys, or one of each. Which is which is told by their keys:
+ * accelerate has pytorch_model_fsdp_0 and optimizer_0, others weights/model and
+ * optimizer/optim, or model and optim. */
 #include <fnmatch.h>
 #include <string.h>
 
+#include "common/count.h"
 #include "common/file.h"
 #include "convert/dcp/dcp_folder.h"
 #include "convert/dcp/dcp_model.h"
 #include "convert/format.h"
 #include "convert/hf/hf_model.h"
 #include "convert/megatron/find_iteration.h"
+#include "convert/states.h"
 
-static const char accelerate_model[] = "pytorch_model_fsdp_0",
-                  accelerate_optimizer[] = "optimizer_0";
+/* ---- folders of model and optimizer ---- */
+
+/* Whether a key, or the name of an object, is of an optimizer's dict. */
+static bool is_of_optimizer(const char *key)
+{
+    static const char *const parts[] = {"state.*", "*.state.*", "param_groups*", "*.param_groups*",
+                                        "exp_avg*"};
+    for (size_t i = 0; i < COUNT(parts); i++)
+        if (fnmatch(parts[i], key, 0) == 0) return true;
+    return false;
+}
+
+enum dcp_content { DCP_NOTHING, DCP_MODEL, DCP_OPTIMIZER, DCP_BOTH };
+
+static enum dcp_content content_of(const char *folder)
+{
+    struct stored s;
+    struct error why;
+    size_t states = 0;
+    stored_init(&s);
+    const enum status st = dcp_folder_open(&s, folder, &why);
+    const size_t count = st ? 0 : s.num_tensors;
+    for (size_t i = 0; i < count; i++)
+        states += is_of_optimizer(s.tensors[i].name);
+    stored_release(&s);
+    return !count ? DCP_NOTHING : !states ? DCP_MODEL : states == count ? DCP_OPTIMIZER : DCP_BOTH;
+}
+
+/* Folders found, of one content. */
+struct dcp_found {
+    const char *first;
+    size_t count;
+};
+
+static void look_at(const char *folder, enum dcp_content wanted, struct dcp_found *found)
+{
+    if (!dcp_folder_matches(folder) || dcp_folder_is_megatron(folder) ||
+        dcp_folder_is_titan(folder) || content_of(folder) != wanted)
+        return;
+    if (!found->count++) found->first = folder;
+}
+
+/* Finds folders of this content in a folder's folders, and in theirs. Looks at
+ * few: a root of checkpoints may have thousands. */
+static void look_below(struct arena *a, const char *folder, enum dcp_content wanted,
+                       struct dcp_found *found)
+{
+    enum { MOST = 16 };
+    struct name_list names, inner;
+    struct error why;
+    if (folder_list(folder, a, &names, &why) || names.count > MOST) return;
+    for (size_t i = 0; i < names.count; i++) {
+        const char *child = path_join(a, folder, names.names[i]);
+        if (!path_is_folder(child)) continue;
+        look_at(child, wanted, found);
+        if (dcp_folder_matches(child) || folder_list(child, a, &inner, &why)) continue;
+        for (size_t k = 0; k < inner.count && inner.count <= MOST; k++) {
+            const char *grandchild = path_join(a, child, inner.names[k]);
+            if (path_is_folder(grandchild)) look_at(grandchild, wanted, found);
+        }
+    }
+}
+
+/* The only folder of this content below; NULL: none, or several. */
+static const char *only_below(struct arena *a, const char *folder, enum dcp_content wanted)
+{
+    struct dcp_found found = {NULL, 0};
+    look_below(a, folder, wanted, &found);
+    return found.count == 1 ? found.first : NULL;
+}
 
 static bool matches_dcp(const char *path, const struct source_options *o)
 {
@@ -20,33 +91,59 @@ static bool matches_dcp(const char *path, const struct source_options *o)
     (void)o;
     if (!path_is_folder(path)) return false;
     arena_init(&a);
-    const bool matches = !iteration_is_below(path) &&
-                         !path_exists(path_join(&a, path, "common.pt")) &&
-                         ((dcp_folder_matches(path) && !dcp_folder_is_titan(path) &&
-                           !dcp_folder_is_megatron(path)) ||
-                          dcp_folder_matches(path_join(&a, path, accelerate_model)));
+    bool matches = !iteration_is_below(path) && !path_exists(path_join(&a, path, "common.pt"));
+    if (matches && dcp_folder_matches(path))
+        matches = !dcp_folder_is_titan(path) && !dcp_folder_is_megatron(path);
+    else if (matches)
+        matches = only_below(&a, path, DCP_MODEL) != NULL;
     arena_release(&a);
     return matches;
 }
 
-/* The sibling of `folder` if it is one of accelerate's two; NULL: none. */
-static const char *folder_beside(struct arena *a, const char *folder, const char *one,
-                                 const char *other)
+static bool is_named_optimizer(struct arena *a, const char *folder)
 {
-    if (strcmp(path_base(a, folder), one)) return NULL;
-    const char *path = path_join(a, path_parent(a, folder), other);
-    return dcp_folder_matches(path) ? path : NULL;
+    return fnmatch("*optim*", path_base(a, folder), 0) == 0;
+}
+
+/* The folder with the other content beside a model's or an optimizer's; NULL:
+ * none. Of several, none is read. A folder's parent may be one of two beside
+ * each other, such as weights/model and optimizer/optim. */
+static const char *find_other(struct checkpoint *c, const char *folder, enum dcp_content content)
+{
+    struct arena *a = &c->arena;
+    const bool of_model = content == DCP_MODEL;
+    const enum dcp_content wanted = of_model ? DCP_OPTIMIZER : DCP_MODEL;
+    const char *parent = path_parent(a, folder);
+    struct dcp_found found = {NULL, 0}, alike = {NULL, 0};
+    look_below(a, parent, wanted, &found);
+    if (!found.count && is_named_optimizer(a, parent) != of_model) {
+        parent = path_parent(a, parent);
+        look_below(a, parent, wanted, &found);
+        if (found.count == 1 && is_named_optimizer(a, path_parent(a, found.first)) != of_model)
+            return NULL;
+    }
+    if (!found.count) return NULL;
+    look_below(a, parent, content, &alike);
+    if (found.count == 1 && alike.count == 1) return found.first;
+    c->training.optimizer.present = true;
+    states_unread(c, "%s has %zu folders of optimizers (%s) and %zu of models", parent,
+                  of_model ? found.count : alike.count, of_model ? found.first : alike.first,
+                  of_model ? alike.count : found.count);
+    return NULL;
 }
 
 static enum status open_folders(struct checkpoint *c, struct error *err)
 {
-    struct arena *a = &c->arena;
-    const char *inner = path_join(a, c->path, accelerate_model), *other = NULL;
-    if (!dcp_folder_matches(c->path) && dcp_folder_matches(inner)) c->folder = inner;
-    if (!other) other = folder_beside(a, c->folder, accelerate_model, accelerate_optimizer);
-    if (!other) other = folder_beside(a, c->folder, accelerate_optimizer, accelerate_model);
+    const char *other = NULL;
+    if (!dcp_folder_matches(c->path)) c->folder = only_below(&c->arena, c->path, DCP_MODEL);
+    const enum dcp_content content = content_of(c->folder);
+    const char *folder = path_real(&c->arena, c->folder);
+    if (folder && (content == DCP_MODEL || content == DCP_OPTIMIZER))
+        other = find_other(c, folder, content);
     TRY(dcp_folder_open(&c->catalog.stored, c->folder, err));
-    return other ? dcp_folder_open(&c->catalog.stored, other, err) : OK;
+    if (!other) return OK;
+    checkpoint_note(c, "%s is read beside %s", other, c->folder);
+    return dcp_folder_open(&c->catalog.stored, other, err);
 }
 
 /* Lightning's trainer saves the rest of its run beside the tensors. */

@@ -36,7 +36,8 @@ static enum status open_hf(struct checkpoint *c, const struct source_options *o,
                                   &c->catalog.stored.tensors[i], err));
     TRY(hf_model_describe(c, o, maps, folders, true, &import, err));
     TRY(hf_states_open(c, err));
-    return hf_model_import(&import, err);
+    TRY(hf_model_import(&import, err));
+    return c->training.optimizer.inferred ? hf_states_prove(c, err) : OK;
 }
 
 const struct source_kind source_hf = {matches_hf, open_hf};

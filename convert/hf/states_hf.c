@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "common/text.h"
 #include "convert/record.h"
 #include "convert/source_kind.h"
 #include "convert/states.h"
@@ -150,7 +151,21 @@ static enum status open_beside(struct checkpoint *c, size_t *num_files, struct e
     if (why) checkpoint_note(c, "optimizer state beside the folder is not read: %s", why);
     if (!ours) return OK;
     checkpoint_note(c, "optimizer state is read from beside the folder, from %s", beside);
+    c->training.optimizer.inferred = true;
     return hf_folder_open_optimizer(&c->catalog.stored, beside, num_files, err);
+}
+
+enum status hf_states_prove(struct checkpoint *c, struct error *err)
+{
+    const struct catalog *all = &c->catalog;
+    bool has_master = false;
+    for (size_t i = 0; i < all->num_tensors; i++)
+        has_master |=
+            text_starts_with(all->tensors[i].name, "optimizer.param.") && !all->tensors[i].same_as;
+    if (!has_master)
+        states_unread(c, "it lies beside the folder, and without master weights nothing shows that "
+                         "it belongs to these weights: put it into the folder");
+    return states_prove(c, err);
 }
 
 /* ---- all ---- */

@@ -25,6 +25,9 @@ extern const char hf_training_file[]; /* "training.json" */
  * are of parameters of this model and the folder has no ferry.json: Ferry
  * writes states into the folder. */
 MUST_CHECK enum status hf_states_open(struct checkpoint *c, struct error *err);
+/* Refuses states beside the folder unless weights are their masters rounded;
+ * call it when all tensors are logical ones. */
+MUST_CHECK enum status hf_states_prove(struct checkpoint *c, struct error *err);
 
 /* The stored name of a state: "fp32.NAME" for the state "param". In arena a. */
 const char *hf_state_name(struct arena *a, const char *state, const char *name);

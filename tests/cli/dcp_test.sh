@@ -177,3 +177,45 @@ it "refuses more ranks than anybody has"
 run convert "$fsdp/ckpt" out --dp 100000 --to dcp
 exits 2
 says "--dp 100000 is too large, at most 65536"
+
+# The model and its optimizer in folders of any name, found from either and from the root.
+two=$golden/accelerate-layout
+"$ferry" digest "$fsdp/expected" >two.want 2>/dev/null
+for pair in "weights optimizer" "model optim" "policy/weights/model policy/optimizer/optim"; do
+    # shellcheck disable=SC2086 # two words
+    set -- $pair
+    it "an optimizer in a second folder is carried: $1 and $2"
+    rm -rf two
+    mkdir -p "two/$(dirname "$1")" "two/$(dirname "$2")"
+    cp -r "$two/ckpt/pytorch_model_fsdp_0" "two/$1"
+    cp -r "$two/ckpt/optimizer_0" "two/$2"
+    root=two
+    [ -d two/policy ] && root=two/policy
+    for from in "two/$1" "two/$2" $root; do
+        run digest "$from" --hf-config "$fsdp/expected" --check two.want
+        exits 0
+        says "is read beside"
+    done
+done
+
+it "of several optimizers none is taken in silence"
+rm -rf two out
+mkdir two
+cp -r "$two/ckpt/pytorch_model_fsdp_0" two/model
+cp -r "$two/ckpt/optimizer_0" two/optim
+cp -r "$two/ckpt/optimizer_0" two/optim-2
+run convert two/model out --hf-config "$fsdp/expected" --tp 2
+exits 3
+says "has 2 folders of optimizers ("
+says "and 1 of models; --no-optim leaves it out"
+run convert two/model out --hf-config "$fsdp/expected" --tp 2 --no-optim
+exits 0
+
+it "another run's optimizer is not taken"
+rm -rf two out
+mkdir -p two/a two/b
+cp -r "$two/ckpt/pytorch_model_fsdp_0" two/a/weights
+cp -r "$two/ckpt/optimizer_0" two/b/optimizer
+run convert two/a/weights out --hf-config "$fsdp/expected" --to dcp
+exits 0
+! grep -q "is read beside" "$stderr" || is_wrong "b/optimizer was read"

@@ -234,6 +234,19 @@ run convert beside/expected beside2 --to hf --optim
 exits 0
 says "read from beside the folder"
 same_file beside2/optimizer.safetensors hf/optimizer.safetensors
+mkdir twin
+cp -r beside/expected twin/model
+python3 - twin/model/model.safetensors <<'PYTHON'
+import sys
+data = bytearray(open(sys.argv[1], "rb").read())
+data[-1] ^= 0x40  # another exponent of the last weight
+open(sys.argv[1], "wb").write(data)
+PYTHON
+cp hf/optimizer.safetensors twin
+run convert twin/model twin2 --to hf --optim
+exits 3
+says "weights are not their master weights rounded"
+[ ! -e twin2 ] || is_wrong "twin2 was written"
 cp -r "$tiny" beside/other
 run convert beside/other other --to hf --no-optim
 exits 0

@@ -362,7 +362,19 @@ run inspect beside
 prints "optimizer  transformers' Trainer, "
 run convert beside beside-tp2 --tp 2 --no-optim
 exits 0
-rm beside/trainer_state.json beside/optimizer.pt
+rm beside/trainer_state.json
+for file in optimizer.pt optimizer.bin optimizer_0.bin optimizer_0; do
+    rm -rf beside/optimizer*
+    touch "beside/$file"
+    run convert beside of-none --tp 2
+    exits 3
+    says "beside holds optimizer state ("
+    says "--no-optim leaves it out"
+    [ ! -e of-none ] || is_wrong "of-none was written beside $file"
+    run inspect beside
+    says "the optimizer in it (optimizer"
+done
+rm -rf beside/optimizer*
 touched beside original/consolidated.00.pth model.onnx consolidated.safetensors params.json
 run verify m beside
 exits 0
