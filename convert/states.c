@@ -127,7 +127,9 @@ static const char *optimizer_of(const struct completing *x, const struct tensor 
     return g ? g->optimizer : NULL;
 }
 
-/* Lists the states of each optimizer: a parameter has all, or none. */
+/* Lists the states of each optimizer.
+ *
+ * A parameter has all, or none. */
 static void list_optimizers(struct completing *x)
 {
     for (size_t i = 0; i < x->c->catalog.num_tensors; i++) {

@@ -1,7 +1,11 @@
-/* source_dcp.c - reads FSDP's DCP folders: one folder of model and optimizer
- * under the user's keys, or one of each. Which is which is told by their keys:
- * accelerate has pytorch_model_fsdp_0 and optimizer_0, others weights/model and
- * optimizer/optim, or model and optim. */
+/* source_dcp.c - reads FSDP's DCP folders:
+ *
+ * - one of model and optimizer, under the user's keys;
+ * - or one of each, told apart by their keys:
+ *
+ *     pytorch_model_fsdp_0   optimizer_0        accelerate
+ *     weights/model          optimizer/optim    NeMo-RL
+ *     model                  optim              NeMo Automodel */
 #include <fnmatch.h>
 #include <string.h>
 
@@ -56,8 +60,9 @@ static void look_at(const char *folder, enum dcp_content wanted, struct dcp_foun
     if (!found->count++) found->first = folder;
 }
 
-/* Finds folders of this content in a folder's folders, and in theirs. Looks at
- * few: a root of checkpoints may have thousands. */
+/* Finds folders of this content, one or two levels below.
+ *
+ * Looks at few: a root of checkpoints may have thousands. */
 static void look_below(struct arena *a, const char *folder, enum dcp_content wanted,
                        struct dcp_found *found)
 {
@@ -105,9 +110,10 @@ static bool is_named_optimizer(struct arena *a, const char *folder)
     return fnmatch("*optim*", path_base(a, folder), 0) == 0;
 }
 
-/* The folder with the other content beside a model's or an optimizer's; NULL:
- * none. Of several, none is read. A folder's parent may be one of two beside
- * each other, such as weights/model and optimizer/optim. */
+/* The folder with the other content; NULL: none, or several.
+ *
+ * - It lies beside this one,
+ * - or its parent lies beside this one's. */
 static const char *find_other(struct checkpoint *c, const char *folder, enum dcp_content content)
 {
     struct arena *a = &c->arena;

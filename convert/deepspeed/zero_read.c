@@ -651,9 +651,12 @@ static bool state_is_whole(struct zero_read *z, size_t segment, size_t state)
 
 /* ---- Muon's momentum ---- */
 
-/* Finds parameters in the momentum of a group of Muon. Masters are cut evenly;
- * of the momentum a rank has each parameter that its part touches, whole, one
- * behind the other (runtime/zero/stage_1_and_2.py). */
+/* Finds parameters in the momentum of a group of Muon.
+ *
+ * - Masters are cut evenly.
+ * - Momentum is not: a rank has each parameter that its part of the masters
+ *   touches, whole, one behind the other
+ *   (runtime/zero/stage_1_and_2.py). */
 static void place_momentum(struct zero_read *z, size_t segment, size_t state)
 {
     const uint64_t part = z->part[segment];

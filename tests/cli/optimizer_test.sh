@@ -52,29 +52,6 @@ exits 0
 run inspect out --args
 prints "use_distributed_optimizer                 True"
 
-it "states of muon and lion are read, and not written as Adam's"
-more=${FERRY_FIXTURES:-$here/../../../shared/fixtures}/megatron-optim
-if [ -d "$more" ]; then
-    for case in muon-fully-reshardable-tp2dp2 muon-replicated muon-ping-pong-dp2 muon-lion-fully-reshardable-dp2 \
-        lion-fully-reshardable-dp2; do
-        rm -rf out-muon
-        for to in torch_dist torch; do
-            run convert "$more/$case/checkpoint" out-muon --to $to --hf-config "$more/$case/expected"
-            exits 3
-            says "the states of ${case%%-*} ("
-            [ ! -e out-muon ] || is_wrong "$case: out-muon is there"
-        done
-        run convert "$more/$case/checkpoint" out-muon --to hf --optim --hf-config "$more/$case/expected"
-        exits 0
-        [ $case != lion-fully-reshardable-dp2 ] || continue # Megatron lost states of it
-        run verify out-muon "$more/$case/expected"
-        exits 0
-        prints "identical: "
-    done
-else
-    skip "$more is not there"
-fi
-
 it "weight decay that changes is lossy, both ways"
 synth_model ds-run --optim --to deepspeed --zero 3 --dp 2
 run convert ds-run decayed --to torch_dist

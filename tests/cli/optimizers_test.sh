@@ -144,7 +144,7 @@ exits 0
 says "lossy    nothing"
 
 it "a second moment that Megatron did not save is named"
-truth_of lion-fully-reshardable-dp2
+source=$golden/lion-fully-reshardable-dp2/saved truth=$golden/lion-fully-reshardable-dp2/expected
 rm -rf out
 run convert "$source" out --hf-config "$truth" --tp 2
 exits 3

@@ -35,7 +35,7 @@ for model in scaled megatron; do
     run inspect $model
     prints "unknown    $line"
     run inspect $model --json --allow-config logit_scale
-    tr -d ' \n' <"$stdout" | grep -qF '"unknown":[{"file":"config.json","name":"logit_scale","value":"0.5","allowed":true}]' ||
+    tr -d ' \n' <"$stdout" | grep -qF '"unknown":[{"file":"config.json","name":"logit_scale","value":"0.5","allowed":true,"other":null,"other_value":null}]' ||
         is_wrong "$ran: $(cat "$stdout")"
 done
 

@@ -489,8 +489,9 @@ static int by_size(const void *a, const void *b)
     return x->param < y->param ? -1 : x->param > y->param;
 }
 
-/* Deals the parameters of a data parallel rank's groups, which all ranks have, to
- * the ranks. */
+/* Deals parameters to data parallel ranks.
+ *
+ * All have the same groups. */
 static void deal(struct resolving *x, const struct rank_group *like, unsigned chained)
 {
     const struct rank_states *s = x->s;

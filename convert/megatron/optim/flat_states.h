@@ -12,9 +12,11 @@
  *     before February 2024
  *     {G: {(D, D): [{STATE: flat tensor with the padding of the bucket}]}}
  *
- * In a chain, first the optimizer of dense parameters, then that of experts
- * has flat buffers; with --optimizer muon or lion only the second does, of the
- * parameters that are no hidden matrices (training_is_split).
+ * These of a chain have flat buffers:
+ *
+ * - the optimizers of dense parameters, then of experts;
+ * - with --optimizer muon or lion the second alone, of the rest
+ *   (training_is_split).
  *
  * D are torch dtypes of weights and gradients. The master weight is `param`. No
  * file assigns elements to parameters (flat_place.h).

@@ -439,8 +439,9 @@ static void add_to_chain(const struct group_writer *w, const struct shared_value
     value_dict_put(w->arena, chain, value_int(w->arena, chain->count), single_value(w, shared, o));
 }
 
-/* The run's optimizer, then the other. Experts that are split over ranks have
- * an optimizer of their own of each, but in a layer-wise optimizer
+/* The run's optimizer, then the other.
+ *
+ * Experts that are split over ranks have separate ones, except if distributed
  * (optimizer/__init__.py:_get_megatron_emerging_optimizer). */
 static struct value *split_value(const struct group_writer *w, const struct shared_values *shared)
 {

@@ -205,8 +205,9 @@ static const char *find_difference(const struct target *t, const char *x, const 
     return NULL;
 }
 
-/* Checks that the parameters of each optimizer have the same states: all, or
- * hidden matrices and the rest. */
+/* Checks that the parameters of each optimizer have the same states.
+ *
+ * Hidden matrices and the rest may have two. */
 static enum status check_alike(const struct target *t, struct arena *scratch, struct error *err)
 {
     const struct catalog *c = &t->source->catalog;
@@ -227,8 +228,11 @@ static enum status check_alike(const struct target *t, struct arena *scratch, st
     return OK;
 }
 
-/* Whether states are Adam's, SGD's (which Megatron never distributes), or of
- * optimizers of a Megatron run that groups name. */
+/* Whether Megatron has an optimizer with these states:
+ *
+ * - Adam,
+ * - SGD, never distributed,
+ * - two that groups name. */
 static enum status check_kind(const struct target *t, struct error *err)
 {
     const enum optim_format format = t->options.optim_format;
