@@ -46,46 +46,66 @@ static enum dcp_content content_of(const char *folder)
     return !count ? DCP_NOTHING : !states ? DCP_MODEL : states == count ? DCP_OPTIMIZER : DCP_BOTH;
 }
 
+static bool is_named_optimizer(struct arena *a, const char *folder)
+{
+    return fnmatch("*optim*", path_base(a, folder), 0) == 0;
+}
+
 /* Folders found, of one content. */
 struct dcp_found {
     const char *first;
     size_t count;
+    bool cut; /* there are more folders than are looked at */
 };
 
-static void look_at(const char *folder, enum dcp_content wanted, struct dcp_found *found)
+/* One that cannot be opened counts by its name, so that opening it tells why. */
+static void look_at(struct arena *a, const char *folder, enum dcp_content wanted,
+                    struct dcp_found *found)
 {
     if (!dcp_folder_matches(folder) || dcp_folder_is_megatron(folder) ||
-        dcp_folder_is_titan(folder) || content_of(folder) != wanted)
+        dcp_folder_is_titan(folder))
         return;
-    if (!found->count++) found->first = folder;
+    enum dcp_content content = content_of(folder);
+    if (content == DCP_NOTHING) content = is_named_optimizer(a, folder) ? DCP_OPTIMIZER : DCP_MODEL;
+    if (content == wanted && !found->count++) found->first = folder;
 }
 
-/* Finds folders of this content, one or two levels below.
- *
- * Looks at few: a root of checkpoints may have thousands. */
+/* The folders in a folder. Of too many, as in a root of checkpoints, none. */
+static struct name_list folders_in(struct arena *a, const char *folder, bool *cut)
+{
+    enum { MOST = 64 };
+    struct name_list names, none = {NULL, 0};
+    struct error why;
+    size_t count = 0;
+    if (folder_list(folder, a, &names, &why)) return none;
+    for (size_t i = 0; i < names.count; i++)
+        if (path_is_folder(path_join(a, folder, names.names[i])))
+            names.names[count++] = names.names[i];
+    names.count = count;
+    *cut |= count > MOST;
+    return count > MOST ? none : names;
+}
+
+/* Finds folders of this content, one or two levels below. */
 static void look_below(struct arena *a, const char *folder, enum dcp_content wanted,
                        struct dcp_found *found)
 {
-    enum { MOST = 16 };
-    struct name_list names, inner;
-    struct error why;
-    if (folder_list(folder, a, &names, &why) || names.count > MOST) return;
+    const struct name_list names = folders_in(a, folder, &found->cut);
     for (size_t i = 0; i < names.count; i++) {
         const char *child = path_join(a, folder, names.names[i]);
-        if (!path_is_folder(child)) continue;
-        look_at(child, wanted, found);
-        if (dcp_folder_matches(child) || folder_list(child, a, &inner, &why)) continue;
-        for (size_t k = 0; k < inner.count && inner.count <= MOST; k++) {
-            const char *grandchild = path_join(a, child, inner.names[k]);
-            if (path_is_folder(grandchild)) look_at(grandchild, wanted, found);
-        }
+        look_at(a, child, wanted, found);
+        if (dcp_folder_matches(child)) continue;
+        bool cut = false;
+        const struct name_list inner = folders_in(a, child, &cut);
+        for (size_t k = 0; k < inner.count; k++)
+            look_at(a, path_join(a, child, inner.names[k]), wanted, found);
     }
 }
 
 /* The only folder of this content below; NULL: none, or several. */
 static const char *only_below(struct arena *a, const char *folder, enum dcp_content wanted)
 {
-    struct dcp_found found = {NULL, 0};
+    struct dcp_found found = {0};
     look_below(a, folder, wanted, &found);
     return found.count == 1 ? found.first : NULL;
 }
@@ -105,11 +125,6 @@ static bool matches_dcp(const char *path, const struct source_options *o)
     return matches;
 }
 
-static bool is_named_optimizer(struct arena *a, const char *folder)
-{
-    return fnmatch("*optim*", path_base(a, folder), 0) == 0;
-}
-
 /* The folder with the other content; NULL: none, or several.
  *
  * - It lies beside this one,
@@ -120,8 +135,11 @@ static const char *find_other(struct checkpoint *c, const char *folder, enum dcp
     const bool of_model = content == DCP_MODEL;
     const enum dcp_content wanted = of_model ? DCP_OPTIMIZER : DCP_MODEL;
     const char *parent = path_parent(a, folder);
-    struct dcp_found found = {NULL, 0}, alike = {NULL, 0};
+    struct dcp_found found = {0}, alike = {0};
     look_below(a, parent, wanted, &found);
+    if (found.cut)
+        checkpoint_note(c, "%s has too many folders to look for %s beside %s", parent,
+                        of_model ? "an optimizer" : "a model", c->folder);
     if (!found.count && is_named_optimizer(a, parent) != of_model) {
         parent = path_parent(a, parent);
         look_below(a, parent, wanted, &found);

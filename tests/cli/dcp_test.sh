@@ -198,6 +198,23 @@ for pair in "weights optimizer" "model optim" "policy/weights/model policy/optim
     done
 done
 
+it "files beside the folders, as of many ranks, hide neither"
+rm -rf two
+cp -r "$golden/accelerate-layout/ckpt" two
+touch two/scheduler.bin $(seq -f "two/random_states_%g.pkl" 0 99)
+for from in two two/pytorch_model_fsdp_0 two/optimizer_0; do
+    run digest "$from" --hf-config "$fsdp/expected" --check two.want
+    exits 0
+done
+
+it "an optimizer whose save did not finish is refused, not left out"
+mv two/optimizer_0/.metadata two/optimizer_0/.metadata.tmp
+for from in two two/pytorch_model_fsdp_0; do
+    run convert "$from" unfinished --hf-config "$fsdp/expected" --tp 2
+    exits 4
+    says ".metadata.tmp exists"
+done
+
 it "of several optimizers none is taken in silence"
 rm -rf two out
 mkdir two
