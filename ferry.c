@@ -98,8 +98,6 @@ static const struct arg_hint hints[] = {
      "--sequence-parallel --micro-batch-size --global-batch-size --seq-length --use-mcore-models",
      "it does not change how weights are stored: leave it out"},
     {"--format", "ferry convert --to sets the format of the destination"},
-    {"--saver", "ferry convert --to sets the format of the destination"},
-    {"--loader", "the format of the source is detected: leave it out"},
     {"--model-type", "models are GPT models (decoder only): leave it out"},
     {"--trust-remote-code", "Ferry runs no code of a model: leave it out"},
 };

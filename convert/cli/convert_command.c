@@ -64,7 +64,7 @@ static const struct arg convert_args[] = {
     {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the plan and write nothing; exits 0 only if the real run would start"},
     {"--iteration", ARG_UINT_OR_0, AT(iteration), "N", NULL, "iteration to write; default: the source's; from Hugging Face: 0, as a release"},
     {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "pad vocabulary rows to a multiple of N * tp; default: the source's, else 128"},
-    {"--transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "parameter names of the TE spec or the local spec; default: the source's, else transformer_engine"},
+    {"--transformer-impl --saver-transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "parameter names of the TE spec or the local spec; default: the source's, else transformer_engine"},
     {"--moe-grouped-gemm", ARG_FLAG, AT(grouped_gemm), NULL, NULL, "write experts as Transformer Engine's grouped linear layers: the flag in args, and their names in legacy files; default: as in the source's args"},
     {"--common-state", ARG_CHOICE, AT(common_state), NULL, "file|object", "storage of torch_dist's common state; file (default): common.pt, which every release reads; object: as Megatron-Core 0.19 writes it"},
     {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "largest size of a safetensors file; default 5GB"},
@@ -431,8 +431,8 @@ static enum status open_and_plan(struct run *r, const char *source, struct error
     r->is_read = true;
     add_gaps(r, &r->source.gaps, true);
     const bool optimizer = r->source.training.optimizer.present && !r->flags->no_optim;
-    TRY(training_flags_check(&r->flags->training, &r->source, options.casts, options.dtype,
-                             optimizer && target_format(r)->has & FORMAT_ARGS,
+    TRY(training_flags_check(&r->flags->training, &r->source, target_format(r), options.casts,
+                             options.dtype, optimizer && target_format(r)->has & FORMAT_ARGS,
                              r->flags->output.quiet, err));
     const struct states_wanted wanted = {
         .to = target_format(r), .optim = r->flags->optim, .no_optim = r->flags->no_optim};

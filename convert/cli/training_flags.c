@@ -5,9 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/count.h"
+#include "common/text.h"
 #include "convert/cli/report.h"
+#include "convert/format.h"
 
 // clang-format off
 /* Flags that the model must agree with: option, placeholder of its value in
@@ -59,6 +62,23 @@
     X("--lr-decay-samples", "N", lr_decay, NUMBER, "decay of the learning rate, in samples from the start") \
     X("--lr-decay-iters", "N", lr_decay, ITERATIONS, "decay in iterations; needs --global-batch-size")
 
+/* Options of Megatron-LM's tools/checkpoint/convert.py that name what Ferry
+ * finds out: option, what its value names. */
+#define CONVERTER_FLAGS(X) \
+    X("--loader", SOURCE) \
+    X("--saver", DESTINATION) \
+    X("--model-type", MODEL_TYPE) \
+    X("--checkpoint-type", WEIGHTS_TYPE)
+
+static const struct converter_flag {
+    const char *names;
+    enum { SOURCE, DESTINATION, MODEL_TYPE, WEIGHTS_TYPE } what;
+} converter_flags[] = {
+#define X(names, what) {names, what},
+    CONVERTER_FLAGS(X)
+#undef X
+};
+
 static const struct optimizer_flag {
     const char *names;
     size_t offset; /* in struct training_given */
@@ -99,6 +119,15 @@ const struct arg training_args[] = {
     {names, ARG_NOTED, AT(optimizer), value, NULL, help},
     OPTIMIZER_FLAGS(X)
 #undef X
+#define X(names, what) {names, ARG_NOTED, AT(converter), "NAME", NULL, NULL},
+    CONVERTER_FLAGS(X)
+#undef X
+    UNUSED("--megatron-path", "DIR")
+    UNUSED("--not-strict", NULL)
+    UNUSED("--no-checking", NULL)
+    UNUSED("--max-queue-size", "N")
+    UNUSED("--loader-transformer-impl", "NAME")
+    UNUSED("--model-size", "NAME")
     UNUSED("--use-distributed-optimizer", NULL)
     UNUSED("--context-parallel-size --cp", "N")
     UNUSED("--sequence-parallel --sp", NULL)
@@ -348,12 +377,64 @@ enum status training_flags_given(const struct training_flags *f, struct training
     return OK;
 }
 
+/* ---- another converter's options ---- */
+
+/* Whether a name of a loader or saver means Megatron's files, or Hugging
+ * Face's; neither: an unknown one. */
+static bool names_megatron(const char *name)
+{
+    static const char *const names[] = {"megatron", "core", "mcore", "legacy"};
+    for (size_t i = 0; i < COUNT(names); i++)
+        if (strcmp(name, names[i]) == 0) return true;
+    return false;
+}
+
+static bool names_hf(const char *name)
+{
+    return strstr(name, "hf") || text_starts_with(name, "llama") ||
+           text_starts_with(name, "mistral") || text_starts_with(name, "mixtral");
+}
+
+static enum status check_format(const struct given *g, const char *side,
+                                const struct format *format, struct error *err)
+{
+    const bool is_megatron = format->has & FORMAT_ARGS, is_hf = format->has & FORMAT_CONFIG_JSON;
+    if (is_megatron ? names_megatron(g->value) : is_hf && names_hf(g->value)) return OK;
+    return fail(err, ERR_USAGE, "%.*s %s: the format of the %s is %s", g->length, g->names,
+                g->value, side, format->name);
+}
+
+static enum status check_converter(const struct given *g, const struct checkpoint *c,
+                                   const struct format *target, struct error *err)
+{
+    const struct converter_flag *flag = converter_flags;
+    while (strcmp(flag->names, g->names))
+        flag++;
+    switch (flag->what) {
+    case SOURCE:
+        return check_format(g, "source", c->format, err);
+    case DESTINATION:
+        return check_format(g, "destination (--to)", target, err);
+    case MODEL_TYPE:
+        if (strcasecmp(g->value, "GPT") == 0) return OK;
+        return fail(err, ERR_UNSUPPORTED, "--model-type %s is not supported (GPT)", g->value);
+    case WEIGHTS_TYPE:
+        if (strcmp(g->value, "hf") == 0) return OK;
+        return fail(err, ERR_UNSUPPORTED, "--checkpoint-type %s is not supported (hf)", g->value);
+    }
+    return OK;
+}
+
 /* ---- all ---- */
 
 enum status training_flags_check(const struct training_flags *f, const struct checkpoint *c,
-                                 bool casts, enum dtype dtype, bool optimizer, bool quiet,
-                                 struct error *err)
+                                 const struct format *target, bool casts, enum dtype dtype,
+                                 bool optimizer, bool quiet, struct error *err)
 {
+    for (size_t i = 0; 2 * i < f->converter.count; i++) {
+        const struct given g = given_at(&f->converter, i);
+        TRY(check_converter(&g, c, target, err));
+    }
     for (size_t i = 0; 2 * i < f->model.count; i++) {
         const struct given g = given_at(&f->model, i);
         TRY(check_model(&g, c, err));
@@ -364,6 +445,7 @@ enum status training_flags_check(const struct training_flags *f, const struct ch
     }
     if (quiet) return OK;
     print_given(&f->unused, "no effect on the weights");
+    print_given(&f->converter, "ignored, as it is so");
     print_given(&f->optimizer,
                 optimizer ? "set in the written optimizer" : "no effect on the written files");
     print_given(&f->model, "agrees with the model");

@@ -11,20 +11,22 @@
 #include "common/args.h"
 
 struct training_flags {
-    struct arg_list unused, model, dtypes, optimizer; /* ARG_NOTED */
+    struct arg_list unused, model, dtypes, optimizer, converter; /* ARG_NOTED */
 };
 
 extern const struct arg training_args[];
-enum { NUM_TRAINING_ARGS = 144 };
+enum { NUM_TRAINING_ARGS = 154 };
 
-/* ERR_USAGE, with both values, if a flag contradicts the model or the dtype of
- * the written weights (`dtype` if casts, else as stored). Prints the accepted
- * flags on stderr unless quiet. optimizer: whether optimizer states are
- * written. */
+/* ERR_USAGE, with both values, if a flag contradicts the model, the formats or
+ * the dtype of the written weights (`dtype` if casts, else as stored);
+ * ERR_UNSUPPORTED for a model that is no GPT model.
+ *
+ * Prints the accepted flags on stderr unless quiet. optimizer: whether optimizer
+ * states are written. */
 MUST_CHECK enum status training_flags_check(const struct training_flags *f,
-                                            const struct checkpoint *c, bool casts,
-                                            enum dtype dtype, bool optimizer, bool quiet,
-                                            struct error *err);
+                                            const struct checkpoint *c, const struct format *target,
+                                            bool casts, enum dtype dtype, bool optimizer,
+                                            bool quiet, struct error *err);
 /* Values of the flags, to complete the training state. ERR_USAGE if a value is
  * not a number, or if it counts iterations without --global-batch-size. */
 MUST_CHECK enum status training_flags_given(const struct training_flags *f,

@@ -170,6 +170,30 @@ run convert m quiet --cp 2 -q
 exits 0
 says_nothing
 
+it "options of other converters are taken where they say what is so, and refused where they do not"
+run convert m out --dry-run --model-type GPT --loader llama_mistral --saver core --checkpoint-type hf \
+    --megatron-path /opt/Megatron-LM --not-strict --max-queue-size 50 --loader-transformer-impl local \
+    --saver-transformer-impl local --model-size llama3
+exits 0
+says "note: --megatron-path /opt/Megatron-LM, --not-strict, --max-queue-size 50, --loader-transformer-impl local, --model-size llama3: no effect on the weights"
+says "note: --model-type GPT, --loader llama_mistral, --saver core, --checkpoint-type hf: ignored, as it is so"
+run convert named out --dry-run --to hf --loader mcore --saver llama2_hf --no-optim
+exits 0
+while read -r wanted message; do
+    option=${message%%:*}
+    # shellcheck disable=SC2086 # words
+    run convert m out ${option%% is*}
+    exits "$wanted"
+    says "$message"
+done <<'OPTIONS'
+3 --model-type BERT is not supported (GPT)
+3 --checkpoint-type meta is not supported (hf)
+2 --loader mcore: the format of the source is hf
+2 --saver llama2_hf: the format of the destination (--to) is torch_dist
+2 --saver other: the format of the destination (--to) is torch_dist
+OPTIONS
+is_not_there out
+
 it "flags of a training script that say what the model is are compared with it"
 run convert m out --dry-run --num-layers 4 --hidden-size 64 --num-attention-heads 8 --group-query-attention \
     --num-query-groups 2 --ffn-hidden-size 128 --max-position-embeddings 2048 --swiglu --normalization RMSNorm \

@@ -80,10 +80,10 @@ static inline struct line *complete_line(const char *text)
 /* A line that lacks nothing. */
 #define GOOD "--load m --mock-data --seq-length 16 --micro-batch-size 2 --train-iters 10 --lr 1e-3 "
 /* The same without --load. */
-#define MODEL                                                                                      \
+#define MODEL MODEL_WITHOUT_VOCABULARY "--vocab-size 100 "
+#define MODEL_WITHOUT_VOCABULARY                                                                   \
     "--num-layers 4 --hidden-size 32 --num-attention-heads 4 --max-position-embeddings 64 "        \
-    "--vocab-size 100 --mock-data --seq-length 16 --micro-batch-size 2 --train-iters 10 --lr "     \
-    "1e-3 "
+    "--mock-data --seq-length 16 --micro-batch-size 2 --train-iters 10 --lr 1e-3 "
 
 static inline void refused(const char *text, const char *message)
 {

@@ -386,6 +386,28 @@ static void check_mlp(struct train_finish *x)
                          "sigmoid");
 }
 
+/* Whether a typed option, perhaps with "=VALUE", names the tokenizer. */
+static bool names_tokenizer(const char *typed)
+{
+    return text_starts_with(typed, "--tokenizer") || text_starts_with(typed, "--vocab-file") ||
+           text_starts_with(typed, "--vocab_file") || text_starts_with(typed, "--merge-file") ||
+           text_starts_with(typed, "--merge_file");
+}
+
+/* Megatron-LM asks its tokenizer for the size. */
+static void refuse_no_vocabulary(struct train_finish *x)
+{
+    const struct arg_list *l = &x->o->no_effect;
+    const char *option = x->o->tokenizer_type ? "--tokenizer-type" : NULL;
+    for (size_t i = 0; i < l->count && !option; i++)
+        if (names_tokenizer(l->items[i])) option = l->items[i];
+    if (option)
+        train_problem(x, "--vocab-size is missing: the tokenizer (%.*s) is not read yet",
+                      (int)strcspn(option, "="), option);
+    else
+        train_problem(x, "--vocab-size is missing");
+}
+
 static void check_vocabulary(struct train_finish *x)
 {
     const struct train_options *o = x->o;
@@ -393,7 +415,7 @@ static void check_vocabulary(struct train_finish *x)
     if (padded && o->vocab_size > padded)
         train_problem(x, "--vocab-size %" PRIu64 " is above --padded-vocab-size %" PRIu64,
                       o->vocab_size, padded);
-    if (!padded && !o->vocab_size && !o->load) train_problem(x, "--vocab-size is missing");
+    if (!padded && !o->vocab_size && !o->load) refuse_no_vocabulary(x);
 }
 
 static void check_model(struct train_finish *x)

@@ -139,6 +139,10 @@ static void recompute_data_and_model_that_contradict_themselves(void **state)
             "--seq-length 16 is above --max-position-embeddings 8");
     refused(MODEL "--max-position-embeddings 8 --position-embedding-type rope",
             "--seq-length 16 is above --max-position-embeddings 8");
+    refused(MODEL_WITHOUT_VOCABULARY "--tokenizer_model=x.model",
+            "--vocab-size is missing: the tokenizer (--tokenizer_model) is not read yet");
+    refused(MODEL_WITHOUT_VOCABULARY "--tokenizer-type GPT2BPETokenizer --vocab-file a",
+            "--vocab-size is missing: the tokenizer (--tokenizer-type) is not read yet");
     refused(MODEL "--hidden-size 30",
             "--hidden-size 30 is not a multiple of --num-attention-heads 4");
     refused(MODEL "--swiglu --squared-relu",

@@ -15,7 +15,7 @@
     X("--multi-latent-attention", NULL, "multi-latent attention is not implemented") \
     X("--experimental-attention-variant --linear-attention-freq", "VALUE", "linear and sparse attention are not implemented") \
     X("--attention-output-gate", NULL, "a gate behind attention is not implemented") \
-    X("--fp8-format --fp4-format --te-precision-config-file", "VALUE", "FP8 and FP4 are not implemented; --bf16 is the nearest") \
+    X("--fp8-format --fp4-format --te-precision-config-file --kitchen-config-file --kitchen-recipe-number", "VALUE", "FP8 and FP4 are not implemented; --bf16 is the nearest") \
     X("--fp8-param-gather --fp4-param-gather", NULL, "FP8 and FP4 are not implemented; --bf16 is the nearest") \
     X("--mtp-standalone", NULL, "multi-token prediction is not implemented") \
     X("--hybrid-layer-pattern --hybrid-override-pattern --mtp-hybrid-override-pattern", "VALUE", "hybrid models (Mamba) are not implemented") \
@@ -216,6 +216,7 @@ const struct arg train_other_args[] = {
         "--standalone-embedding-stage --te-rng-tracker --test-mode "
         "--tokenizer-hf-no-include-special-tokens --tokenizer-hf-no-use-fast "
         "--tokenizer-sentencepiece-legacy --torch-fsdp2-no-reshard-after-forward "
+        "--disable-stream-ckpt-dequant --no-stream-ckpt-dequant --muon-use-nesterov "
         "--tp-comm-overlap --tp-comm-overlap-rs-dgrad --trust-remote-code "
         "--use-cpu-initialization --use-dist-ckpt --use-flash-attn "
         "--use-fused-weighted-squared-relu --use-gigatoken --use-grouped-gemm-for-dense-mlp "
@@ -328,6 +329,9 @@ const struct arg train_other_args[] = {
         "--result-rejected-tracker-filename --rl-consumption-granularity --rl-default-temperature "
         "--rl-default-top-k --rl-default-top-p --rl-generation-lag"),
     NO_EFFECT("VALUE",
+        "--inference-dynamic-batching-cuda-graph-max-tokens --rl-generation-batch-size "
+        "--rl-num-parallel-generation-batches --rl-num-parallel-generations "
+        "--rl-parallel-generation-tasks "
         "--rl-importance-sampling-truncation-coef --rl-inference-expert-model-parallel-size "
         "--rl-inference-expert-tensor-model-parallel-size "
         "--rl-inference-model-unified-memory-level --rl-inference-pipeline-model-parallel-size "
@@ -350,7 +354,8 @@ const struct arg train_other_args[] = {
         "--cuda-graph-modules --cuda-graph-scope "
         "--ddp-param-name-patterns-for-fp32-local-accumulation --gtp-remat-opt-in-modules "
         "--high-priority-stream-groups --offload-modules --profile-ranks "
-        "--retriever-report-topk-accuracies --rl-inference-parsers --tokenizer-special-tokens"),
+        "--retriever-report-topk-accuracies --rl-inference-parsers --tiktoken-special-tokens "
+        "--tokenizer-special-tokens"),
 };
 // clang-format on
 _Static_assert(COUNT(train_other_args) == NUM_TRAIN_OTHER_ARGS, "train_names.h");

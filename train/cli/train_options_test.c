@@ -295,6 +295,30 @@ static void every_name_of_megatron_is_known(void **state)
     fclose(f);
 }
 
+/* Options of Megatron-LM 0.17.1 to 0.19.2, beside those of the golden list. */
+static void names_of_releases_are_known(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "--no-stream-ckpt-dequant",
+        "--disable-stream-ckpt-dequant",
+        "--muon-use-nesterov",
+        "--no-ckpt-load-validate-sharding-integrity",
+        "--ckpt-convert-update-legacy-dist-opt-format",
+        "--inference-dynamic-batching-cuda-graph-max-tokens 1",
+        "--rl-generation-batch-size 1",
+        "--rl-num-parallel-generation-batches 1",
+        "--rl-num-parallel-generations 1",
+        "--rl-parallel-generation-tasks 1",
+        "--tiktoken-special-tokens a b",
+    };
+    for (size_t i = 0; i < COUNT(names); i++) {
+        char text[300];
+        snprintf(text, sizeof text, GOOD "%s", names[i]);
+        line_free(good_line(text));
+    }
+}
+
 static void options_without_effect_are_named_once(void **state)
 {
     (void)state;
@@ -475,6 +499,7 @@ int main(void)
         cmocka_unit_test(steps_of_batch_sizes_are_whole_samples_in_any_order),
         cmocka_unit_test(batches_of_golden_runs),
         cmocka_unit_test(every_name_of_megatron_is_known),
+        cmocka_unit_test(names_of_releases_are_known),
         cmocka_unit_test(options_without_effect_are_named_once),
         cmocka_unit_test(the_last_of_an_option_counts),
         cmocka_unit_test(other_names_are_refused_with_the_nearest),
