@@ -40,7 +40,7 @@ static bool is_matrix(const char *logical, unsigned num_dims)
     return !is_vector(logical, num_dims);
 }
 
-static bool is_hidden_matrix(const char *logical, unsigned num_dims)
+bool training_hidden_matrix(const char *logical, unsigned num_dims)
 {
     return is_matrix(logical, num_dims) && !is_embedding(logical, num_dims);
 }
@@ -68,7 +68,7 @@ static bool is_any(const char *logical, unsigned num_dims)
 
 const struct group_member_rule group_members[] = {
     {"embeddings", is_embedding},
-    {"hidden_matrices", is_hidden_matrix},
+    {"hidden_matrices", training_hidden_matrix},
     {"matrices", is_matrix},
     {"vectors", is_vector},
     {"matrices_and_qk_norms", is_matrix_or_qk_norm},

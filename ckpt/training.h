@@ -139,6 +139,8 @@ struct param_group *training_add_group(struct training *t, struct arena *a);
  * still belong to a group of unknown members, if there is one. */
 const struct param_group *training_group_of(const struct training *t, const char *logical,
                                             unsigned num_dims, bool is_expert_parallel);
+/* Whether the rule "hidden_matrices" has the parameter. */
+bool training_hidden_matrix(const char *logical, unsigned num_dims);
 /* Whether hidden matrices have the run's optimizer, t->optimizer, and the rest
  * another: groups name both. */
 bool training_is_split(const struct training *t);

@@ -200,7 +200,7 @@ void torch_groups_find_rules(struct checkpoint *c)
     struct listed *all = list_group_params(c, &count);
     /* one group has all */
     for (size_t r = run->num_groups == 1 ? num_group_members - 1 : 0; r < num_group_members; r++) {
-        const bool of_split = strcmp(group_members[r].name, "hidden_matrices") == 0;
+        const bool of_split = group_members[r].has == training_hidden_matrix;
         if (of_split && !training_is_split(run)) continue;
         const size_t g = group_of_rule(&group_members[r], all, count, run->num_groups);
         if (g == run->num_groups || run->groups[g].members) continue;

@@ -32,18 +32,13 @@ static bool is_of_optimizer(const char *key)
 
 enum dcp_content { DCP_NOTHING, DCP_MODEL, DCP_OPTIMIZER, DCP_BOTH };
 
-static enum dcp_content content_of(const char *folder)
+static enum dcp_content content_of(const struct stored *s)
 {
-    struct stored s;
-    struct error why;
     size_t states = 0;
-    stored_init(&s);
-    const enum status st = dcp_folder_open(&s, folder, &why);
-    const size_t count = st ? 0 : s.num_tensors;
-    for (size_t i = 0; i < count; i++)
-        states += is_of_optimizer(s.tensors[i].name);
-    stored_release(&s);
-    return !count ? DCP_NOTHING : !states ? DCP_MODEL : states == count ? DCP_OPTIMIZER : DCP_BOTH;
+    for (size_t i = 0; i < s->num_tensors; i++)
+        states += is_of_optimizer(s->tensors[i].name);
+    if (!s->num_tensors) return DCP_NOTHING;
+    return !states ? DCP_MODEL : states == s->num_tensors ? DCP_OPTIMIZER : DCP_BOTH;
 }
 
 static bool is_named_optimizer(struct arena *a, const char *folder)
@@ -58,15 +53,19 @@ struct dcp_found {
     bool cut; /* there are more folders than are looked at */
 };
 
-/* One that cannot be opened counts by its name, so that opening it tells why. */
+/* An optimizer that cannot be opened counts by its name: opening it tells why. */
 static void look_at(struct arena *a, const char *folder, enum dcp_content wanted,
                     struct dcp_found *found)
 {
     if (!dcp_folder_matches(folder) || dcp_folder_is_megatron(folder) ||
         dcp_folder_is_titan(folder))
         return;
-    enum dcp_content content = content_of(folder);
-    if (content == DCP_NOTHING) content = is_named_optimizer(a, folder) ? DCP_OPTIMIZER : DCP_MODEL;
+    struct stored s;
+    struct error why;
+    stored_init(&s);
+    enum dcp_content content = dcp_folder_open(&s, folder, &why) ? DCP_NOTHING : content_of(&s);
+    stored_release(&s);
+    if (content == DCP_NOTHING && is_named_optimizer(a, folder)) content = DCP_OPTIMIZER;
     if (content == wanted && !found->count++) found->first = folder;
 }
 
@@ -160,11 +159,11 @@ static enum status open_folders(struct checkpoint *c, struct error *err)
 {
     const char *other = NULL;
     if (!dcp_folder_matches(c->path)) c->folder = only_below(&c->arena, c->path, DCP_MODEL);
-    const enum dcp_content content = content_of(c->folder);
+    TRY(dcp_folder_open(&c->catalog.stored, c->folder, err));
+    const enum dcp_content content = content_of(&c->catalog.stored);
     const char *folder = path_real(&c->arena, c->folder);
     if (folder && (content == DCP_MODEL || content == DCP_OPTIMIZER))
         other = find_other(c, folder, content);
-    TRY(dcp_folder_open(&c->catalog.stored, c->folder, err));
     if (!other) return OK;
     checkpoint_note(c, "%s is read beside %s", other, c->folder);
     return dcp_folder_open(&c->catalog.stored, other, err);

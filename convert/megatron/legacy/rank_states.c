@@ -404,8 +404,9 @@ struct resolving {
     const struct rank_param *params;
     size_t num_params;
     struct arena *arena;
-    const struct rank_group *group; /* NULL: none yet */
-    size_t *members, *low_members;  /* [num_params] indices; of low precision only */
+    const struct rank_group *first, *end; /* the groups beside the group, of its file */
+    const struct rank_group *group;       /* NULL: none yet */
+    size_t *members, *low_members;        /* [num_params] indices; of low precision only */
     size_t num_members, num_low_members;
     struct dealt *dealt; /* [num_dealt] all members of all groups; NULL: not dealt */
     size_t num_dealt;
@@ -426,49 +427,39 @@ struct differences {
     bool decay, rate;
 };
 
-static struct differences differences_beside(const struct rank_states *s,
+static struct differences differences_beside(const struct resolving *x,
                                              const struct rank_group *group)
 {
     struct differences d = {false, false};
-    for (size_t i = 0; i < s->num_groups; i++) {
-        const struct rank_group *g = &s->groups[i];
-        if (g->rank != group->rank || g->dp != group->dp || g->optimizer != group->optimizer)
-            continue;
+    for (const struct rank_group *g = x->first; g < x->end; g++) {
+        if (g->optimizer != group->optimizer) continue;
         d.decay |= g->rule.without_decay != group->rule.without_decay;
         d.rate |= g->rule.decoupled_lr != group->rule.decoupled_lr;
     }
     return d;
 }
 
-/* Whether a group's optimizer is of the kind of the chain's first. */
-static bool is_of_first(const struct rank_states *s, const struct rank_group *group)
-{
-    for (size_t i = 0; i < s->num_groups; i++) {
-        const struct rank_group *g = &s->groups[i];
-        if (g->rank == group->rank && g->dp == group->dp)
-            return g->rule.has_eps == group->rule.has_eps &&
-                   g->rule.has_momentum == group->rule.has_momentum;
-    }
-    return true;
-}
-
-/* Whether a chain's optimizer has the parameter. */
-static bool optimizer_has(const struct rank_states *s, const struct rank_group *group,
+/* Whether a chain's optimizer has the parameter. Split: a group is of the kind
+ * of the first, or of the rest. */
+static bool optimizer_has(const struct resolving *x, const struct rank_group *group,
                           unsigned chained, const struct rank_param *p)
 {
-    const struct group_rule r = group_rule_for(p->name, p->num_dims, false);
-    if (s->is_split)
+    const struct group_rule r = group_rule_for(p->name, p->num_dims, false),
+                            *first = &x->first->rule;
+    const bool of_first =
+        group->rule.has_eps == first->has_eps && group->rule.has_momentum == first->has_momentum;
+    if (x->s->is_split)
         return p->of_experts == group->rule.of_experts &&
-               is_of_first(s, group) == (!r.without_decay && !r.decoupled_lr);
+               of_first == (!r.without_decay && !r.decoupled_lr);
     return chained < 2 || p->of_experts == (group->optimizer + 1 == chained);
 }
 
-static bool group_has(const struct rank_states *s, const struct rank_group *group, unsigned chained,
+static bool group_has(const struct resolving *x, const struct rank_group *group, unsigned chained,
                       const struct rank_param *p)
 {
-    const struct differences d = differences_beside(s, group);
-    const struct group_rule r = group_rule_for(p->name, p->num_dims, s->decays_qk_norms);
-    return optimizer_has(s, group, chained, p) &&
+    const struct differences d = differences_beside(x, group);
+    const struct group_rule r = group_rule_for(p->name, p->num_dims, x->s->decays_qk_norms);
+    return optimizer_has(x, group, chained, p) &&
            !(d.decay && group->rule.without_decay != r.without_decay) &&
            !(d.rate && group->rule.decoupled_lr != r.decoupled_lr);
 }
@@ -492,24 +483,20 @@ static int by_size(const void *a, const void *b)
 /* Deals parameters to data parallel ranks.
  *
  * All have the same groups. */
-static void deal(struct resolving *x, const struct rank_group *like, unsigned chained)
+static void deal(struct resolving *x, unsigned dp, unsigned chained)
 {
-    const struct rank_states *s = x->s;
-    const unsigned n = s->num_dp;
-    x->dealt = arena_array(x->arena, x->num_params, sizeof *x->dealt);
+    const unsigned n = x->s->num_dp;
+    if (!x->dealt) x->dealt = arena_array(x->arena, x->num_params, sizeof *x->dealt);
     x->num_dealt = 0;
-    x->dealt_to = like->dp;
-    for (size_t i = 0; i < x->num_params; i++)
-        for (size_t g = 0; g < s->num_groups; g++) {
-            const struct rank_group *group = &s->groups[g];
-            uint64_t numel = 1;
-            if (group->rank != like->rank || group->dp != like->dp ||
-                !group_has(s, group, chained, &x->params[i]))
-                continue;
-            (void)shape_numel(x->params[i].shape, x->params[i].num_dims, &numel);
-            x->dealt[x->num_dealt++] = (struct dealt){i, numel, group, 0};
-            break;
-        }
+    x->dealt_to = dp;
+    for (size_t i = 0; i < x->num_params; i++) {
+        const struct rank_group *group = x->first;
+        uint64_t numel = 1;
+        while (group < x->end && !group_has(x, group, chained, &x->params[i]))
+            group++;
+        (void)shape_numel(x->params[i].shape, x->params[i].num_dims, &numel);
+        if (group < x->end) x->dealt[x->num_dealt++] = (struct dealt){i, numel, group, 0};
+    }
     if (x->num_dealt) qsort(x->dealt, x->num_dealt, sizeof *x->dealt, by_size);
     for (size_t i = 0; i < x->num_dealt; i++) {
         const unsigned at = (unsigned)(i % (2 * (size_t)n));
@@ -523,25 +510,34 @@ static void list_members(struct resolving *x, const struct rank_group *group, un
     x->group = group;
     x->num_members = x->num_low_members = 0;
     if (x->s->num_dp) {
-        if (!x->dealt || x->dealt_to != group->dp) deal(x, group, chained);
+        if (!x->dealt || x->dealt_to != group->dp) deal(x, group->dp, chained);
         for (size_t i = 0; i < x->num_dealt; i++)
             if (x->dealt[i].dp == group->dp && x->dealt[i].group == group)
                 add_to_members(x, x->dealt[i].param);
         return;
     }
     for (size_t i = 0; i < x->num_params; i++)
-        if (group_has(x->s, group, chained, &x->params[i])) add_to_members(x, i);
+        if (group_has(x, group, chained, &x->params[i])) add_to_members(x, i);
 }
 
-static const struct rank_group *group_of(const struct rank_states *s,
-                                         const struct rank_state *state)
+static bool same_file(const struct rank_group *g, const struct rank_state *state)
 {
-    for (size_t i = 0; i < s->num_groups; i++) {
-        const struct rank_group *g = &s->groups[i];
-        if (g->rank == state->rank && g->dp == state->dp && g->optimizer == state->optimizer &&
-            g->group == state->group)
-            return g;
+    return g->rank == state->rank && g->dp == state->dp;
+}
+
+/* Finds the group of a state, and those beside it: a file's groups follow one
+ * another, and files have the order of states. NULL: none. */
+static const struct rank_group *find_group(struct resolving *x, const struct rank_state *state)
+{
+    const struct rank_group *all = x->s->groups, *end = all + x->s->num_groups;
+    if (!x->first || x->first == x->end || !same_file(x->first, state)) {
+        for (x->first = x->end ? x->end : all; x->first < end && !same_file(x->first, state);)
+            x->first++;
+        for (x->end = x->first; x->end < end && same_file(x->end, state);)
+            x->end++;
     }
+    for (const struct rank_group *g = x->first; g < x->end; g++)
+        if (g->optimizer == state->optimizer && g->group == state->group) return g;
     return NULL;
 }
 
@@ -592,7 +588,7 @@ const char *rank_states_resolve(const struct rank_states *s, const struct checkp
         const struct rank_group *g = x.group;
         if (!g || g->dp != state->dp || g->optimizer != state->optimizer ||
             g->group != state->group) {
-            g = group_of(s, state);
+            g = find_group(&x, state);
             if (g) list_members(&x, g, state->chained);
         }
         why = resolve_state(&x, c, state, &numbers[i]);

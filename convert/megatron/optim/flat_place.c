@@ -589,10 +589,9 @@ static enum status add_cell(struct placing *x, const struct cell_states *s, stru
 /* Keeps the parameters that are in flat buffers. */
 static void leave_out_matrices(struct placing *x)
 {
-    const struct group_member_rule *hidden = group_members_find("hidden_matrices");
     size_t kept = 0;
     for (size_t i = 0; i < x->num_params; i++)
-        if (!hidden->has(x->params[i].name, x->params[i].num_dims))
+        if (!training_hidden_matrix(x->params[i].name, x->params[i].num_dims))
             x->params[kept++] = x->params[i];
     x->num_params = kept;
 }

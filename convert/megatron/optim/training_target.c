@@ -175,7 +175,7 @@ bool training_target_is_split_off(const struct target *t, const char *logical)
     if (!training_is_split(&t->training)) return false;
     const struct tensor *weight =
         catalog_find(&t->source->catalog, parameter ? parameter : logical);
-    return weight && group_members_find("hidden_matrices")->has(weight->name, weight->num_dims);
+    return weight && training_hidden_matrix(weight->name, weight->num_dims);
 }
 
 /* Whether t writes the state of a parameter, apart from masters, which an F32
