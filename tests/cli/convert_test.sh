@@ -197,3 +197,10 @@ SCRIPT
 else
     skip "no python3"
 fi
+
+it "a tokenizer inside an iteration is named, since it stays behind"
+synth_model with-tokenizer --to torch_dist
+mkdir "$(find with-tokenizer -maxdepth 1 -mindepth 1 -type d | head -n 1)/tokenizer"
+run convert with-tokenizer without-tokenizer --tp 2
+exits 0
+says "/tokenizer is not carried: copy its files"
