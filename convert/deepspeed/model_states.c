@@ -24,8 +24,16 @@ struct reading {
     struct torch_file t;
     const struct ds_file *file;
     const struct value *shared; /* shared_params */
-    struct map places;          /* places in storages -> native tensors */
+    struct map places;          /* places in storages -> names */
+    const char **names;
+    size_t num_names, names_capacity;
+    struct tp_rules *rules; /* of split parameters */
 };
+
+bool ds_is_split(const struct deepspeed *d)
+{
+    return !d->pipeline && d->tp > 1;
+}
 
 static const char *stored_name(const struct reading *r, const char *key)
 {
@@ -47,16 +55,16 @@ static bool is_alias(struct reading *r, const char *name, const struct value_ten
     size_t i;
     const char *place = arena_printf(&r->t.arena, "%s:%" PRIu64 ":%s", t->storage->key, t->offset,
                                      shape_text(&r->t.arena, t->num_dims, t->shape));
-    const size_t native = r->d->c->catalog.num_native;
-    const bool is_first = !t->storage->numel || map_add(&r->places, place, native, &i);
+    const bool is_first = !t->storage->numel || map_add(&r->places, place, r->num_names, &i);
     const struct value *shared = value_get(r->shared, name);
     size_t param;
     if (shared) {
         add_tied(r->d->c, name, value_as_text(shared));
         return true;
     }
+    if (is_first) *ARENA_PUSH(&r->t.arena, r->names, r->num_names, r->names_capacity) = name;
     if (is_first || map_get(&r->d->params.names, name, &param)) return false;
-    if (i < native) add_tied(r->d->c, name, r->d->c->catalog.native[i].name);
+    add_tied(r->d->c, name, r->names[i]);
     return true;
 }
 
@@ -74,6 +82,7 @@ static enum status add_module_tensor(void *context, const char *path, const stru
     if (r->d->partitioned && (map_get(&r->d->frozen.names, name, &param) || r->file->dp)) return OK;
     if (is_alias(r, name, v->tensor)) return OK;
     TRY(torch_add_tensor(&r->t, &c->catalog.stored, stored, v, err));
+    if (r->rules) return tp_params_add(&r->d->split, r->rules, r->file->mp, name, err);
     return catalog_native_stored(&c->catalog, name, NULL,
                                  &c->catalog.stored.tensors[c->catalog.stored.num_tensors - 1],
                                  err);
@@ -166,6 +175,7 @@ static void note_client_state(struct checkpoint *c, const struct value *root, co
                                         "checkpoint_parallel_dimensions",
                                         "ds_config",
                                         "ds_version",
+                                        "universal_checkpoint_info",
                                         "num_experts",
                                         "ds_autoep_layers"};
     enum { MAX_NAMED = 8 };
@@ -242,7 +252,7 @@ static enum status check_step(struct reading *r, struct error *err)
     return OK;
 }
 
-/* Reads the shapes of parameters in the first file. */
+/* Reads the shapes of parameters in a file with its own. */
 static enum status read_shapes(struct reading *r, struct error *err)
 {
     struct deepspeed *d = r->d;
@@ -264,35 +274,86 @@ static enum status read_shapes(struct reading *r, struct error *err)
     return OK;
 }
 
+/* Checks that every tensor parallel rank has a file. */
+static enum status check_ranks(const struct reading *r, struct error *err)
+{
+    uint64_t ranks;
+    if (r->d->pipeline || !ds_as_count(value_get(r->t.root, "mp_world_size"), &ranks) ||
+        ranks == r->d->tp)
+        return OK;
+    return fail(err, ERR_CORRUPT,
+                "it is of %" PRIu64 " tensor parallel ranks, but %" PRIu64
+                " mp_rank_*_model_states.pt exist",
+                ranks, r->d->tp);
+}
+
+/* Reads how the rank's file says that parameters are split. */
+static enum status read_split(struct reading *r, struct error *err)
+{
+    struct deepspeed *d = r->d;
+    const struct value *info = value_get(r->t.root, "universal_checkpoint_info");
+    if (!info || info->kind != VALUE_DICT)
+        return fail(err, ERR_UNSUPPORTED,
+                    "parameters split by tensor parallel ranks are not supported without "
+                    "universal_checkpoint_info, which says how to join them");
+    return tp_rules_read(&r->rules, &d->c->arena, info, r->file->mp, d->tp, err);
+}
+
 static enum status read_model_dict(struct reading *r, struct error *err)
 {
     struct deepspeed *d = r->d;
-    const struct value *module = value_get(r->t.root, "module"),
-                       *optimizer = value_get(r->t.root, "optimizer");
+    const struct value *module = value_get(r->t.root, "module");
     const bool is_first = !d->first;
     if (r->t.root->kind != VALUE_DICT) return fail(err, ERR_CORRUPT, "it is not a dict");
     TRY(check_step(r, err));
-    if (is_first || d->pipeline) TRY(read_shapes(r, err));
+    if (is_first || d->stages != &d->params) TRY(read_shapes(r, err));
+    TRY(check_ranks(r, err));
+    if (ds_is_split(d)) TRY(read_split(r, err));
     if (is_first) TRY(read_progress(r, err));
     r->shared = value_get(r->t.root, "shared_params");
     if (module && module->kind == VALUE_DICT && (is_first || !d->partitioned))
         TRY(value_walk(module, "", add_module_tensor, r, err));
-    if (d->partitioned) return add_fragments(r, err);
-    if (!is_first || !optimizer || optimizer->kind == VALUE_NONE) return OK;
-    d->has_optimizer = true;
-    return plain_optimizer_read(d->c, &r->t, r->file->name, module,
-                                value_get(r->t.root, "buffer_names"), optimizer, err);
+    return d->partitioned ? add_fragments(r, err) : OK;
 }
 
-enum status model_states_read(struct deepspeed *d, const struct ds_file *file, struct error *err)
+static enum status read_optimizer(struct reading *r, struct error *err)
+{
+    struct deepspeed *d = r->d;
+    const struct tp_rank rank = {&d->split, r->file->mp};
+    const struct plain_optimizer p = {.t = &r->t,
+                                      .file = r->file->name,
+                                      .module = value_get(r->t.root, "module"),
+                                      .buffers = value_get(r->t.root, "buffer_names"),
+                                      .optimizer = value_get(r->t.root, "optimizer"),
+                                      .split = ds_is_split(d) ? &rank : NULL};
+    if (!p.optimizer || p.optimizer->kind == VALUE_NONE) return OK;
+    return plain_optimizer_read(d->c, &p, err);
+}
+
+/* Opens a file and reads what `read` reads of it. */
+static enum status read_file(struct deepspeed *d, const struct ds_file *file,
+                             enum status (*read)(struct reading *r, struct error *err),
+                             struct error *err)
 {
     struct reading r = {.d = d, .file = file};
     const char *path = path_join(&d->c->arena, d->c->folder, file->name);
     TRY(torch_open(&r.t, &d->c->catalog.stored, path, 0, UINT64_MAX, err));
     enum status st = torch_check_name(&r.t, err);
-    if (!st) st = read_model_dict(&r, err);
+    if (!st) st = read(&r, err);
     if (st && !text_starts_with(err->text, path)) st = fail_in(err, "%s", path);
     map_release(&r.places);
+    tp_rules_release(r.rules);
     torch_close(&r.t);
     return st;
+}
+
+enum status model_states_read(struct deepspeed *d, const struct ds_file *file, struct error *err)
+{
+    return read_file(d, file, read_model_dict, err);
+}
+
+enum status model_states_read_optimizer(struct deepspeed *d, const struct ds_file *file,
+                                        struct error *err)
+{
+    return read_file(d, file, read_optimizer, err);
 }

@@ -8,6 +8,8 @@
  *   frozen_param_shapes, frozen_param_fragments
  *                           stage 3: this rank's part of each, 1-D
  *   shared_params           other name -> name of a tied parameter
+ *   universal_checkpoint_info
+ *                           tp_rules.h
  *   buffer_names, optimizer (without ZeRO), lr_scheduler, global_steps,
  *   global_samples, ...
  *   save_checkpoint(client_state=...) of the program, at the same level */
@@ -15,7 +17,7 @@
 #define FERRY_CONVERT_DEEPSPEED_MODEL_STATES_H
 
 #include "convert/deepspeed/pipeline_names.h"
-#include "convert/deepspeed/zero_read.h"
+#include "convert/deepspeed/tp_params.h"
 
 /* An open DeepSpeed checkpoint. */
 struct deepspeed {
@@ -23,26 +25,31 @@ struct deepspeed {
     const struct source_options *o;
     struct ds_files files;
     struct ds_params params;  /* trained parameters */
-    struct ds_params *stages; /* [num_stages] the same per pipeline stage; else &params */
+    struct ds_params *stages; /* [num_stages] the same per mp_rank; &params if there is one */
     size_t num_stages;
     bool pipeline; /* its layers have pipeline names */
-    uint64_t tp;   /* ranks that split a pipeline's parameters; mp_rank is pp * tp + tp_rank */
+    uint64_t tp;   /* ranks that split parameters; mp_rank is pp * tp + tp_rank */
     struct pipeline_names names;
+    struct tp_params split;  /* without a pipeline, if tp > 1 */
     struct ds_params frozen; /* stage 3: frozen parameters */
     size_t *fragments;       /* [ranks][frozen] index of a stored tensor */
     uint64_t num_ranks;      /* of fragments */
     enum dtype dtype;        /* of training, by ds_config */
     bool partitioned;        /* stage 3 */
-    bool has_optimizer;      /* without ZeRO */
     int64_t global_steps;
     const char *first; /* first file read */
     const char *version, *other_version;
 };
 
+/* Whether parameters are split without a pipeline. */
+bool ds_is_split(const struct deepspeed *d);
 /* Reads one file; the first also gives progress and shapes. ERR_CORRUPT if its
  * step differs from the first file's. */
 MUST_CHECK enum status model_states_read(struct deepspeed *d, const struct ds_file *file,
                                          struct error *err);
+/* Reads the optimizer in it, if any: after tp_params_join(). */
+MUST_CHECK enum status model_states_read_optimizer(struct deepspeed *d, const struct ds_file *file,
+                                                   struct error *err);
 /* The native name of DeepSpeed's parameter. */
 const char *ds_native_name(const struct deepspeed *d, const char *name);
 /* Stage 3: adds native tensors of frozen parameters. */

@@ -15,10 +15,11 @@ struct plain {
     struct checkpoint *c;
     struct torch_file *t;
     const char *file;
+    const struct tp_rank *split;
     const struct value *state, *buffers;
     const struct value *masters; /* lists of masters, one per group; NULL: weights are their own */
-    const char **names;          /* possible parameters, in the model's order */
-    size_t num_names, names_capacity;
+    struct numbered_param *params; /* possible ones, in the model's order */
+    size_t num_params, params_capacity;
     const char **numbered; /* names by number */
     struct ds_number *steps;
     size_t num_steps, steps_capacity;
@@ -39,22 +40,18 @@ static enum status add_param_name(void *context, const char *path, const struct 
 {
     struct plain *x = context;
     const struct native_tensor *native = catalog_find_native(&x->c->catalog, path, NULL);
-    (void)tensor, (void)err;
+    const struct value_tensor *t = tensor->tensor;
+    (void)err;
     if (native && !is_buffer(x->buffers, path))
-        *ARENA_PUSH(&x->c->arena, x->names, x->num_names, x->names_capacity) = native->name;
+        *ARENA_PUSH(&x->c->arena, x->params, x->num_params, x->params_capacity) =
+            (struct numbered_param){native->name, t->num_dims, t->shape};
     return OK;
 }
 
 /* Names the groups' numbers; returns why that is impossible, NULL: it is not. */
 static const char *name_numbers(struct plain *x, const struct value *groups)
 {
-    struct arena *a = &x->c->arena;
-    struct numbered_param *params = arena_array(a, x->num_names + 1, sizeof *params);
-    for (size_t i = 0; i < x->num_names; i++) {
-        const struct native_tensor *native = catalog_find_native(&x->c->catalog, x->names[i], NULL);
-        params[i] = (struct numbered_param){x->names[i], native->num_dims, native->shape};
-    }
-    return numbered_names(a, x->state, groups, params, x->num_names, &x->numbered);
+    return numbered_names(&x->c->arena, x->state, groups, x->params, x->num_params, &x->numbered);
 }
 
 /* Adds a parameter's tensor of a state, under a name of its own in the file. */
@@ -67,7 +64,14 @@ static enum status add_plain_state(struct plain *x, const char *name, const char
     TRY(torch_add_tensor(x->t, s, stored_name, v, err));
     const struct stored_tensor *stored = &s->tensors[s->num_tensors - 1];
     c->training.optimizer.size_bytes += stored_tensor_bytes(stored);
+    if (x->split) return tp_add_stored(x->split, name, state, s->num_tensors - 1, err);
     return catalog_native_stored(&c->catalog, name, state, stored, err);
+}
+
+/* Whether the groups come from this file: of several ranks, from the first. */
+static bool adds_groups(const struct plain *x)
+{
+    return !x->split || !x->split->rank;
 }
 
 static enum status add_plain_states(struct plain *x, const char *name, int64_t number,
@@ -83,7 +87,8 @@ static enum status add_plain_states(struct plain *x, const char *name, int64_t n
         const char *state = value_as_text(states->items[2 * k]);
         const struct value *v = states->items[2 * k + 1];
         if (!state || v->kind != VALUE_TENSOR || !v->tensor->num_dims) continue;
-        if (!state_is_valid(state) || catalog_find_native(&c->catalog, name, state)) {
+        if (!state_is_valid(state) ||
+            (adds_groups(x) && catalog_find_native(&c->catalog, name, state))) {
             states_unread(c, "%s of %s: invalid state name", state, name);
             continue;
         }
@@ -127,10 +132,10 @@ static enum status add_plain_group(struct plain *x, const struct value *group, u
     const uint32_t count = ds_list(value_get(group, "params"), &params);
     int64_t number = 0;
     TRY(value_copy(&x->c->arena, group, &copy, err));
-    TRY(torch_groups_add(x->c, copy, NULL, NULL, err));
+    if (adds_groups(x)) TRY(torch_groups_add(x->c, copy, NULL, NULL, err));
     for (uint32_t i = 0; i < count; i++) {
         (void)value_as_int(params[i], &number);
-        torch_groups_add_param(x->c, x->numbered[number], NAN);
+        if (adds_groups(x)) torch_groups_add_param(x->c, x->numbered[number], NAN);
         TRY(add_plain_states(x, x->numbered[number], number, ds_get_int(x->state, number), err));
     }
     return x->masters ? add_masters(x, g, params, count, err) : OK;
@@ -141,7 +146,7 @@ static enum status set_steps(struct plain *x, struct error *err)
 {
     size_t at = 0;
     TRY(ds_numbers_read(&x->c->catalog.stored, x->steps, x->num_steps, err));
-    for (size_t g = 0; g < x->c->training.run.num_groups; g++) {
+    for (size_t g = 0; g < x->c->training.run.num_groups && adds_groups(x); g++) {
         struct torch_group *group = &x->c->training.torch_groups[g];
         for (size_t i = 0; i < group->num_names && at < x->num_steps; i++)
             group->steps[i] = x->steps[at++].value;
@@ -149,18 +154,20 @@ static enum status set_steps(struct plain *x, struct error *err)
     return OK;
 }
 
-enum status plain_optimizer_read(struct checkpoint *c, struct torch_file *t, const char *file,
-                                 const struct value *module, const struct value *buffers,
-                                 const struct value *optimizer, struct error *err)
+enum status plain_optimizer_read(struct checkpoint *c, const struct plain_optimizer *p,
+                                 struct error *err)
 {
-    const struct value *within = value_get(optimizer, "optimizer_state_dict");
+    const struct value *optimizer = p->optimizer,
+                       *within = value_get(optimizer, "optimizer_state_dict");
     const struct value *adam = within ? within : optimizer;
+    const char *file = p->file;
     struct plain x = {.c = c,
-                      .t = t,
+                      .t = p->t,
                       .file = file,
+                      .split = p->split,
                       .state = value_get(adam, "state"),
                       .masters = value_get(optimizer, "fp32_groups"),
-                      .buffers = buffers};
+                      .buffers = p->buffers};
     struct value *const *groups;
     const uint32_t n = ds_list(value_get(adam, "param_groups"), &groups);
     c->training.optimizer.present = true;
@@ -176,11 +183,11 @@ enum status plain_optimizer_read(struct checkpoint *c, struct torch_file *t, con
     bool dynamic = false;
     (void)value_as_bool(value_get(optimizer, "dynamic_loss_scale"), &dynamic);
     ds_read_loss_scale(c, optimizer, dynamic);
-    if (!n || !x.state || !module) {
+    if (!n || !x.state || !p->module) {
         states_unread(c, "%s: its optimizer is not of torch.optim", file);
         return OK;
     }
-    TRY(value_walk(module, "", add_param_name, &x, err));
+    TRY(value_walk(p->module, "", add_param_name, &x, err));
     const char *why = name_numbers(&x, value_get(adam, "param_groups"));
     if (why) {
         states_unread(c, "%s: parameters are numbered, not named: %s", file, why);

@@ -14,14 +14,21 @@
 #define FERRY_CONVERT_DEEPSPEED_PLAIN_OPTIMIZER_H
 
 #include "ckpt/checkpoint.h"
+#include "convert/deepspeed/tp_params.h"
 #include "formats/torch.h"
 
-/* Adds states of native tensors in `module`, and the groups. file: its name,
- * for stored tensors; buffers: the list buffer_names. Calls states_unread() for
- * what cannot be read. */
-MUST_CHECK enum status plain_optimizer_read(struct checkpoint *c, struct torch_file *t,
-                                            const char *file, const struct value *module,
-                                            const struct value *buffers,
-                                            const struct value *optimizer, struct error *err);
+/* The optimizer of a model file. */
+struct plain_optimizer {
+    struct torch_file *t;
+    const char *file; /* its name, for stored tensors */
+    const struct value *module, *optimizer;
+    const struct value *buffers; /* the list buffer_names */
+    const struct tp_rank *split; /* whose parts they are; NULL: all of each parameter */
+};
+
+/* Adds states of native tensors in `module`, and (of rank 0) the groups. Calls
+ * states_unread() for what cannot be read. */
+MUST_CHECK enum status plain_optimizer_read(struct checkpoint *c, const struct plain_optimizer *p,
+                                            struct error *err);
 
 #endif

@@ -5,21 +5,13 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "common/checked.h"
 #include "common/count.h"
 #include "convert/deepspeed/pipeline.h"
 #include "convert/deepspeed/universal_states.h"
 #include "convert/hf/hf_model.h"
 
 /* ---- what is not read ---- */
-
-static enum status refuse_split(const struct deepspeed *d, const struct ds_file *f,
-                                struct error *err)
-{
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: %s: parameters split by tensor parallel ranks are not supported: no file says "
-                "how to join them",
-                d->c->folder, f->name);
-}
 
 /* Whether a universal checkpoint's folders have pipeline names. */
 static bool has_pipeline_names(struct deepspeed *d)
@@ -34,6 +26,25 @@ static bool has_pipeline_names(struct deepspeed *d)
     return false;
 }
 
+/* Counts the ranks that split parameters, without a pipeline. */
+static enum status count_ranks(struct deepspeed *d, struct error *err)
+{
+    size_t count;
+    d->tp = 1;
+    for (size_t i = 0; i < d->files.count && !d->pipeline; i++) {
+        const struct ds_file *f = &d->files.items[i];
+        if (!f->mp) continue;
+        if (f->kind == DS_RANK_MODEL)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: %s: tensor parallel ranks with ZeRO stage 3 are not supported",
+                        d->c->folder, f->name);
+        (void)ds_files_of(&d->files, DS_MODEL, &count);
+        d->tp = max_u64(count, f->mp + 1);
+    }
+    d->split = (struct tp_params){.all = &d->c->catalog, .num_ranks = d->tp};
+    return OK;
+}
+
 static enum status check_kinds(struct deepspeed *d, struct error *err)
 {
     const struct checkpoint *c = d->c;
@@ -43,8 +54,6 @@ static enum status check_kinds(struct deepspeed *d, struct error *err)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: %s and %zu others: experts of DeepSpeed's MoE are not supported",
                     c->folder, f->name, count - 1);
-    for (size_t i = 0; i < d->files.count && !d->pipeline; i++)
-        if (d->files.items[i].mp) return refuse_split(d, &d->files.items[i], err);
     if (path_exists(path_join(&d->c->arena, c->folder, "offloaded_tensors")))
         return fail(
             err, ERR_UNSUPPORTED,
@@ -70,14 +79,26 @@ static enum status check_rank_models(const struct deepspeed *d, const struct ds_
 static enum status check_stages(const struct deepspeed *d, const struct ds_file *files,
                                 size_t count, struct error *err)
 {
-    for (size_t i = 0; i < count; i++)
-        if (files[i].mp != i)
+    const size_t expected = max_u64(count, d->pipeline ? 0 : d->tp);
+    for (size_t i = 0; i < expected; i++)
+        if (i == count || files[i].mp != i)
             return fail(err, ERR_CORRUPT, "%s: mp_rank_%02zu_model_states.pt is missing",
                         d->c->folder, i);
     return OK;
 }
 
-/* Reads the files of a pipeline's stages, each with its parameters' shapes. */
+/* Joins the parts of all ranks, and names what is left out of them. */
+static enum status join_split(struct deepspeed *d, struct error *err)
+{
+    TRY(tp_params_join(&d->split, err));
+    for (size_t i = 0; i < d->split.count; i++)
+        if (d->split.items[i].padding)
+            checkpoint_note(d->c, "%s: %" PRIu64 " rows of padding past original_vocab_size",
+                            d->split.items[i].name, d->split.items[i].padding);
+    return OK;
+}
+
+/* Reads the files of mp_ranks, each with its parameters' shapes. */
 static enum status read_stages(struct deepspeed *d, const struct ds_file *files, size_t count,
                                struct error *err)
 {
@@ -88,6 +109,9 @@ static enum status read_stages(struct deepspeed *d, const struct ds_file *files,
         d->stages[d->num_stages] = d->params;
         d->params = (struct ds_params){0};
     }
+    if (ds_is_split(d)) TRY(join_split(d, err));
+    for (size_t i = 0; i < (d->pipeline ? 1 : count); i++)
+        TRY(model_states_read_optimizer(d, &files[i], err));
     return OK;
 }
 
@@ -100,7 +124,8 @@ static enum status read_files(struct deepspeed *d, const struct ds_file *files, 
     d->num_stages = 1;
     for (size_t i = 0; i < count; i++)
         TRY(model_states_read(d, &files[i], err));
-    return d->partitioned ? model_states_add_frozen(d, err) : OK;
+    return d->partitioned ? model_states_add_frozen(d, err)
+                          : model_states_read_optimizer(d, files, err);
 }
 
 /* universal: states are in other files. */
@@ -118,7 +143,7 @@ static enum status read_models(struct deepspeed *d, bool universal, struct error
     if (d->partitioned && d->pipeline)
         return fail(err, ERR_UNSUPPORTED, "%s: ZeRO stage 3 in a pipeline is not supported",
                     d->c->folder);
-    if (d->pipeline) return read_stages(d, files, count, err);
+    if (d->pipeline || ds_is_split(d)) return read_stages(d, files, count, err);
     if (d->partitioned) TRY(check_rank_models(d, files, count, err));
     if (d->partitioned && !num_optim && !universal)
         return fail(err, ERR_CORRUPT,
@@ -134,10 +159,11 @@ static enum status read_models(struct deepspeed *d, bool universal, struct error
 
 /* ---- the optimizer ---- */
 
-static const char *kind_of(struct arena *a, const struct zero_read *z)
+static const char *kind_of(struct arena *a, const struct zero_read *z, uint64_t tp)
 {
     const char *ranks =
         arena_printf(a, "%" PRIu64 " rank%s", z->num_ranks, z->num_ranks == 1 ? "" : "s");
+    if (tp > 1) ranks = arena_printf(a, "%s for each of %" PRIu64 " tensor parallel", ranks, tp);
     return z->has_stage ? arena_printf(a, "DeepSpeed ZeRO stage %" PRId64 ", %s", z->stage, ranks)
                         : arena_printf(a, "DeepSpeed's BF16_Optimizer, %s", ranks);
 }
@@ -163,6 +189,11 @@ static enum status read_zero_stage(struct deepspeed *d, size_t stage, const stru
         z->context = arena_copy(&c->arena, &rank, sizeof rank);
         z->add_run = pipeline_add_run;
     }
+    if (ds_is_split(d)) {
+        const struct tp_rank rank = {&d->split, stage};
+        z->context = arena_copy(&c->arena, &rank, sizeof rank);
+        z->add_run = tp_add_run;
+    }
     for (size_t i = 0; i < params->count; i++)
         params->items[i].native_name = ds_native_name(d, params->items[i].name);
     TRY(zero_read_files(z, files, count, err));
@@ -170,7 +201,7 @@ static enum status read_zero_stage(struct deepspeed *d, size_t stage, const stru
         return fail(err, ERR_CORRUPT,
                     "%s: %s is of ZeRO stage %" PRId64 ", but %s is not: files of different runs",
                     c->folder, files[0].name, z->stage, d->first);
-    c->training.optimizer.kind = kind_of(&c->arena, z);
+    c->training.optimizer.kind = kind_of(&c->arena, z, d->tp);
     c->dp = z->num_ranks;
     c->has_zero = z->has_stage;
     c->zero = (unsigned)z->stage;
@@ -237,10 +268,10 @@ static enum status read_checkpoint(struct deepspeed *d, const struct model_maps 
     TRY(ds_folder_find(&c->arena, c->path, d->o, universal, &c->folder, err));
     TRY(ds_files_list(&c->arena, c->folder, &d->files, err));
     const char *const folders[] = {c->folder, c->path, path_parent(&c->arena, c->folder), NULL};
-    d->tp = 1;
     d->pipeline =
         ds_files_of(&d->files, DS_LAYER, &num_layers) || (universal && has_pipeline_names(d));
     TRY(check_kinds(d, err));
+    TRY(count_ranks(d, err));
     if (universal && !ds_files_of(&d->files, DS_MODEL, &num_layers) &&
         !ds_files_of(&d->files, DS_RANK_MODEL, &num_layers))
         return fail(
@@ -261,6 +292,7 @@ static enum status open_either(struct checkpoint *c, const struct source_options
         ds_params_release(&d.stages[k]);
     ds_params_release(&d.params);
     ds_params_release(&d.frozen);
+    tp_params_release(&d.split);
     return st;
 }
 

@@ -108,9 +108,36 @@ run inspect ds/ckpt --hf-config ds/expected
 exits 0
 prints "momentum_buffer of rank 0, group 0, has 1919 elements, but the parameters that the rank has a part of need 1920"
 
-it "a universal folder is the same run"
-case=$golden/zero2-bf16-dp2-aligned
-is_the_run_of "$case/ckpt/global_step3_universal" "$case/expected"
+for case in zero2-bf16-dp2-aligned autotp-zero1-tp2; do
+    it "the universal folder of $case is the same run"
+    is_the_run_of "$golden/$case/ckpt/global_step3_universal" "$golden/$case/expected"
+done
+
+it "parts of tensor parallel ranks join by patterns where older files have no affine_map"
+copy_of autotp-zero1-tp2
+for file in $(find ds -name 'mp_rank*'); do
+    edit "$file" '(affine_map)' 'other_keys'
+done
+for from in ds/ckpt ds/ckpt/global_step3_universal; do
+    run verify $from ds/expected --hf-config ds/expected
+    exits 0
+    prints "identical: "
+done
+edit "$tag/mp_rank_01_model_states.pt" '[(]?[?]?(parameter_with_row_parallelism)' 'other_with_row_parallelism____'
+refuses 5 "parts of ranks 0 and 1 do not join: [8, 4] along dimension 1; [8, 4] along dimension 0"
+
+it "parts that nothing says how to join, or that lie outside, are refused"
+copy_of autotp-zero1-tp2
+edit "$tag/mp_rank_01_model_states.pt" '(universal_checkpoint_info)' 'universal_checkpoint_data'
+refuses 3 "not supported without universal_checkpoint_info, which says how to join them"
+copy_of autotp-zero1-tp2
+rm "$tag"/mp_rank_01_model_states.pt
+refuses 5 "mp_rank_01_model_states.pt is missing"
+rm "$tag"/*mp_rank_01*
+refuses 5 "it is of 2 tensor parallel ranks, but 1 mp_rank_*_model_states.pt exist"
+copy_of autotp-zero1-tp2
+rm "$tag"/*mp_rank_01_optim*
+refuses 5 "missing *mp_rank_01_optim_states.pt"
 
 if [ -d "$fixtures" ]; then
     for case in "$fixtures"/*; do
@@ -258,7 +285,7 @@ touch "$tag/layer_0_expert_1_mp_rank_00_model_states.pt"
 refuses 3 "experts of DeepSpeed's MoE are not supported"
 copy_of zero2-roundrobin-dp4
 cp "$tag/mp_rank_00_model_states.pt" "$tag/mp_rank_01_model_states.pt"
-refuses 3 "parameters split by tensor parallel ranks are not supported"
+refuses 5 "it is of 1 tensor parallel ranks, but 2 mp_rank_*_model_states.pt exist"
 copy_of zero3-bf16-dp4-groups-frozen
 for file in "$tag"/*optim*; do
     edit "$file" 'fp32_(flat_groups)' 'flat_lost__'
