@@ -115,7 +115,7 @@ done
 
 it "parts of tensor parallel ranks join by patterns where older files have no affine_map"
 copy_of autotp-zero1-tp2
-for file in $(find ds -name 'mp_rank*'); do
+for file in ds/ckpt/*/mp_rank*; do
     edit "$file" '(affine_map)' 'other_keys'
 done
 for from in ds/ckpt ds/ckpt/global_step3_universal; do
