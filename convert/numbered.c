@@ -95,16 +95,20 @@ struct shape_kinds {
     struct arena *arena;
 };
 
-static size_t shape_kind(struct shape_kinds *k, unsigned num_dims, const uint64_t *shape)
+/* values: of the parameter; NULL: not known. */
+static size_t shape_kind(struct shape_kinds *k, unsigned num_dims, const uint64_t *shape,
+                         const char *values)
 {
     const char *text = shape_text(k->arena, num_dims, shape);
+    if (values) text = arena_printf(k->arena, "%s %s", text, values);
     size_t kind = k->by_text.count + 1;
     if (!map_add(&k->by_text, text, kind, NULL)) (void)map_get(&k->by_text, text, &kind);
     return kind;
 }
 
 /* A number's kind by the shape of a state; 0: it has none. */
-static size_t kind_of_states(struct shape_kinds *kinds, const struct value *states)
+static size_t kind_of_states(struct shape_kinds *kinds, const struct value *states,
+                             const char *master)
 {
     enum { MOST_STATES = 2 * MAX_STATES }; /* values of a pickle are shared: a large dict is free */
     if (!states || states->kind != VALUE_DICT || states->count > MOST_STATES) return 0;
@@ -113,7 +117,7 @@ static size_t kind_of_states(struct shape_kinds *kinds, const struct value *stat
         struct dtensor d;
         if (name && strcmp(name, "step") == 0) continue;
         if (!dtensor_read(&d, kinds->arena, states->items[2 * i + 1], NULL) && d.num_dims)
-            return shape_kind(kinds, d.num_dims, d.shape);
+            return shape_kind(kinds, d.num_dims, d.shape, master);
     }
     return 0;
 }
@@ -165,8 +169,8 @@ static const char *list_numbers(struct arena *a, const struct value *groups, siz
 
 /* Sets the kinds of listed numbers; returns those of the parameters. */
 static const size_t *set_kinds(struct shape_kinds *kinds, const struct value *state,
-                               const struct numbered_param *params, size_t num_params,
-                               struct listed *l)
+                               const char *const *masters, const struct numbered_param *params,
+                               size_t num_params, struct listed *l)
 {
     struct arena *a = kinds->arena;
     int64_t number;
@@ -179,16 +183,19 @@ static const size_t *set_kinds(struct shape_kinds *kinds, const struct value *st
     bool known = true;
     for (size_t i = 0; i < num_params; i++) {
         known &= params[i].shape != NULL;
-        if (params[i].shape) of_params[i] = shape_kind(kinds, params[i].num_dims, params[i].shape);
+        if (params[i].shape)
+            of_params[i] = shape_kind(kinds, params[i].num_dims, params[i].shape,
+                                      masters ? params[i].values : NULL);
     }
     for (size_t i = 0; i < l->count && known; i++)
-        l->items[i].kind = kind_of_states(kinds, states[l->numbers[i]]);
+        l->items[i].kind =
+            kind_of_states(kinds, states[l->numbers[i]], masters ? masters[l->numbers[i]] : NULL);
     return of_params;
 }
 
 const char *numbered_names(struct arena *a, const struct value *state, const struct value *groups,
-                           const struct numbered_param *params, size_t num_params,
-                           const char ***names)
+                           const char *const *masters, const struct numbered_param *params,
+                           size_t num_params, const char ***names)
 {
     struct listed l = {.count = 0};
     struct shape_kinds kinds = {.arena = a};
@@ -197,7 +204,7 @@ const char *numbered_names(struct arena *a, const struct value *state, const str
         return "it has no param_groups";
     const char *why = list_numbers(a, groups, num_params, &l);
     if (why) return why;
-    const size_t *of_params = set_kinds(&kinds, state, params, num_params, &l);
+    const size_t *of_params = set_kinds(&kinds, state, masters, params, num_params, &l);
     size_t *param_of = arena_array(a, l.count + 1, sizeof *param_of);
     why = numbered_assign(a, of_params, num_params, l.items, l.count, param_of);
     map_release(&kinds.by_text);

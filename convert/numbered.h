@@ -6,8 +6,9 @@
  * - each group has the model's order;
  * - frozen parameters may be in no group.
  *
- * No file names them. States' shapes tell them apart: a number is known if all
- * parameters of its shape are in one group. */
+ * No file names them. States' shapes tell them apart, and masters' values where
+ * there are some: a number is known if all parameters like it are in one
+ * group. */
 #ifndef FERRY_CONVERT_NUMBERED_H
 #define FERRY_CONVERT_NUMBERED_H
 
@@ -19,14 +20,16 @@ struct numbered_param {
     const char *name;
     unsigned num_dims;
     const uint64_t *shape; /* of its states, too; NULL: not known */
+    const char *values;    /* a text that is equal for equal weights; NULL: not known */
 };
 
 /* Sets (*names)[i] to the name of number i; there are num_params, those without
- * number NULL. params: of the model, in its order. In arena a. Returns NULL, or
- * why numbers cannot be named. */
+ * number NULL. params: of the model, in its order. masters: number i's rounded to
+ * a weight, as its `values`, [num_params]; NULL: not known. In arena a. Returns
+ * NULL, or why numbers cannot be named. */
 const char *numbered_names(struct arena *a, const struct value *state, const struct value *groups,
-                           const struct numbered_param *params, size_t num_params,
-                           const char ***names);
+                           const char *const *masters, const struct numbered_param *params,
+                           size_t num_params, const char ***names);
 
 struct numbered {
     size_t group, kind; /* kind: equal for equal shapes; 0: not known */

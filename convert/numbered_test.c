@@ -103,7 +103,8 @@ static void add_states(struct value *state, int64_t number, uint64_t rows)
 }
 
 static const uint64_t wide[] = {3, 2}, tall[] = {5, 2};
-static const struct numbered_param model[] = {{"a", 2, wide}, {"b", 2, tall}, {"c", 2, wide}};
+static const struct numbered_param model[] = {
+    {"a", 2, wide, NULL}, {"b", 2, tall, NULL}, {"c", 2, wide, NULL}};
 
 static void numbers_are_those_of_the_groups(void **state)
 {
@@ -116,7 +117,7 @@ static void numbers_are_those_of_the_groups(void **state)
     value_append(&arena, groups, group_of(0, 1));
     value_append(&arena, groups, group_of(1, 0));
     value_append(&arena, groups, group_of(1, 2));
-    assert_null(numbered_names(&arena, states, groups, model, COUNT(model), &names));
+    assert_null(numbered_names(&arena, states, groups, NULL, model, COUNT(model), &names));
     assert_string_equal(names[0], "b");
     assert_string_equal(names[1], "a");
     assert_string_equal(names[2], "c");
@@ -131,30 +132,55 @@ static void groups_list_no_more_than_the_model_has(void **state)
     for (int i = 0; i < 1000; i++)
         value_append(&arena, groups, group);
     assert_string_equal(
-        numbered_names(&arena, value_dict(&arena), groups, model, COUNT(model), &names),
+        numbered_names(&arena, value_dict(&arena), groups, NULL, model, COUNT(model), &names),
         "groups list 3000 parameters, but the model has 3");
     groups = value_list(&arena, VALUE_LIST, 0, NULL);
     value_append(&arena, groups, group_of(1, 2));
     assert_string_equal(
-        numbered_names(&arena, value_dict(&arena), groups, model, COUNT(model), &names),
+        numbered_names(&arena, value_dict(&arena), groups, NULL, model, COUNT(model), &names),
         "groups do not list 0 to 1, each once");
 }
 
 /* Such as weights in pieces: then one group has all, in the model's order. */
 static void unknown_shapes_leave_one_group_of_all(void **state)
 {
-    static const struct numbered_param pieces[] = {{"a", 2, wide}, {"b", 0, NULL}, {"c", 2, wide}};
+    static const struct numbered_param pieces[] = {
+        {"a", 2, wide, NULL}, {"b", 0, NULL, NULL}, {"c", 2, wide, NULL}};
     struct value *states = value_dict(&arena), *groups = value_list(&arena, VALUE_LIST, 0, NULL);
     const char **names;
     (void)state;
     add_states(states, 0, 7);
     value_append(&arena, groups, group_of(0, 3));
-    assert_null(numbered_names(&arena, states, groups, pieces, COUNT(pieces), &names));
+    assert_null(numbered_names(&arena, states, groups, NULL, pieces, COUNT(pieces), &names));
     assert_string_equal(names[2], "c");
     value_append(&arena, groups, group_of(3, 0));
     groups->items[0] = group_of(0, 2);
     groups->items[1] = group_of(2, 1);
-    assert_non_null(numbered_names(&arena, states, groups, pieces, COUNT(pieces), &names));
+    assert_non_null(numbered_names(&arena, states, groups, NULL, pieces, COUNT(pieces), &names));
+}
+
+/* Two groups with parameters of one shape, as of layers. */
+static void values_of_masters_tell_parameters_of_one_shape_apart(void **state)
+{
+    static const struct numbered_param layers[] = {
+        {"a", 2, wide, "1"}, {"b", 2, wide, "2"}, {"c", 2, wide, "3"}};
+    static const struct numbered_param equal[] = {
+        {"a", 2, wide, "1"}, {"b", 2, wide, "2"}, {"c", 2, wide, "2"}};
+    static const char *const masters[] = {"2", "1", "3"}, *const unlike[] = {"2", "1", "4"};
+    struct value *states = value_dict(&arena), *groups = value_list(&arena, VALUE_LIST, 0, NULL);
+    const char **names;
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        add_states(states, i, 3);
+    value_append(&arena, groups, group_of(0, 1));
+    value_append(&arena, groups, group_of(1, 2));
+    assert_non_null(numbered_names(&arena, states, groups, NULL, layers, COUNT(layers), &names));
+    assert_null(numbered_names(&arena, states, groups, masters, layers, COUNT(layers), &names));
+    assert_string_equal(names[0], "b");
+    assert_string_equal(names[1], "a");
+    assert_string_equal(names[2], "c");
+    assert_non_null(numbered_names(&arena, states, groups, unlike, layers, COUNT(layers), &names));
+    assert_non_null(numbered_names(&arena, states, groups, masters, equal, COUNT(equal), &names));
 }
 
 int main(void)
@@ -163,6 +189,8 @@ int main(void)
         cmocka_unit_test(numbers_are_assigned_only_where_one_order_fits),
         cmocka_unit_test_setup_teardown(numbers_are_those_of_the_groups, begin, end),
         cmocka_unit_test_setup_teardown(groups_list_no_more_than_the_model_has, begin, end),
+        cmocka_unit_test_setup_teardown(values_of_masters_tell_parameters_of_one_shape_apart, begin,
+                                        end),
         cmocka_unit_test_setup_teardown(unknown_shapes_leave_one_group_of_all, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,7 +9,14 @@
  *   {optimizer_state_dict: the same, fp32_groups: [[tensor, ...], ...]}
  *
  * i counts the parameters of all groups. No file names them; their order is that
- * of the model's state dict (convert/numbered.h). */
+ * of the model's state dict (convert/numbered.h). Or (FP16_Optimizer) each group
+ * is one vector, and i counts groups:
+ *
+ *   {optimizer_state_dict: {state: {i: {step, exp_avg: vector, ...}}, ...},
+ *    fp32_groups_flat: [vector, ...]}
+ *
+ * Its parameters follow one another in the model's order, without padding. No
+ * file says which they are: masters, rounded, must be their weights. */
 #ifndef FERRY_CONVERT_DEEPSPEED_PLAIN_OPTIMIZER_H
 #define FERRY_CONVERT_DEEPSPEED_PLAIN_OPTIMIZER_H
 

@@ -192,6 +192,13 @@ enum status tp_params_join(struct tp_params *p, struct error *err)
     return OK;
 }
 
+size_t tp_stored_part(const struct tp_rank *r, const char *name)
+{
+    size_t at = 0;
+    (void)map_get(&r->params->names, name, &at);
+    return r->params->items[at].parts[r->rank].stored - 1;
+}
+
 static enum status find_part(const struct tp_rank *r, const char *name, unsigned num_dims,
                              const uint64_t *shape, const struct tp_param **out, struct error *err)
 {

@@ -46,6 +46,8 @@ MUST_CHECK enum status tp_params_join(struct tp_params *p, struct error *err);
 /* Adds a stored tensor of a part's shape to a state of the whole parameter. */
 MUST_CHECK enum status tp_add_stored(const struct tp_rank *r, const char *name, const char *state,
                                      size_t stored, struct error *err);
+/* Index of the stored tensor of the rank's part; the parameter exists. */
+size_t tp_stored_part(const struct tp_rank *r, const char *name);
 /* A zero_add_run: places a run of the rank's part in the whole. context: a
  * struct tp_rank. */
 MUST_CHECK enum status tp_add_run(void *context, const struct ds_param *p, const char *state,

@@ -85,7 +85,7 @@ static enum status number_params(struct reader *r, const struct value *state,
         params[i].num_dims = j->num_dims;
         params[i].shape = j->shape;
     }
-    const char *why = numbered_names(a, state, groups, params, x->num_params, &r->numbered);
+    const char *why = numbered_names(a, state, groups, NULL, params, x->num_params, &r->numbered);
     if (!why) return OK;
     return fail(err, ERR_UNSUPPORTED, "%s: parameters are numbered, not named: %s", r->t->path,
                 why);

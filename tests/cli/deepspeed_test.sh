@@ -173,6 +173,25 @@ run convert ds/ckpt out-other --to hf --optim --hf-config ds/expected
 exits 3
 says "1 of 15 weights are not their master weights rounded"
 
+it "masters that tell no parameters of one shape, or of one vector, apart are refused"
+copy_of zero0-bf16-layers
+edit "$tag/mp_rank_00_model_states.pt" '/data/4FB..Z*(..)' '\x00\x40'
+run convert ds/ckpt out-other --to hf --optim --hf-config ds/expected
+exits 3
+says "parameters are numbered, not named: "
+copy_of zero0-bf16-fused
+edit "$tag/mp_rank_00_model_states.pt" '/data/6FB..Z*..(..)' '\x00\x40'
+run convert ds/ckpt out-other --to hf --optim --hf-config ds/expected
+exits 3
+says "but weights are known for the first "
+[ ! -e out-other ] || is_wrong "out-other was written"
+
+it "FusedAdam's updates are a group's, though it counts them in one parameter"
+run inspect "$golden/zero0-fp32-fused/ckpt" --hf-config "$golden/zero0-fp32-fused/expected"
+exits 0
+says "FusedAdam counts 3 updates in one of 9 parameters: it is the group's"
+prints "training   step 3,"
+
 it "weights alone are cast from their masters, as zero_to_fp32 makes them"
 for case in "$golden"/zero3-bf16-dp4-groups-frozen "$golden"/zero2-bf16-dp2-aligned "$golden"/zero0-bf16; do
     rm -rf with alone
