@@ -156,7 +156,6 @@ const char *count_names_text(struct arena *a, const char *what, const char *cons
 
 enum status gaps_add_missing(struct gaps *g, struct arena *a, const char *name, struct error *err)
 {
-    enum { MAX_MISSING = 100000 };
     if (g->num_missing == MAX_MISSING)
         return fail(err, ERR_CORRUPT,
                     "more than %d tensors of the model are missing; the first is %s", MAX_MISSING,

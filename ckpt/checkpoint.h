@@ -128,8 +128,9 @@ struct gaps {
     const char **missing, **unexpected;
     size_t num_missing, missing_capacity, num_unexpected, unexpected_capacity;
 };
-/* Adds a name (copied). ERR_CORRUPT after 100,000: a config of a few hundred
- * bytes may ask for millions of tensors. */
+/* A config of a few hundred bytes may ask for millions of tensors. */
+enum { MAX_MISSING = 100000 };
+/* Adds a name (copied). ERR_CORRUPT after MAX_MISSING. */
 MUST_CHECK enum status gaps_add_missing(struct gaps *g, struct arena *a, const char *name,
                                         struct error *err);
 void gaps_add_unexpected(struct gaps *g, struct arena *a, const char *name);

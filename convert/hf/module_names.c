@@ -15,6 +15,7 @@ struct behind {
     struct strbuf room;
     const char *first; /* the first that exists, with its prefix */
     const char *twice; /* the first that exists without it, too */
+    size_t missing;
 };
 
 static bool has_behind(const void *context, const char *name)
@@ -35,7 +36,7 @@ static enum status check_part(struct behind *b, const char *name, struct error *
             b->twice = arena_copy_text(x->arena, name);
         return OK;
     }
-    if (globs_match(x->allow_missing, name)) return OK;
+    if (b->missing++ < MAX_MISSING && globs_match(x->allow_missing, name)) return OK;
     return fail(err, DIFFERENT, "%s is missing", name);
 }
 
@@ -63,6 +64,7 @@ static bool is_behind(struct behind *b)
 struct expected {
     struct arena *arena;
     struct map names;
+    size_t num_parts, most; /* a model of more parts has too many that are missing */
 };
 
 static bool note_asked(const void *context, const char *name)
@@ -75,10 +77,11 @@ static bool note_asked(const void *context, const char *name)
 
 static enum status note_expected(void *context, const struct mapped_tensor *t, struct error *err)
 {
-    (void)err;
+    struct expected *e = context;
     for (size_t i = 0; i < t->num_parts; i++)
         (void)note_asked(context, t->parts[i].hf_name);
-    return OK;
+    e->num_parts += t->num_parts;
+    return e->num_parts <= e->most ? OK : fail(err, DIFFERENT, "most are missing");
 }
 
 /* Takes a prefix if the model is behind it. */
@@ -120,7 +123,7 @@ static enum status try_prefixes(const struct module_search *x, const struct expe
 enum status module_prefix_find(const struct module_search *x, const char *const *names,
                                size_t count, const char **prefix, struct error *err)
 {
-    struct expected expected = {.arena = x->arena};
+    struct expected expected = {.arena = x->arena, .most = count + MAX_MISSING};
     const struct hf_names asked = {.has = note_asked, .context = &expected};
     struct behind plain = {.search = x, .prefix = ""};
     *prefix = "";
@@ -128,7 +131,7 @@ enum status module_prefix_find(const struct module_search *x, const char *const 
     enum status st = model_map_expand(x->map, x->config, &asked, note_expected, &expected, err);
     if (!st) st = try_prefixes(x, &expected, names, count, prefix, err);
     map_release(&expected.names);
-    return st;
+    return st == DIFFERENT ? OK : st;
 }
 
 /* ---- native tensors ---- */
