@@ -7,7 +7,7 @@
 #include "common/count.h"
 #include "common/numbers.h"
 #include "common/text.h"
-#include "convert/dcp/dcp_entry.h"
+#include "convert/dcp/dcp_numbered.h"
 #include "convert/states.h"
 #include "convert/torch_groups.h"
 #include "convert/wrapper_names.h"
@@ -44,6 +44,8 @@ struct taking {
     size_t num_unread, unread_capacity;
     bool unwrapped;
     bool has_groups;
+    struct dcp_numbers numbers;
+    bool groups_listed; /* groups list each number once */
 };
 
 /* "a, b, c, d, e and 2 more" */
@@ -193,6 +195,68 @@ static enum status find_model(struct taking *x, struct error *err)
     return st;
 }
 
+/* ---- numbers of parameters ---- */
+
+/* The lists of numbers that groups have. */
+struct number_lists {
+    size_t *group_of; /* [count] plus 1; 0: in no list */
+    size_t count, listed, num_groups;
+    bool once;
+};
+
+static void take_list(struct number_lists *l, const struct value *list)
+{
+    l->num_groups++;
+    for (uint32_t i = 0; list && list->kind == VALUE_LIST && i < list->count; i++) {
+        int64_t number;
+        if (!value_as_int(list->items[i], &number) || number < 0 || (uint64_t)number >= l->count ||
+            l->group_of[number]) {
+            l->once = false;
+            return;
+        }
+        l->group_of[number] = l->num_groups;
+        l->listed++;
+    }
+}
+
+static enum status read_lists(struct taking *x, struct number_lists *l, struct error *err)
+{
+    const struct stored *s = &x->c->catalog.stored;
+    struct value *v;
+    for (size_t i = 0; i < s->num_objects; i++) {
+        const struct dcp_entry *e = &x->objects[i];
+        const bool is_list = e->kind == DCP_SETTING && e->numbered && !strcmp(e->key, "params");
+        if (!is_list && e->kind != DCP_GROUPS) continue;
+        TRY(read_object(x->c, &s->objects[i], &v, err));
+        if (is_list) take_list(l, v);
+        for (uint32_t g = 0; !is_list && v && v->kind == VALUE_LIST && g < v->count; g++)
+            take_list(l, value_get(v->items[g], "params"));
+    }
+    return OK;
+}
+
+/* Names the parameters of states that have numbers. */
+static enum status name_numbers(struct taking *x, struct error *err)
+{
+    struct arena *a = &x->c->arena;
+    const struct stored *s = &x->c->catalog.stored;
+    const size_t count = dcp_numbers_count(s, x->tensors);
+    struct number_lists l = {.count = count, .once = true};
+    if (!count) return OK;
+    l.group_of = arena_array(a, count, sizeof *l.group_of);
+    TRY(read_lists(x, &l, err));
+    x->groups_listed = l.once && l.listed == count;
+    const bool several = l.num_groups > 1;
+    const char *why = several && !x->groups_listed
+                          ? arena_printf(a, "%zu groups do not list each number once", l.num_groups)
+                          : dcp_numbers_name(a, s, x->tensors, x->below,
+                                             several ? l.group_of : NULL, count, &x->numbers);
+    if (why) states_unread(x->c, "parameters are numbered, not named: %s", why);
+    dcp_numbers_replace(&x->numbers, x->tensors, s->num_tensors);
+    dcp_numbers_replace(&x->numbers, x->objects, s->num_objects);
+    return OK;
+}
+
 /* ---- native tensors ---- */
 
 static enum status add_entry_parts(struct taking *x, const struct dcp_entry *e,
@@ -335,7 +399,8 @@ static enum status add_group_param(struct taking *x, const char *name, struct er
     return OK;
 }
 
-/* Adds a group that lists its parameters; ignores numbers in the list. */
+/* Adds a group that lists its parameters. The only group of numbers has all, though it may list
+ * one rank's. */
 static enum status add_listing_group(struct taking *x, const struct value *dict, struct error *err)
 {
     const struct value *params = value_get(dict, "params");
@@ -344,8 +409,15 @@ static enum status add_listing_group(struct taking *x, const struct value *dict,
     if (!params || (params->kind != VALUE_LIST && params->kind != VALUE_TUPLE)) return OK;
     for (uint32_t i = 0; i < params->count; i++) {
         const char *name = value_as_text(params->items[i]);
-        if (name) TRY(add_group_param(x, name_without_wrappers(&x->c->arena, name), err));
+        int64_t number;
+        if (name)
+            name = name_without_wrappers(&x->c->arena, name);
+        else if (x->groups_listed && x->numbers.names && value_as_int(params->items[i], &number))
+            name = x->numbers.names[number];
+        if (name) TRY(add_group_param(x, name, err));
     }
+    for (size_t n = 0; n < x->numbers.count && !x->groups_listed; n++)
+        if (x->numbers.names[n]) TRY(add_group_param(x, x->numbers.names[n], err));
     return OK;
 }
 
@@ -474,6 +546,7 @@ static enum status take_all(struct taking *x, struct error *err)
 {
     name_entries(x);
     TRY(find_model(x, err));
+    TRY(name_numbers(x, err));
     TRY(take_tensors(x, err));
     TRY(take_objects(x, err));
     TRY(make_group(x, err));

@@ -27,6 +27,24 @@ run inspect "$golden/fsdp-tp-2x2/ckpt" --hf-config "$fsdp/expected"
 exits 0
 prints "exp_avg, exp_avg_sq of 9 parameters"
 
+it "states under numbers of parameters are named where shapes or places tell which they are"
+for case in megatron-fsdp-dp2 numbered-decay; do
+    run verify "$golden/$case/ckpt" "$golden/$case/expected" --hf-config "$golden/$case/expected"
+    exits 0
+    prints "identical: "
+    run convert -q "$golden/$case/ckpt" numbered --to hf --optim --hf-config "$golden/$case/expected"
+    exits 0
+    run verify numbered "$golden/$case/expected"
+    exits 0
+    rm -rf numbered
+done
+run inspect "$golden/numbered-decay/ckpt" --hf-config "$golden/numbered-decay/expected"
+prints "2 groups: matrices (lr 0.01, weight decay 0.1), vectors (lr 0.01, weight decay 0)"
+run convert -q "$golden/numbered-layers/ckpt" numbered --to hf --optim --hf-config "$golden/numbered-layers/expected"
+exits 3
+says "parameters are numbered, not named: parameters of one shape are in groups 1 and 2"
+is_not_there numbered
+
 it "FSDP to Megatron, and back on other ranks"
 run convert -q "$fsdp/ckpt" megatron --tp 2 --hf-config "$fsdp/expected" --to torch_dist
 exits 0
