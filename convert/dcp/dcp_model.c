@@ -265,11 +265,11 @@ static enum status add_entry_parts(struct taking *x, const struct dcp_entry *e,
     struct catalog *all = &x->c->catalog;
     const char *state = e->kind == DCP_STATE ? e->key : NULL;
     const struct titan_names none = {0};
-    struct titan_part parts[3];
+    struct titan_part *parts;
     struct native_tensor *native;
     size_t count;
     TRY(titan_to_hf(x->titan ? x->titan : &none, &x->c->arena, e->name, t->num_dims, t->shape,
-                    parts, &count, err));
+                    &parts, &count, err));
     for (size_t i = 0; i < count; i++) {
         const struct titan_part *p = &parts[i];
         if (catalog_find_native(all, p->name, state))
@@ -320,6 +320,34 @@ static void add_setting(struct taking *x, const struct dcp_entry *e, size_t at, 
         (struct setting){e, at, is_tensor, number};
 }
 
+/* Leaves out a buffer for balancing experts; notes it if it chooses any. */
+static enum status leave_expert_bias(struct taking *x, const struct stored_tensor *t,
+                                     struct error *err)
+{
+    struct checkpoint *c = x->c;
+    const size_t size = dtype_bytes(t->dtype);
+    struct stored_reader *r = stored_reader_create(&c->catalog.stored, 1);
+    bool zero = true;
+    enum status st = OK;
+    for (size_t i = 0; i < t->num_pieces && !st; i++) {
+        const struct stored_piece *p = &t->pieces[i];
+        const uint64_t count = (p->extent ? p->extent : t->shape)[0];
+        for (uint64_t k = 0; k < count && zero && !st; k++) {
+            char element[16] = {0};
+            st = stored_read(r, p->file, p->offset_bytes + k * size, element, size, err);
+            zero = number_in(t->dtype, element) == 0;
+        }
+    }
+    stored_reader_free(r);
+    c->num_ignored++;
+    if (!st && !zero)
+        checkpoint_note(c,
+                        "%s is not carried: torchtitan adds it to scores where it chooses experts, "
+                        "and the model has no place for it",
+                        t->name);
+    return st;
+}
+
 static enum status take_tensors(struct taking *x, struct error *err)
 {
     struct checkpoint *c = x->c;
@@ -331,6 +359,8 @@ static enum status take_tensors(struct taking *x, struct error *err)
             add_setting(x, e, i, true);
         else if (e->kind == DCP_STATE)
             TRY(add_dcp_state(x, e, t, err));
+        else if (x->titan && titan_is_expert_bias(e->name) && t->num_dims == 1)
+            TRY(leave_expert_bias(x, t, err));
         else if (strcmp(e->below, x->below) == 0)
             TRY(add_entry_parts(x, e, t, err));
         else
@@ -390,10 +420,10 @@ static enum status group_dict(struct taking *x, size_t *i, struct value **out, s
 static enum status add_group_param(struct taking *x, const char *name, struct error *err)
 {
     const struct titan_names none = {0};
-    struct titan_part parts[3];
+    struct titan_part *parts;
     size_t count, at;
     const double step = map_get(&x->steps.names, name, &at) ? x->steps.values[at] : NAN;
-    TRY(titan_to_hf(x->titan ? x->titan : &none, &x->c->arena, name, 0, NULL, parts, &count, err));
+    TRY(titan_to_hf(x->titan ? x->titan : &none, &x->c->arena, name, 0, NULL, &parts, &count, err));
     for (size_t i = 0; i < count; i++)
         torch_groups_add_param(x->c, parts[i].name, step);
     return OK;

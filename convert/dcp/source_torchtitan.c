@@ -122,27 +122,27 @@ static void check_fused(struct checkpoint *c)
                           c->catalog.native[i].name);
 }
 
-static enum status open_weights(struct checkpoint *c, const struct titan_names *names,
-                                struct error *err)
+/* Weights for Hugging Face have its names in every family. */
+static enum status take_weights(struct checkpoint *c, struct error *err)
 {
-    if (path_is_file(path_join(&c->arena, c->folder, ".metadata")))
-        return dcp_model_take(c, names, err);
-    return dcp_model_take(c, NULL, err);
+    struct titan_names names;
+    if (!path_is_file(path_join(&c->arena, c->folder, ".metadata")))
+        return dcp_model_take(c, NULL, err);
+    TRY(titan_names_init(&names, c, err));
+    return dcp_model_take(c, &names, err);
 }
 
 static enum status open_torchtitan(struct checkpoint *c, const struct source_options *o,
                                    const struct model_maps *maps, struct error *err)
 {
     struct naming_import import;
-    struct titan_names names;
     struct step step;
     TRY(choose_step(c, o, &step, err));
     c->folder = step.folder;
     TRY(dcp_folder_open(&c->catalog.stored, c->folder, err));
     const char *const folders[] = {c->folder, path_parent(&c->arena, c->folder), NULL};
     TRY(hf_model_describe(c, o, maps, folders, false, &import, err));
-    TRY(titan_names_init(&names, c, err));
-    TRY(open_weights(c, &names, err));
+    TRY(take_weights(c, err));
     read_train_state(c, &step);
     note_dataloader(c);
     check_fused(c);

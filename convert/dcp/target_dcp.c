@@ -56,11 +56,12 @@ struct rank_file {
     size_t num_items, items_capacity;
 };
 
-/* An object, or a number as a tensor; its archive is part of
- * dcp_target.small. */
+/* An object, or a tensor of F32 of at most one dimension; its archive is part
+ * of dcp_target.small. */
 struct small {
     const char *name, *path;
-    bool is_number;
+    bool is_tensor;
+    uint64_t rows; /* 0: no dimension */
     uint64_t offset, length;
 };
 
@@ -267,8 +268,8 @@ static enum status add_chunks(struct dcp_target *x, struct dcp_out *o, struct er
 
 /* Adds an entry whose archive is [offset, end of small), or that of an earlier
  * equal value. */
-static void add_small(struct dcp_target *x, const struct key *key, bool is_number, uint64_t offset,
-                      const char *text)
+static struct small *add_small(struct dcp_target *x, const struct key *key, uint64_t offset,
+                               const char *text)
 {
     struct arena *a = &x->t->plan.arena;
     size_t first = x->num_smalls;
@@ -277,8 +278,9 @@ static void add_small(struct dcp_target *x, const struct key *key, bool is_numbe
         offset = x->smalls[first].offset;
         length = x->smalls[first].length;
     }
-    *ARENA_PUSH(a, x->smalls, x->num_smalls, x->smalls_capacity) =
-        (struct small){key->name, key->path, is_number, offset, length};
+    struct small *s = ARENA_PUSH(a, x->smalls, x->num_smalls, x->smalls_capacity);
+    *s = (struct small){.name = key->name, .path = key->path, .offset = offset, .length = length};
+    return s;
 }
 
 static enum status add_value_object(struct dcp_target *x, const struct key *key,
@@ -294,26 +296,33 @@ static enum status add_value_object(struct dcp_target *x, const struct key *key,
     if (!map_get(&x->small_texts, copy, NULL))
         st = torch_to_bytes(&x->small, "archive", v, NULL, err);
     if (st) return fail_in(err, "%s", key->name);
-    add_small(x, key, false, offset, copy);
+    (void)add_small(x, key, offset, copy);
     return OK;
 }
 
-/* Adds an F32 tensor without dimensions. */
-static void add_number_tensor(struct dcp_target *x, const struct key *key, float number)
+/* Adds an F32 tensor of one number: without dimensions, or `rows` times. */
+static void add_number_tensor(struct dcp_target *x, const struct key *key, float number,
+                              uint64_t rows)
 {
+    struct arena *a = &x->t->plan.arena;
     struct torch_item layout;
     struct strbuf after = {0};
-    const uint64_t offset = x->small.length;
-    const char *text = arena_printf(&x->t->plan.arena, "tensor(%a)", (double)number);
+    const uint64_t offset = x->small.length, count = rows ? rows : 1;
+    const char *text = arena_printf(a, "tensor(%a, %" PRIu64 ")", (double)number, rows);
     if (!map_get(&x->small_texts, text, NULL)) {
-        torch_item_layout(&layout, DT_F32, 0, NULL);
-        const uint32_t crc = torch_crc(&number, sizeof number);
-        torch_item_emit(DT_F32, 0, NULL, crc, &x->small, &after);
-        strbuf_add(&x->small, &number, sizeof number);
+        float *numbers = arena_array(a, count, sizeof *numbers);
+        for (uint64_t i = 0; i < count; i++)
+            numbers[i] = number;
+        torch_item_layout(&layout, DT_F32, rows != 0, &rows);
+        const uint32_t crc = torch_crc(numbers, count * sizeof *numbers);
+        torch_item_emit(DT_F32, rows != 0, &rows, crc, &x->small, &after);
+        strbuf_add(&x->small, numbers, count * sizeof *numbers);
         strbuf_add(&x->small, after.data, after.length);
         strbuf_release(&after);
     }
-    add_small(x, key, true, offset, text);
+    struct small *s = add_small(x, key, offset, text);
+    s->is_tensor = true;
+    s->rows = rows;
 }
 
 /* ---- groups ---- */
@@ -358,7 +367,7 @@ static enum status add_settings(struct dcp_target *x, const char *of, const stru
 static void add_step(struct dcp_target *x, const char *fqn, double step)
 {
     const struct key key = optim_key(x, "state", fqn, "step");
-    add_number_tensor(x, &key, (float)(isnan(step) ? (double)x->t->training.step : step));
+    add_number_tensor(x, &key, (float)(isnan(step) ? (double)x->t->training.step : step), 0);
 }
 
 /* Adds a group's parameters and their steps; of the three in wqkv, the first
@@ -417,7 +426,7 @@ static enum status copy_object(struct dcp_target *x, const struct stored_object 
                                  (size_t)o->size_bytes, err);
     stored_reader_free(r);
     if (!st)
-        add_small(x, &key, false, offset, arena_printf(&x->t->plan.arena, "copy of %s", o->name));
+        (void)add_small(x, &key, offset, arena_printf(&x->t->plan.arena, "copy of %s", o->name));
     return st;
 }
 
@@ -434,6 +443,20 @@ static enum status copy_objects(struct dcp_target *x, const char *prefix, bool *
         TRY(copy_object(x, &c->catalog.stored.objects[i], err));
     }
     return OK;
+}
+
+/* Adds the buffers beside experts, which balance nothing yet. */
+static void add_expert_biases(struct dcp_target *x)
+{
+    struct map seen = {0};
+    for (size_t i = 0; i < x->num_out; i++) {
+        const char *name = titan_expert_bias(&x->t->plan.arena, x->out[i].name);
+        if (!name || text_starts_with(name, x->optim_key) || !map_add(&seen, name, i, NULL))
+            continue;
+        const struct key key = {name, name};
+        add_number_tensor(x, &key, 0, x->out[i].shape[0]);
+    }
+    map_release(&seen);
 }
 
 static enum status add_titan_run(struct dcp_target *x, struct error *err)
@@ -562,6 +585,7 @@ static enum status plan_folder(struct target *t, bool titan, struct error *err)
     TRY(hf_model_export(t, add_dcp_output, x, err));
     TRY(add_outs(x, err));
     TRY(add_groups(x, err));
+    if (titan) add_expert_biases(x);
     if (titan) TRY(add_titan_run(x, err));
     file_of_rank(x, 0)->bytes = x->small.length;
     for (size_t i = 0; i < x->num_out; i++)
@@ -616,13 +640,21 @@ static void add_tied_head(struct dcp_target *x, struct dcp_tensor *tensors, size
     tensors[(*count)++].nested_path = key.path;
 }
 
-/* A number in rank 0's file. */
-static struct dcp_tensor dcp_number(struct dcp_target *x, const struct small *s)
+/* A small tensor in rank 0's file. */
+static struct dcp_tensor dcp_small(struct dcp_target *x, const struct small *s)
 {
-    struct dcp_chunk *chunk = arena_alloc(&x->t->plan.arena, sizeof *chunk);
-    *chunk = (struct dcp_chunk){NULL, NULL, x->ranks[0].file, s->offset, s->length};
-    return (struct dcp_tensor){
-        .name = s->name, .dtype = DT_F32, .chunks = chunk, .num_chunks = 1, .nested_path = s->path};
+    struct arena *a = &x->t->plan.arena;
+    struct dcp_chunk *chunk = arena_alloc(a, sizeof *chunk);
+    const uint64_t *shape = arena_copy(a, &s->rows, sizeof s->rows);
+    *chunk = (struct dcp_chunk){arena_array(a, 1, sizeof *chunk->offsets), shape, x->ranks[0].file,
+                                s->offset, s->length};
+    return (struct dcp_tensor){.name = s->name,
+                               .dtype = DT_F32,
+                               .num_dims = s->rows != 0,
+                               .shape = shape,
+                               .chunks = chunk,
+                               .num_chunks = 1,
+                               .nested_path = s->path};
 }
 
 static enum status write_metadata(struct dcp_target *x, const char *folder, struct error *err)
@@ -640,8 +672,8 @@ static enum status write_metadata(struct dcp_target *x, const char *folder, stru
     add_tied_head(x, tensors, &num_tensors);
     for (size_t i = 0; i < x->num_smalls; i++) {
         const struct small *s = &x->smalls[i];
-        if (s->is_number)
-            tensors[num_tensors++] = dcp_number(x, s);
+        if (s->is_tensor)
+            tensors[num_tensors++] = dcp_small(x, s);
         else
             objects[num_objects++] =
                 (struct dcp_object){s->name, x->ranks[0].file, s->offset, s->length, s->path};

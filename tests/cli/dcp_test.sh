@@ -254,3 +254,28 @@ cp -r "$two/ckpt/optimizer_0" two/b/optimizer
 run convert two/a/weights out --hf-config "$fsdp/expected" --to dcp
 exits 0
 ! grep -q "is read beside" "$stderr" || is_wrong "b/optimizer was read"
+
+it "torchtitan has a layer's experts in one tensor, and a buffer beside it"
+"$ferry" synth -q --model qwen3_moe --dtype float32 --optim experts || is_wrong "ferry synth fails"
+run convert -q experts titan-experts --to torchtitan --dp 2 --split-decay --verify full
+exits 0
+run verify titan-experts experts
+exits 0
+prints "identical: "
+grep -q 'layers.0.moe.expert_bias_E' titan-experts/step-*/.metadata || is_wrong "expert_bias_E is missing"
+case=${FERRY_FIXTURES:-$here/../../../shared/fixtures}/dcp-more/torchtitan-qwen3-moe-dp2
+if [ -d "$case" ]; then
+    run verify "$case/ckpt" "$case/expected" --hf-config "$case/expected"
+    exits 0
+    prints "identical: 64 tensors"
+fi
+
+it "the last step of a run may be a Hugging Face folder of any family"
+mkdir -p titan-last/step-2
+"$ferry" synth -q --model gpt2 gpt2 || is_wrong "ferry synth fails"
+run convert -q gpt2 titan-last/step-3 --to hf --max-shard-size 64KB
+exits 0
+run convert -q titan-last from-last --to torch_dist
+exits 0
+run verify from-last gpt2
+exits 0
