@@ -81,6 +81,15 @@ refused 3 "another model than --hf-config rope: rotary_base is 10000 in --save, 
 goes_on mocks --hf-config hf
 exits 0
 
+it "a --hf-config with fields that are not known is refused, unless they are allowed"
+mkdir scaled
+sed 's/"hidden_size"/"residual_multiplier": 0.3, "hidden_size"/' hf/config.json >scaled/config.json
+mocks --hf-config scaled --train-iters 1
+refused 3 "scaled: unknown fields may change what the model computes (--allow-config FIELD computes without them): config.json: residual_multiplier 0.3"
+mocks --hf-config scaled --train-iters 1 --allow-config 'residual*' --allow-config nothing
+exits 0
+says "--allow-config nothing"
+
 it "a --save of another model than the line's is not continued"
 goes_on describes 1 --vocab-size 1000
 refused 3 "--save run has a run of another model than the command line: num_layers is 2 in --save, 1 in"

@@ -153,6 +153,8 @@ static enum status read_hf_config(const struct trainer *t, const struct model_ma
     struct unknown_of unknown = {.c = c, .o = &t->q->source, .file = "config.json"};
     if (!st) source_settle_config(&unknown, *map, tree);
     if (!st) st = model_config_from_hf(*map, tree, &c->arena, &c->config, err);
+    if (!st) model_config_unknown(*map, tree, source_list_unknown, &unknown);
+    if (!st) st = source_check_listed(&unknown, err);
     if (!st) st = source_check_spellings(c, "trains", err);
     cJSON_Delete(tree);
     if (st) return fail_in(err, "%s", t->o->hf_config);
@@ -164,7 +166,12 @@ static enum status scratch_of_hf(struct trainer *t, struct error *err)
 {
     struct checkpoint *c = &t->scratch;
     const struct model_map *map;
+    c->path = t->o->hf_config;
     TRY(read_hf_config(t, &t->opened.maps, c, &map, err));
+    TRY(source_check_computes(c, err));
+    source_note_unused(c, &t->q->source);
+    for (size_t i = 0; i < c->notes.count; i++)
+        trainer_note(t, "%s", c->notes.lines[i]);
     c->family = model_map_family(map);
     c->hf_folder = t->o->hf_config;
     params_use(c, &t->opened.maps, map);
