@@ -277,12 +277,13 @@ static void say_all(struct step *s)
     s->grouped = s->te;
 }
 
-/* torchtitan has names for Llama 3 and Qwen 3, without biases. */
+/* torchtitan has names for Llama 3, Qwen 3 and its MoE, without biases. */
 static bool step_fits(const struct random_case *x, const struct step *s)
 {
     const char *family = model_map_family(x->map);
     if (s->format == TORCHTITAN)
-        return (strcmp(family, "llama") == 0 || strcmp(family, "qwen3") == 0) &&
+        return (strcmp(family, "llama") == 0 || strcmp(family, "qwen3") == 0 ||
+                strcmp(family, "qwen3_moe") == 0) &&
                !x->c.add_bias_linear && !x->c.add_qkv_bias;
     if (s->format == UNIVERSAL) return x->trained; /* it is made of the optimizer's tensors */
     return !is_megatron(s->format) || fits(x, &s->layout, s->format == TORCH);
