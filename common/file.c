@@ -248,6 +248,13 @@ bool path_is_file(const char *path)
     return stat(path, &s) == 0 && S_ISREG(s.st_mode);
 }
 
+char *path_link_target(struct arena *a, const char *path)
+{
+    char text[PATH_MAX];
+    const ssize_t n = readlink(path, text, sizeof text);
+    return n < 0 ? NULL : arena_printf(a, "%.*s", (int)n, text);
+}
+
 char *path_join(struct arena *a, const char *folder, const char *name)
 {
     size_t n = strlen(folder);

@@ -67,6 +67,8 @@ enum status file_copy(const char *from, const char *to, bool durable, struct err
 bool path_exists(const char *path);    /* of any type; a dangling link exists */
 bool path_is_folder(const char *path); /* links followed */
 bool path_is_file(const char *path);   /* a regular file, links followed */
+/* The text of a symbolic link, dangling or not; NULL: path is none. */
+char *path_link_target(struct arena *a, const char *path);
 /* "folder/name" with one slash; name if folder is "" or ".". In the arena. */
 char *path_join(struct arena *a, const char *folder, const char *name);
 /* The last component, without trailing slashes; the path of its folder ("." if

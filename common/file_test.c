@@ -170,6 +170,8 @@ static void what_a_path_is_follows_links_but_existing_does_not(void **state)
     assert_false(path_exists(in_folder("nowhere")));
     assert_string_equal(path_real(&arena, in_folder("to-f")), path_real(&arena, in_folder("f")));
     assert_null(path_real(&arena, in_folder("dangling")));
+    assert_string_equal(path_link_target(&arena, in_folder("dangling")), "nowhere");
+    assert_null(path_link_target(&arena, in_folder("f")));
 }
 
 static void paths_are_joined_and_taken_apart(void **state)

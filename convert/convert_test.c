@@ -460,7 +460,8 @@ static void iterations_are_found_or_refused(void **state)
         {"5x", "neither a number nor"},
         {"-5", "neither a number nor"},
         {"7", "missing folder iter_0000007, named by the tracker file"},
-        {"release", "missing folder release, named by the tracker file"},
+        {"release", "missing folder release, named by the tracker file; found iter_0000005, "
+                    "iter_0000006; --ckpt-step 5 reads iter_0000005"},
     };
     assert_ok(CONVERT(hf, root, "--iteration=5"));
     assert_ok(CONVERT(hf, root, "--iteration=6"));
@@ -492,6 +493,81 @@ static void trackers_say_release_where_nothing_was_trained(void **state)
     assert_true(path_is_folder(path_join(&scratch, root, "release")));
     assert_ok(CONVERT(root, in_scratch("hf2"), "--to=hf"));
     check_same_weights(in_scratch("hf2"), hf);
+}
+
+static void a_release_whose_link_was_lost_is_iteration_0(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *root = in_scratch("root");
+    const char *link = path_join(&scratch, root, "release");
+    assert_ok(CONVERT(hf, root));
+    assert_ok(path_remove(link, &err));
+    assert_ok(NOTED(root, in_scratch("hf2"), "--to=hf"));
+    assert_said("missing folder release, named by the tracker file; its only iteration, "
+                "iter_0000000, is read as the release");
+    check_same_weights(in_scratch("hf2"), hf);
+    assert_ok(RUN(command_inspect, root));
+    assert_said("iteration  release");
+    assert_int_equal(symlink("/gone/iter_0000000", link), 0);
+    assert_ok(NOTED(root, in_scratch("hf3"), "--to=hf"));
+    assert_said("release is a link to /gone/iter_0000000, which is missing; its only iteration, ");
+    assert_ok(path_remove(link, &err));
+    assert_int_equal(symlink("iter_0000005", link), 0);
+    assert_fails(CONVERT(root, in_scratch("out"), "--to=hf"), ERR_IO,
+                 "root: release is a link to iter_0000005, which is missing; found iter_0000000; "
+                 "--ckpt-step 0 reads iter_0000000");
+    assert_ok(path_remove(path_join(&scratch, root, "iter_0000000/.metadata"), &err));
+    assert_ok(path_remove(link, &err));
+    assert_int_not_equal(CONVERT(root, in_scratch("out"), "--to=hf"), OK);
+    assert_ok(path_remove(path_join(&scratch, root, "iter_0000000"), &err));
+    assert_fails(CONVERT(root, in_scratch("out"), "--to=hf"), ERR_IO,
+                 "root: missing folder release, named by the tracker file");
+}
+
+/* Removes both trackers of a root. */
+static void remove_trackers(const char *root)
+{
+    assert_ok(path_remove(path_join(&scratch, root, "latest_checkpointed_iteration.txt"), &err));
+    assert_ok(path_remove(path_join(&scratch, root, "latest_train_state.pt"), &err));
+}
+
+static void roots_without_a_tracker_have_one_iteration_or_are_refused(void **state)
+{
+    (void)state;
+    const char *hf = make("hf", LLAMA, NULL), *dist = in_scratch("dist"), *torch = in_scratch("t");
+    assert_ok(CONVERT(hf, dist, "--iteration=5"));
+    assert_ok(folder_create(path_join(&scratch, dist, "iter_0000007-old"), &err));
+    remove_trackers(dist);
+    assert_ok(NOTED(dist, in_scratch("a"), "--to=hf"));
+    assert_said("dist has no tracker file: its only iteration, iter_0000005, is read");
+    check_same_weights(in_scratch("a"), hf);
+    write_scratch("dist/iter_0000005/.ferry-lock", ""); /* unfinished */
+    assert_fails(CONVERT(dist, in_scratch("out"), "--to=hf"), ERR_UNSUPPORTED,
+                 "without a tracker file: give one of its folders iter_N");
+    assert_ok(path_remove(in_scratch("dist/iter_0000005/.ferry-lock"), &err));
+    /* a release and its link are one */
+    assert_ok(CONVERT(hf, torch, "--to=torch", "--tp=2"));
+    remove_trackers(torch);
+    assert_ok(NOTED(torch, in_scratch("b"), "--to=hf"));
+    assert_said("its only iteration, release, is read");
+    const char *link = path_join(&scratch, torch, "release");
+    assert_ok(path_remove(link, &err));
+    assert_int_equal(rename(path_join(&scratch, torch, "iter_0000000"), link), 0);
+    assert_ok(RUN(command_inspect, torch));
+    assert_said("iteration  release");
+
+    assert_ok(CONVERT(hf, dist, "--iteration=6"));
+    remove_trackers(dist);
+    assert_fails(CONVERT(dist, in_scratch("out"), "--to=hf"), ERR_UNSUPPORTED,
+                 "dist: this is a folder of Megatron iterations without a tracker file: "
+                 "--ckpt-step N reads one of them: iter_0000005, iter_0000006");
+    assert_ok(CONVERT(dist, in_scratch("c"), "--to=hf", "--ckpt-step=6"));
+    /* a model with an iteration in its folder stays a model */
+    assert_int_equal(
+        rename(path_join(&scratch, dist, "iter_0000005"), path_join(&scratch, hf, "iter_0000005")),
+        0);
+    assert_ok(NOTED(hf, in_scratch("d"), "--tp=2"));
+    if (strstr(said, "also matches")) fail_msg("%s", said);
 }
 
 /* ---- experts ---- */
@@ -752,6 +828,8 @@ int main(void)
         TEST(tied_models_stay_tied),
         TEST(iterations_are_found_or_refused),
         TEST(trackers_say_release_where_nothing_was_trained),
+        TEST(a_release_whose_link_was_lost_is_iteration_0),
+        TEST(roots_without_a_tracker_have_one_iteration_or_are_refused),
         TEST(experts_are_counted),
         TEST(a_base_models_names_are_read_in_every_family),
         TEST(a_quantised_model_is_called_so),

@@ -6,12 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/publish.h"
 #include "common/file.h"
 #include "common/json.h"
+#include "common/text.h"
+#include "formats/hf_folder.h"
 #include "formats/torch.h"
 
-enum { METADATA_CAP = 1 << 20, TRACKER_CAP = 4096 };
+enum { METADATA_CAP = 1 << 20, TRACKER_CAP = 4096, MAX_NAMED = 4 };
 
+/* The folder of weights that were not trained, and of iteration 0. */
+static const char release_name[] = "release", first_name[] = "iter_0000000";
 static const char tracker_name[] = "latest_checkpointed_iteration.txt",
                   bridge_tracker_name[] = "latest_train_state.pt";
 
@@ -51,6 +56,63 @@ static bool is_iteration(struct arena *a, const char *folder)
     return false;
 }
 
+/* ---- folders of a root ---- */
+
+/* Whether a name is release, or iter_ and digits only. */
+static bool names_iteration(const char *name)
+{
+    static const char prefix[] = "iter_";
+    if (strcmp(name, release_name) == 0) return true;
+    if (!text_starts_with(name, prefix)) return false;
+    const char *digits = name + strlen(prefix);
+    return *digits && digits[strspn(digits, "0123456789")] == '\0';
+}
+
+/* Lists a root's iterations by name, complete or not. A link release to one of
+ * them stands for it. */
+static void list_iterations(struct arena *a, const char *root, struct name_list *out)
+{
+    size_t count = 0;
+    const char *release = path_real(a, path_join(a, root, release_name));
+    *out = (struct name_list){0};
+    if (!path_is_folder(root) || folder_list(root, a, out, NULL)) return;
+    for (size_t i = 0; i < out->count; i++) {
+        char *name = out->names[i];
+        const char *folder = path_join(a, root, name);
+        if (!names_iteration(name) || !path_is_folder(folder)) continue;
+        if (strcmp(name, release_name) && text_equal(path_real(a, folder), release)) continue;
+        out->names[count++] = name;
+    }
+    out->count = count;
+}
+
+/* "iter_0000000, iter_0000005": at most MAX_NAMED of them. */
+static const char *iterations_text(struct arena *a, const struct name_list *list)
+{
+    const char *text = list->count ? list->names[0] : "no iteration";
+    for (size_t i = 1; i < list->count && i < MAX_NAMED; i++)
+        text = arena_printf(a, "%s, %s", text, list->names[i]);
+    return list->count > MAX_NAMED ? arena_printf(a, "%s, ...", text) : text;
+}
+
+/* Whether an iteration is Megatron's without a tracker that says so: other
+ * programs write .metadata, too. Nor may Ferry be about to write the tracker. */
+static bool is_certain(struct arena *a, const char *folder)
+{
+    bool of_torch_dist;
+    return is_iteration(a, folder) && !has_entry(a, folder, publish_lock) &&
+           (!has_entry(a, folder, ".metadata") || has_backend(a, folder, &of_torch_dist));
+}
+
+static bool has_certain_iteration(struct arena *a, const char *root)
+{
+    struct name_list list;
+    list_iterations(a, root, &list);
+    for (size_t i = 0; i < list.count; i++)
+        if (is_certain(a, path_join(a, root, list.names[i]))) return !hf_folder_has_weights(root);
+    return false;
+}
+
 bool iteration_is_below(const char *path)
 {
     struct arena a;
@@ -58,7 +120,8 @@ bool iteration_is_below(const char *path)
     arena_init(&a);
     bool is = path_is_folder(path) &&
               (has_entry(&a, path, tracker_name) || has_entry(&a, path, bridge_tracker_name) ||
-               has_backend(&a, path, &of_torch_dist) || is_iteration(&a, path));
+               has_backend(&a, path, &of_torch_dist) || is_iteration(&a, path) ||
+               has_certain_iteration(&a, path));
     arena_release(&a);
     return is;
 }
@@ -66,7 +129,7 @@ bool iteration_is_below(const char *path)
 static struct iteration iteration_of_name(struct arena *a, const char *root, const char *name)
 {
     struct iteration i = {.folder = path_join(a, root, name)};
-    i.release = strcmp(name, "release") == 0;
+    i.release = strcmp(name, release_name) == 0;
     if (!i.release) i.number = strtoll(name + strlen("iter_"), NULL, 10);
     return i;
 }
@@ -119,7 +182,7 @@ static enum status parse_tracker(struct arena *a, char *text, const char *path, 
 {
     char *rest, *end = NULL;
     const char *word = strtok_r(text, " \t\r\n", &rest);
-    *name = "release";
+    *name = release_name;
     if (word && strcmp(word, *name) == 0) return OK;
     unsigned long long n = word ? strtoull(word, &end, 10) : 0;
     if (!word || !isdigit((unsigned char)*word) || *end)
@@ -142,9 +205,27 @@ static enum status read_tracker(struct arena *a, const char *root, const char **
 
 /* ---- which one ---- */
 
+/* Chooses the only iteration of a root without a tracker. */
+static enum status choose_only(struct arena *a, const char *root, const char **name,
+                               const char **note, struct error *err)
+{
+    struct name_list list;
+    if (!has_certain_iteration(a, root))
+        return fail(err, ERR_CORRUPT,
+                    "%s: metadata.json without .metadata: the checkpoint is incomplete", root);
+    list_iterations(a, root, &list);
+    *name = list.names[0];
+    *note = arena_printf(a, "%s has no tracker file: its only iteration, %s, is read", root, *name);
+    if (list.count == 1) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "%s: this is a folder of Megatron iterations without a tracker file: --ckpt-step N "
+                "reads one of them: %s",
+                root, iterations_text(a, &list));
+}
+
 static enum status choose_iteration(struct arena *a, const char *root,
                                     const struct source_options *o, const char **name,
-                                    struct error *err)
+                                    const char **note, struct error *err)
 {
     int64_t step;
     if (o->has_ckpt_step) {
@@ -152,21 +233,42 @@ static enum status choose_iteration(struct arena *a, const char *root,
         return OK;
     }
     if (has_entry(a, root, tracker_name)) return read_tracker(a, root, name, err);
-    if (!has_entry(a, root, bridge_tracker_name))
-        return fail(err, ERR_CORRUPT,
-                    "%s: metadata.json without .metadata: the checkpoint is incomplete", root);
+    if (!has_entry(a, root, bridge_tracker_name)) return choose_only(a, root, name, note, err);
     TRY(read_bridge_step(path_join(a, root, bridge_tracker_name), &step, err));
     *name = arena_printf(a, "iter_%07lld", (long long)step);
     return OK;
 }
 
+/* Finds a release whose link was lost: copies without links drop it. */
+static enum status find_release(struct arena *a, const char *root, struct iteration *out,
+                                struct error *err)
+{
+    struct name_list list;
+    const char *to = path_link_target(a, path_join(a, root, release_name));
+    const char *missing = to ? arena_printf(a, "release is a link to %s, which is missing", to)
+                             : "missing folder release, named by the tracker file";
+    const char *folder = path_join(a, root, first_name);
+    list_iterations(a, root, &list);
+    if (list.count == 1 && strcmp(list.names[0], first_name) == 0 && is_iteration(a, folder) &&
+        (!to || strcmp(path_base(a, to), first_name) == 0)) {
+        *out = (struct iteration){.folder = folder, .release = true};
+        out->note = arena_printf(a, "%s: %s; its only iteration, %s, is read as the release", root,
+                                 missing, first_name);
+        return OK;
+    }
+    if (!list.count) return fail(err, ERR_IO, "%s: %s", root, missing);
+    const struct iteration first = iteration_of_name(a, root, list.names[0]);
+    return fail(err, ERR_IO, "%s: %s; found %s; --ckpt-step %" PRId64 " reads %s", root, missing,
+                iterations_text(a, &list), first.number, list.names[0]);
+}
+
 enum status iteration_find(struct arena *a, const char *path, const struct source_options *o,
                            struct iteration *out, struct error *err)
 {
-    const char *name = path_base(a, path);
+    const char *name = path_base(a, path), *note = NULL;
     if (is_iteration(a, path)) {
         *out = (struct iteration){.number = -1};
-        if (fnmatch("iter_[0-9]*", name, 0) == 0 || strcmp(name, "release") == 0)
+        if (fnmatch("iter_[0-9]*", name, 0) == 0 || strcmp(name, release_name) == 0)
             *out = iteration_of_name(a, path_parent(a, path), name);
         out->folder = path;
         if (o->has_ckpt_step && out->number != (int64_t)o->ckpt_step)
@@ -175,9 +277,11 @@ enum status iteration_find(struct arena *a, const char *path, const struct sourc
                         o->ckpt_step);
         return OK;
     }
-    TRY(choose_iteration(a, path, o, &name, err));
+    TRY(choose_iteration(a, path, o, &name, &note, err));
     *out = iteration_of_name(a, path, name);
+    out->note = note;
     if (path_is_folder(out->folder)) return OK;
+    if (out->release) return find_release(a, path, out, err);
     return fail(err, ERR_IO, "%s: missing folder %s, named by %s", path, name,
                 o->has_ckpt_step ? "--ckpt-step" : "the tracker file");
 }

@@ -141,6 +141,7 @@ enum status megatron_open(struct megatron_source *m, megatron_reader *read, stru
     c->folder = found.folder;
     c->training.release = found.release;
     c->training.iteration = found.number;
+    if (found.note) checkpoint_note(c, "%s", found.note);
     const char *tokenizer = path_join(&c->arena, c->folder, "tokenizer");
     if (path_is_folder(tokenizer))
         checkpoint_note(c, "%s is not carried: copy its files", tokenizer);

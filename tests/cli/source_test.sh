@@ -319,9 +319,8 @@ says "give the folder as Megatron wrote it"
 prints "DCP folder"
 run convert m/model-00001-of-00003.safetensors out
 exits 3
-cp -r megatron/iter_0000000 iterations_only
 mkdir root
-mv iterations_only root/iter_0000000
+mv fsdp root/iter_0000000
 foreign "a folder of Megatron iterations without a tracker file" root
 
 it "a file or a folder of one rank is told, and what it is a part of"

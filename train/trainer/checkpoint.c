@@ -160,7 +160,7 @@ static enum status find_hf_iteration(struct checkpoint_found *out, const char *r
         const char *path = path_join(a, root, list.names[i]);
         if (n < 0 || n <= out->iteration || (has_step && n != (int64_t)step)) continue;
         if (format_of_path(path, NULL, NULL) != &format_hf) continue;
-        *out = (struct checkpoint_found){true, path, n, &format_hf};
+        *out = (struct checkpoint_found){true, path, n, &format_hf, NULL};
     }
     return OK;
 }
@@ -171,7 +171,7 @@ static enum status find_megatron(struct checkpoint_found *out, const char *path,
 {
     struct iteration at;
     TRY(iteration_find(a, path, o, &at, err));
-    *out = (struct checkpoint_found){true, at.folder, at.release ? 0 : at.number, format};
+    *out = (struct checkpoint_found){true, at.folder, at.release ? 0 : at.number, format, at.note};
     return OK;
 }
 
@@ -182,7 +182,8 @@ static void find_in_hub(struct checkpoint_found *out, const char *path, struct a
     checkpoint_init(&c, path);
     source_find_in_hub_cache(&c);
     const struct format *format = c.path == path ? NULL : format_of_path(c.path, NULL, NULL);
-    if (format) *out = (struct checkpoint_found){true, arena_copy_text(a, c.path), -1, format};
+    if (format)
+        *out = (struct checkpoint_found){true, arena_copy_text(a, c.path), -1, format, NULL};
     checkpoint_release(&c);
 }
 
@@ -201,7 +202,7 @@ enum status checkpoint_find(struct checkpoint_found *out, const char *path, bool
     }
     const struct format *format = format_of_path(path, &o, NULL);
     if (!format) return find_hf_iteration(out, path, has_step, step, a, err);
-    *out = (struct checkpoint_found){true, path, iteration_of(path_base(a, path)), format};
+    *out = (struct checkpoint_found){true, path, iteration_of(path_base(a, path)), format, NULL};
     return OK;
 }
 

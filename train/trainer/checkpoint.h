@@ -70,6 +70,7 @@ struct checkpoint_found {
     const char *path;  /* to be opened by source_open(); in the arena */
     int64_t iteration; /* -1: none, a model */
     const struct format *format;
+    const char *note; /* as in struct iteration; NULL: none */
 };
 
 /* Finds the checkpoint at `path`: Megatron's root or one of its iterations, a

@@ -577,6 +577,11 @@ static void the_checkpoint_that_is_there_is_found(void **state)
                  "has no iteration 77");
     assert_fails(checkpoint_find_to_load(&f, in_scratch("gone"), false, 0, &scratch, &err), ERR_IO,
                  "no such folder");
+    assert_ok(path_remove(path_join(&scratch, dist, "latest_checkpointed_iteration.txt"), &err));
+    assert_ok(path_remove(path_join(&scratch, dist, "latest_train_state.pt"), &err));
+    assert_fails(checkpoint_find(&f, dist, false, 0, &scratch, &err), ERR_UNSUPPORTED,
+                 "without a tracker file");
+    assert_int_equal(find(dist, 9).iteration, 9);
 }
 
 static void half_a_checkpoint_is_refused(void **state)

@@ -524,6 +524,7 @@ enum status trainer_open_model(struct trainer *t, struct error *err)
 {
     struct checkpoint_found f;
     TRY(find_start(t, &f, err));
+    if (f.note) trainer_note(t, "%s", f.note);
     TRY(open_start(t, &f, err));
     struct model_config *config = arena_array(&t->arena, 1, sizeof *config);
     struct model_options options = model_options_of(t, config);
