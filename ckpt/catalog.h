@@ -10,7 +10,7 @@
  *
  *   decoder.layers.3.mlp.experts.experts.7.linear_fc1.weight
  *   optimizer.STATE.NAME  a state: exp_avg, exp_avg_sq, or param, the master
- *                         weight; a weight of F32 is its own master
+ *                         weight; a weight of F32 or F64 is its own
  *   NAME.padding          rows past the true vocabulary
  *
  * Weights are [out, in], linear_qkv in Megatron's group order, linear_fc1

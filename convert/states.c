@@ -75,6 +75,11 @@ static bool has_states(const struct catalog *c, struct arena *scratch, const cha
     return false;
 }
 
+bool weight_is_its_master(enum dtype weight)
+{
+    return dtype_is_float(weight) && dtype_bytes(weight) >= dtype_bytes(DT_F32);
+}
+
 /* Adds a tensor of the catalog's tensor i, in dtype, as its master. */
 static enum status add_master(struct checkpoint *c, size_t i, enum dtype dtype, struct error *err)
 {
@@ -201,8 +206,8 @@ static enum status complete_states(struct completing *x, size_t i, struct error 
         x->first_partly = t->name;
         x->first_lacked = lacked;
     }
-    if (has && t->dtype == DT_F32 && !has_state(x, master_state, t->name))
-        return add_master(x->c, i, DT_F32, err);
+    if (has && weight_is_its_master(t->dtype) && !has_state(x, master_state, t->name))
+        return add_master(x->c, i, t->dtype, err);
     return OK;
 }
 

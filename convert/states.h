@@ -19,7 +19,10 @@ size_t states_list(const struct catalog *c, struct arena *a, const char ***out);
 /* The logical name, in arena a. */
 const char *state_name(struct arena *a, const char *state, const char *parameter);
 
-/* Completes a checkpoint's states once all tensors are added: an F32 weight
+/* Whether a weight of this dtype is its own master if none is stored: F32 and
+ * F64, since masters are no wider. */
+bool weight_is_its_master(enum dtype weight);
+/* Completes a checkpoint's states once all tensors are added: such a weight
  * with states but no master is its own master, so a tensor of the same elements
  * is added. Notes parameters without states that others have (frozen, or lost).
  * More than MAX_STATES kinds are unread. */

@@ -37,7 +37,7 @@ static void add(const char *name, enum dtype dtype)
     t->stored_name = "stored";
     const struct piece piece = {.origin = ORIGIN_MEMORY,
                                 .dtype = dtype,
-                                .memory = dtype == DT_F32 ? (const void *)numbers : rounded};
+                                .memory = dtype == DT_BF16 ? (const void *)rounded : numbers};
     const struct pair all = pair_whole(0, 0, NUMEL);
     tensor_add_piece(&c.arena, t, &piece, &all);
 }
@@ -120,6 +120,24 @@ static void a_weight_of_f32_with_states_is_its_own_master(void **state)
         "1 tensor has no optimizer state, like frozen parameters and buffers: frozen");
 }
 
+static void a_weight_as_wide_as_any_master_is_its_own(void **state)
+{
+    (void)state;
+    add("a", DT_F64);
+    add("b", DT_F64);
+    add("c", DT_I64);
+    add("optimizer.exp_avg.a", DT_F64);
+    add("optimizer.exp_avg.b", DT_F64);
+    add("optimizer.exp_avg.c", DT_F64);
+    add("optimizer.param.b", DT_F32);
+    assert_ok(states_complete(&c, &err));
+    const struct tensor *master = catalog_find(&c.catalog, "optimizer.param.a");
+    assert_string_equal(master->same_as, "a");
+    assert_int_equal(master->dtype, DT_F64);
+    assert_int_equal(catalog_find(&c.catalog, "optimizer.param.b")->dtype, DT_F32);
+    assert_null(catalog_find(&c.catalog, "optimizer.param.c"));
+}
+
 static void parameters_without_states_are_counted(void **state)
 {
     (void)state;
@@ -194,6 +212,7 @@ int main(void)
         TEST(names_of_states_have_no_dot_and_few_bytes),
         TEST(the_first_reason_is_kept),
         TEST(a_weight_of_f32_with_states_is_its_own_master),
+        TEST(a_weight_as_wide_as_any_master_is_its_own),
         TEST(parameters_without_states_are_counted),
         TEST(more_states_than_any_optimizer_has_are_unread),
         TEST(weights_that_are_not_their_masters_make_inferred_states_unread),

@@ -13,8 +13,8 @@
 #include "convert/cli/options.h"
 #include "convert/states.h"
 
-/* Adds the missing master of each F32 weight with other states in the list:
- * readers take the weight for its own master (convert/states.h). `all` has room
+/* Adds the missing master of each weight with other states in the list that
+ * readers take for its own master (weight_is_its_master). `all` has room
  * for twice *count. */
 static void add_own_masters(struct tensor_digest *all, size_t *count, struct arena *a)
 {
@@ -26,7 +26,8 @@ static void add_own_masters(struct tensor_digest *all, size_t *count, struct are
         if (parameter) (void)map_add(&with_states, parameter, i, NULL);
     }
     for (size_t i = 0; i < listed; i++) {
-        if (all[i].dtype != DT_F32 || !map_get(&with_states, all[i].name, NULL)) continue;
+        if (!weight_is_its_master(all[i].dtype) || !map_get(&with_states, all[i].name, NULL))
+            continue;
         struct tensor_digest master = all[i];
         master.name = state_name(a, master_state, all[i].name);
         if (!map_get(&names, master.name, NULL)) all[(*count)++] = master;

@@ -9,8 +9,8 @@
 #include "convert/record.h"
 
 /* Digests of the tensors that plan p wrote (or read, if not `written`) with
- * these results. Includes the master of an F32 weight with other states, since
- * readers take the weight for its own master. In arena a. */
+ * these results. Includes the master of a weight that is its own
+ * (weight_is_its_master), if it has other states. In arena a. */
 void record_digests(const struct plan *p, const struct copy_result *results, bool written,
                     struct arena *a, struct tensor_digest **out, size_t *count);
 

@@ -76,6 +76,17 @@ static void a_weight_that_is_its_own_master_is_listed_as_both(void **state)
     arena_release(&x.arena);
 }
 
+static void so_is_one_of_f64(void **state)
+{
+    (void)state;
+    struct written x;
+    written_init(&x);
+    add(&x, "a.weight", DT_F64, DT_F64);
+    add(&x, "optimizer.exp_avg.a.weight", DT_F64, DT_F64);
+    assert_int_equal(digest_of(&x, "optimizer.param.a.weight", true)->dtype, DT_F64);
+    arena_release(&x.arena);
+}
+
 static void no_master_is_listed_where_a_reader_adds_none(void **state)
 {
     (void)state;
@@ -111,6 +122,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_weight_that_is_its_own_master_is_listed_as_both),
+        cmocka_unit_test(so_is_one_of_f64),
         cmocka_unit_test(no_master_is_listed_where_a_reader_adds_none),
         cmocka_unit_test(the_dtype_that_was_written_decides),
     };

@@ -60,6 +60,16 @@ for precision in "" --bf16; do
     shows "optimizer  not distributed, in the rank files"
 done
 
+it "both optimizers save the same states in f64, where a weight is its own master"
+begins fp32 llama --dtype f64
+mv out sharded
+for format in torch_dist torch; do
+    tries 2 || continue
+    begins fp32-plain-optimizer llama --dtype f64 --ckpt-format $format
+    same_checkpoints sharded out
+done
+rm -rf sharded
+
 # A run of 20 steps, and one that is saved at 10 and goes on, are the same: goes_on OPTION...
 goes_on() {
     for how in "" "--exit-interval 10"; do
