@@ -171,6 +171,7 @@ struct checkpoint {
     unsigned zero;
     bool transformer_engine_names; /* known from in-memory names (legacy) or extra states */
     const char *hf_folder;         /* the folder of config.json and its companions; NULL: none */
+    const char *tokenizer_folder;  /* of a Megatron iteration; NULL: none */
     struct training_state training;
     struct notes notes;
     struct gaps gaps;   /* found when opened; commands that need the whole model refuse them */

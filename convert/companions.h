@@ -1,5 +1,5 @@
-/* companions.h - small files copied with a Hugging Face model: config.json,
- * tokenizer, code, licence. */
+/* companions.h - small files copied with a model: config.json, tokenizer, code,
+ * licence of a Hugging Face folder; a Megatron iteration's tokenizer. */
 #ifndef FERRY_CONVERT_COMPANIONS_H
 #define FERRY_CONVERT_COMPANIONS_H
 
@@ -18,5 +18,16 @@ MUST_CHECK enum status copy_companions(const char *from, const char *to, bool du
 /* SHA-256 of the names, sizes and times of a folder's companions. folder NULL:
  * none. */
 void companions_fingerprint(const char *folder, char fingerprint[SHA256_TEXT]);
+
+/* ---- the tokenizer of a Megatron iteration: a folder ---- */
+
+/* Why a file of the folder is not copied, as a noun ("a link"); NULL: it is.
+ * beside_model: into a Hugging Face folder, which takes companions without
+ * config.json. */
+const char *tokenizer_file_stays(const char *folder, const char *name, bool beside_model);
+/* The same as above for its files; copy_tokenizer() creates `to` if needed. */
+MUST_CHECK enum status copy_tokenizer(const char *from, const char *to, bool beside_model,
+                                      bool durable, struct error *err);
+void tokenizer_fingerprint(const char *folder, char fingerprint[SHA256_TEXT]);
 
 #endif

@@ -87,7 +87,9 @@ struct format {
     const struct source_kind *source;
     const struct target_kind *target;
     const struct format_contents *contents;
-    const char *states_in; /* place of optimizer states, for people; NULL: by --optim-format */
+    const char *states_in;    /* place of optimizer states, for people; NULL: by --optim-format */
+    const char *tokenizer_in; /* folder for the files of a tokenizer; NULL: beside config.json if
+                                 the format has one, else none */
     const char *const *root_signs; /* FORMAT_ITERATIONS: NULL-terminated globs; a root has a name
                                       that matches one */
     const char *unit_glob;  /* FORMAT_ITERATIONS: matches the folder of an iteration, "iter_*" */
@@ -97,6 +99,9 @@ struct format {
 /* Folder of a Megatron iteration with Hugging Face's config.json and
  * companions. */
 #define MEGATRON_HF_FOLDER "ferry-hf"
+/* Folder of a Megatron iteration with the files of its tokenizer, as
+ * Megatron-LM 0.18 and later write it (--save-tokenizer-assets). */
+#define MEGATRON_TOKENIZER_FOLDER "tokenizer"
 
 #define FORMAT_ROW(name) extern const struct format format_##name;
 #define FORMAT_WORD(word, name)

@@ -1,5 +1,6 @@
 #include "convert/target.h"
 
+#include "convert/companions.h"
 #include "convert/format.h"
 #include "convert/naming.h"
 #include "convert/states.h"
@@ -205,6 +206,79 @@ static enum status check_shifted(const struct target *t, struct error *err)
                 t->source->path, shifted);
 }
 
+/* ---- the tokenizer ---- */
+
+enum { TOKENIZER_CAP = 256 << 20, MAX_NAMED = 5 };
+
+/* Whether the format keeps a tokenizer's files beside config.json. */
+static bool keeps_tokenizer_beside(const struct target *t)
+{
+    return !t->format->tokenizer_in && t->format->has & FORMAT_CONFIG_JSON;
+}
+
+const char *target_tokenizer(const struct target *t)
+{
+    const bool carries = t->format->tokenizer_in || keeps_tokenizer_beside(t);
+    return carries ? t->source->tokenizer_folder : NULL;
+}
+
+enum status target_small_files(struct target *t, const char *folder, struct error *err)
+{
+    const char *from = target_tokenizer(t), *in = t->format->tokenizer_in;
+    TRY(t->format->target->write_small_files(t, folder, err));
+    if (!from) return OK;
+    return copy_tokenizer(from, in ? path_join(&t->plan.arena, folder, in) : folder,
+                          keeps_tokenizer_beside(t), t->options.durable, err);
+}
+
+static bool same_bytes(const char *a, const char *b)
+{
+    struct strbuf x = {0}, y = {0};
+    const bool same = !file_read_all(a, TOKENIZER_CAP, &x, NULL) &&
+                      !file_read_all(b, TOKENIZER_CAP, &y, NULL) && x.length == y.length &&
+                      (!x.length || memcmp(x.data, y.data, x.length) == 0);
+    strbuf_release(&x);
+    strbuf_release(&y);
+    return same;
+}
+
+/* Why a file of the tokenizer is not copied; NULL: it is, or the folder of
+ * config.json has the same. */
+static const char *why_left(const struct target *t, struct arena *a, const char *name)
+{
+    const char *folder = t->source->tokenizer_folder, *hf = t->source->hf_folder;
+    const char *stays = tokenizer_file_stays(folder, name, keeps_tokenizer_beside(t));
+    if (stays || !hf || !keeps_tokenizer_beside(t)) return stays;
+    const char *other = path_join(a, hf, name);
+    if (!path_is_file(other) || same_bytes(path_join(a, folder, name), other)) return NULL;
+    return arena_printf(a, "%s is taken", other);
+}
+
+/* Notes files of the tokenizer that are left out. */
+static void note_tokenizer(struct target *t)
+{
+    struct arena *a = &t->plan.arena;
+    const char *folder = t->source->tokenizer_folder, *text = NULL;
+    struct name_list list = {0};
+    size_t count = 0;
+    if (!folder || folder_list(folder, a, &list, NULL) || !list.count) return;
+    if (!target_tokenizer(t)) {
+        notes_add(&t->notes, a, "%s is not carried: copy its files", folder);
+        return;
+    }
+    for (size_t i = 0; i < list.count; i++) {
+        const char *why = why_left(t, a, list.names[i]);
+        if (!why || count++ >= MAX_NAMED) continue;
+        text =
+            arena_printf(a, "%s%s%s (%s)", text ? text : "", text ? ", " : "", list.names[i], why);
+    }
+    if (count)
+        notes_add(&t->notes, a, "%s: not copied: %s%s", folder, text,
+                  count > MAX_NAMED ? ", ..." : "");
+}
+
+/* ---- all ---- */
+
 enum status target_plan(struct target *t, const struct target_options *o,
                         const struct checkpoint *source, const struct model_maps *maps,
                         struct error *err)
@@ -215,6 +289,7 @@ enum status target_plan(struct target *t, const struct target_options *o,
     if (source->family) t->map = model_map_of_family(maps, source->family);
     TRY(t->format->target->plan(t, err));
     TRY(check_shifted(t, err));
+    note_tokenizer(t);
     for (size_t i = 0; i < t->plan.num_copies; i++) {
         const struct tensor *x = t->plan.copies[i].source;
         const bool differs = target_dtype(t, x) != x->dtype;

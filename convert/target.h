@@ -107,7 +107,8 @@ struct target {
 struct target_kind {
     /* Adds files, segments and pieces to t->plan; lists gaps and notes. */
     enum status (*plan)(struct target *t, struct error *err);
-    /* Writes the unit's small files into folder, after the weights. */
+    /* Writes the unit's small files into folder, after the weights; called by
+     * target_small_files(). */
     enum status (*write_small_files)(struct target *t, const char *folder, struct error *err);
     /* The root's files that name the current unit (trackers), in the order in
      * which they must appear. In the plan's arena. NULL: the format has
@@ -129,6 +130,12 @@ MUST_CHECK enum status target_plan(struct target *t, const struct target_options
                                    const struct checkpoint *source, const struct model_maps *maps,
                                    struct error *err);
 void target_release(struct target *t);
+
+/* Writes the unit's small files into folder: those of the format, then the
+ * tokenizer's. */
+MUST_CHECK enum status target_small_files(struct target *t, const char *folder, struct error *err);
+/* The source's folder of a tokenizer, if its files are copied; NULL: none. */
+const char *target_tokenizer(const struct target *t);
 
 /* A native tensor that is written (convert/naming.h). */
 struct out_tensor {

@@ -274,6 +274,7 @@ static const char *work_of(struct run *r)
     char source[SHA256_TEXT];
     source_fingerprint(&r->source.catalog, r->source.path, source);
     companions_fingerprint(r->source.hf_folder, source);
+    tokenizer_fingerprint(target_tokenizer(&r->target), source);
     return arena_printf(&r->arena, "%s %.16s of %u %s %s %s", r->report.fingerprint, source,
                         r->ranks.size, r->target.format->name,
                         r->target.unit ? r->target.unit : "-",
@@ -477,7 +478,7 @@ static enum status verify_staged(struct run *r, struct error *err)
 static enum status write_other_files(struct run *r, struct error *err)
 {
     const char *folder = r->publishing.folder;
-    TRY(r->target.format->target->write_small_files(&r->target, folder, err));
+    TRY(target_small_files(&r->target, folder, err));
     if (verifies(r, "full")) {
         enum status st = verify_staged(r, err);
         r->read_back_wrong = st && st != ERR_INTERRUPTED;
@@ -689,6 +690,7 @@ static enum status convert_source(struct run *r, const char *source, const char 
     r->report.target = &r->target;
     plan_fingerprint(&r->target.plan, r->source.path, r->report.fingerprint);
     companions_fingerprint(r->source.hf_folder, r->report.fingerprint);
+    tokenizer_fingerprint(target_tokenizer(&r->target), r->report.fingerprint);
     if (r->target.num_states) training_fingerprint(&r->target.training, r->report.fingerprint);
     plan_split(&r->target.plan, r->ranks.size);
     r->report.copies = r->executor.copies =

@@ -296,7 +296,7 @@ static enum status write_files(struct target *t, struct publishing *p,
     struct root_file *files = NULL;
     size_t num_files;
     TRY(executor_run(&t->plan, p->folder, o, &result, err));
-    TRY(t->format->target->write_small_files(t, p->folder, err));
+    TRY(target_small_files(t, p->folder, err));
     TRY(list_root_files(t, &files, &num_files, err));
     return publish_commit(p, files, num_files, err);
 }

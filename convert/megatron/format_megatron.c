@@ -13,7 +13,7 @@ static const char *const megatron_paths[] = {
     "integrity.json",
     "ferry.json",
     MEGATRON_HF_FOLDER "/config.json",
-    "tokenizer/*",
+    MEGATRON_TOKENIZER_FOLDER "/*",
     "modelopt_run_config.yaml",
     "modelopt_state/.metadata",
     "modelopt_state/metadata.json",
@@ -41,6 +41,7 @@ const struct format format_torch_dist = {
     .source = &source_torch_dist,
     .target = &target_torch_dist,
     .contents = &megatron_contents,
+    .tokenizer_in = MEGATRON_TOKENIZER_FOLDER,
     .root_signs = megatron_roots,
     .unit_glob = "iter_[0-9][0-9][0-9][0-9][0-9][0-9][0-9]",
 };
@@ -53,6 +54,7 @@ const struct format format_torch = {
     .source = &source_torch,
     .target = &target_torch,
     .contents = &megatron_contents,
+    .tokenizer_in = MEGATRON_TOKENIZER_FOLDER,
     .root_signs = megatron_roots,
     .unit_glob = "iter_[0-9][0-9][0-9][0-9][0-9][0-9][0-9]",
 };
@@ -65,6 +67,7 @@ const struct format format_fsdp_dtensor = {
     .naming = &naming_megatron,
     .source = &source_fsdp_dtensor,
     .contents = &megatron_contents,
+    .tokenizer_in = MEGATRON_TOKENIZER_FOLDER,
     .root_signs = megatron_roots,
     .unit_glob = "iter_[0-9][0-9][0-9][0-9][0-9][0-9][0-9]",
 };

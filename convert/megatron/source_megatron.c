@@ -142,9 +142,8 @@ enum status megatron_open(struct megatron_source *m, megatron_reader *read, stru
     c->training.release = found.release;
     c->training.iteration = found.number;
     if (found.note) checkpoint_note(c, "%s", found.note);
-    const char *tokenizer = path_join(&c->arena, c->folder, "tokenizer");
-    if (path_is_folder(tokenizer))
-        checkpoint_note(c, "%s is not carried: copy its files", tokenizer);
+    const char *tokenizer = path_join(&c->arena, c->folder, MEGATRON_TOKENIZER_FOLDER);
+    if (path_is_folder(tokenizer)) c->tokenizer_folder = tokenizer;
     TRY(read(m, err));
     TRY(find_missing(m, err));
     return catalog_check(&c->catalog, err);

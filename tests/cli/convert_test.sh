@@ -198,9 +198,58 @@ else
     skip "no python3"
 fi
 
-it "a tokenizer inside an iteration is named, since it stays behind"
+it "a tokenizer inside an iteration goes along to Megatron, byte for byte"
 synth_model with-tokenizer --to torch_dist
-mkdir "$(find with-tokenizer -maxdepth 1 -mindepth 1 -type d | head -n 1)/tokenizer"
-run convert with-tokenizer without-tokenizer --tp 2
+tokenizer=with-tokenizer/iter_0000000/tokenizer
+mkdir $tokenizer
+run convert with-tokenizer untold --to dcp
 exits 0
-says "/tokenizer is not carried: copy its files"
+! grep tokenizer "$stderr" || is_wrong "an empty folder is named"
+printf '{"model": 1}' >$tokenizer/tokenizer.json
+printf 'a\000b' >$tokenizer/any.tiktoken
+run convert with-tokenizer tokenizer-1 --to torch --tp 2
+exits 0
+! grep tokenizer: "$stderr" || is_wrong "named, though it goes along"
+same_files $tokenizer tokenizer-1/iter_0000000/tokenizer
+run convert tokenizer-1 tokenizer-2 --to torch_dist
+exits 0
+same_files $tokenizer tokenizer-2/iter_0000000/tokenizer
+run convert with-tokenizer tokenizer-1 --to torch --tp 2 --overwrite
+exits 0
+same_files $tokenizer tokenizer-1/iter_0000000/tokenizer
+
+it "links and folders in it stay behind, and are named"
+mkdir $tokenizer/templates
+ln -s tokenizer.json $tokenizer/linked.json
+touch $tokenizer/.hidden
+run convert with-tokenizer tokenizer-3 --tp 2
+exits 0
+says "/tokenizer: not copied: .hidden (a hidden file), linked.json (a link), templates (a folder)"
+same_files tokenizer-2/iter_0000000/tokenizer tokenizer-3/iter_0000000/tokenizer
+rm -r $tokenizer/.hidden $tokenizer/linked.json $tokenizer/templates
+
+it "its files lie beside the weights of a Hugging Face folder, but over none of --hf-config"
+echo '{}' >$tokenizer/config.json
+echo '{}' >$tokenizer/special_tokens_map.json
+run convert with-tokenizer tokenizer-hf --to hf
+exits 0
+says "/tokenizer: not copied: any.tiktoken (not a tokenizer's file by its name), config.json (not a tokenizer's file by its name)"
+cmp $tokenizer/tokenizer.json tokenizer-hf/tokenizer.json || is_wrong "tokenizer.json"
+is_there tokenizer-hf/special_tokens_map.json
+is_not_there tokenizer-hf/any.tiktoken tokenizer-hf/tokenizer
+grep -q model_type tokenizer-hf/config.json || is_wrong "config.json"
+mkdir given-config
+cp tokenizer-hf/config.json tokenizer-hf/special_tokens_map.json given-config
+echo '{"model": 2}' >given-config/tokenizer.json
+run convert with-tokenizer tokenizer-hf2 --to hf --hf-config given-config
+exits 0
+says ", tokenizer.json (given-config/tokenizer.json is taken)"
+! grep special_tokens_map "$stderr" || is_wrong "named, though it is the same"
+cmp given-config/tokenizer.json tokenizer-hf2/tokenizer.json || is_wrong "tokenizer.json"
+
+it "it is named where the format has no place for it"
+for format in dcp fsdp; do
+    run convert with-tokenizer without-tokenizer-$format --to $format
+    exits 0
+    says "/tokenizer is not carried: copy its files"
+done

@@ -323,3 +323,13 @@ sleep 0.02
 echo '{}' >little/tokenizer.json
 run convert little with_tokenizer --resume
 exits 7
+mkdir whole/iter_0000000/tokenizer
+echo '{}' >whole/iter_0000000/tokenizer/tokenizer.json
+"$ferry" convert -q whole with_its_own --tp 2
+run convert whole with_its_own --tp 2 --resume
+exits 0
+sleep 0.02
+echo '{ }' >whole/iter_0000000/tokenizer/tokenizer.json
+run convert whole with_its_own --tp 2 --resume
+exits 7
+says "the source has changed since"

@@ -100,6 +100,17 @@ for format in torch_dist torch; do
     goes_on --ckpt-format $format --optimizer sgd --lr 0.05 --sgd-momentum 0 --bf16
 done
 
+it "a tokenizer of the checkpoint goes along, though --keep-last removes the first one"
+begins fp32 llama
+mkdir out/iter_0000001/tokenizer
+echo '{}' >out/iter_0000001/tokenizer/tokenizer.json
+cp -r out/iter_0000001/tokenizer wanted
+trains_as fp32 --save out --save-interval 1 --keep-last 1 --save-hf hf --exit-interval 3
+exits 0
+is_not_there out/iter_0000001
+same_files wanted out/iter_0000003/tokenizer
+is_there hf/iter_0000003/tokenizer.json
+
 it "args of a checkpoint say how it was trained"
 trains_as fp32 --load "$models/llama" --save said
 run inspect said --args

@@ -43,6 +43,7 @@ struct train_state {
 
     /* To save: */
     const char *hf_folder;           /* of config.json with companions; NULL: the origin's */
+    const char *tokenizer_folder;    /* of Megatron's tokenizer; NULL: the origin's */
     const struct training *training; /* complete; its iteration is the one to write */
     const cJSON *args; /* attributes of Megatron's args beside the origin's and the model's, by name
                           ("lr": 0.01); NULL: none */
@@ -161,5 +162,8 @@ bool checkpoint_has(const struct checkpoint_target *to, uint64_t iteration);
  * a. */
 const char *checkpoint_hf_folder(const struct checkpoint_target *to, uint64_t iteration,
                                  struct arena *a);
+/* The folder of a tokenizer's files there; NULL: the format has none. */
+const char *checkpoint_tokenizer_folder(const struct checkpoint_target *to, uint64_t iteration,
+                                        struct arena *a);
 
 #endif

@@ -180,7 +180,7 @@ static void leave_other_model(struct checkpoint *c, const struct train_state *s,
 {
     c->family = checkpoint_family(s->origin, s->config, maps, &c->arena);
     if (!is_other_model(s->origin, s->config, &c->arena)) return;
-    c->hf_folder = NULL;
+    c->hf_folder = c->tokenizer_folder = NULL;
     c->config_origin = CONFIG_OF_ARGS;
 }
 
@@ -197,6 +197,9 @@ static enum status hold_run(struct checkpoint *c, const struct train_state *s,
     c->config_origin = from->config_origin;
     c->unknown = from->unknown;
     c->hf_folder = s->hf_folder ? s->hf_folder : from->hf_folder;
+    c->tokenizer_folder = s->tokenizer_folder ? s->tokenizer_folder : from->tokenizer_folder;
+    /* --keep-last may have removed it */
+    if (c->tokenizer_folder && !path_is_folder(c->tokenizer_folder)) c->tokenizer_folder = NULL;
     leave_other_model(c, s, maps);
     c->transformer_engine_names = !s->local_spec;
     c->training = (struct training_state){
@@ -288,6 +291,13 @@ const char *checkpoint_hf_folder(const struct checkpoint_target *to, uint64_t it
     return to->format == &format_hf ? folder : path_join(a, folder, MEGATRON_HF_FOLDER);
 }
 
+const char *checkpoint_tokenizer_folder(const struct checkpoint_target *to, uint64_t iteration,
+                                        struct arena *a)
+{
+    const char *in = to->format->tokenizer_in;
+    return in ? path_join(a, path_join(a, to->dir, folder_of(iteration, a)), in) : NULL;
+}
+
 static enum status may_replace(void *target, const char *folder, struct publish_replaced *out,
                                struct error *err)
 {
@@ -355,7 +365,7 @@ static enum status finish_files(struct target *t, struct publishing *p, struct e
 {
     struct root_file *files = NULL;
     size_t num_files;
-    TRY(t->format->target->write_small_files(t, p->folder, err));
+    TRY(target_small_files(t, p->folder, err));
     TRY(list_root_files(t, &files, &num_files, err));
     return publish_commit(p, files, num_files, err);
 }

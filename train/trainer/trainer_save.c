@@ -278,12 +278,16 @@ struct saving {
     pthread_t thread;
 };
 
-/* Takes config.json and its companions from the run's newest checkpoint:
- * --keep-last may remove the first one. */
+/* Takes config.json, its companions and the tokenizer from the run's newest
+ * checkpoint: --keep-last may remove the first one. */
 static void use_newest(struct saving *s, const struct destination *d)
 {
-    if (!s->state.origin->hf_folder || !d->saved) return;
-    s->state.hf_folder = checkpoint_hf_folder(&d->target, d->saved, &s->arena);
+    const struct checkpoint *origin = s->state.origin;
+    if (!d->saved) return;
+    if (origin->hf_folder)
+        s->state.hf_folder = checkpoint_hf_folder(&d->target, d->saved, &s->arena);
+    const char *tokenizer = checkpoint_tokenizer_folder(&d->target, d->saved, &s->arena);
+    if (origin->tokenizer_folder && tokenizer) s->state.tokenizer_folder = tokenizer;
 }
 
 static void *write_all(void *context)
