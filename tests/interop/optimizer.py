@@ -99,7 +99,7 @@ qwen3_moe bfloat16 distributed --pp 2 --vpp 2 --ep 2   | resaved resaved_torch
 DAMAGES = """
 llama bfloat16 distributed --tp 2 --dp 2               | torch | lose_flat_file | tensor rank 1 missing
 llama bfloat16 distributed --tp 2 --dp 2               | torch | take_later_file | not their master weights
-llama bfloat16 distributed --tp 2 --dp 2               | torch | take_shorter_file | mp_rank_01 should have
+llama bfloat16 distributed --tp 2 --dp 2               | torch | take_shorter_file | mp_rank_01 elements need
 llama bfloat16 distributed --tp 2 --dp 2               | torch | swap_flat_files | not their master weights
 llama bfloat16 distributed --tp 2 --dp 2               | torch | change_master | not their master weights
 llama bfloat16 distributed --tp 2 --dp 2               | dp_reshardable | swap_cells | not their master weights
@@ -575,6 +575,8 @@ class Optimizers:
     def converted(self, case, kind):
         m, out = self.model(case), self.folder(case) / f"{kind}_converted"
         options = ferry_options(case.target)
+        if case.optimizer == "plain":  # else it stays one that is not distributed
+            options += ["--optim-format", "fully_reshardable"]
         self.run_ferry("convert", self.folder(case) / kind, out, "--to", "torch_dist", *options)
         want = {k: t for k, t in self.tensors(case, "saved").items() if k not in ("loss_scale", "lr")}
         folder = megatron_files.iteration_folder(out)
