@@ -429,8 +429,8 @@ static enum status add_group_param(struct taking *x, const char *name, struct er
     return OK;
 }
 
-/* Adds a group that lists its parameters. The only group of numbers has all, though it may list
- * one rank's. */
+/* Adds a group that lists its parameters. The only group of numbers has all,
+ * though it may list one rank's. */
 static enum status add_listing_group(struct taking *x, const struct value *dict, struct error *err)
 {
     const struct value *params = value_get(dict, "params");

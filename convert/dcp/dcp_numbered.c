@@ -112,7 +112,7 @@ static const char *name_by_shape(struct arena *a, const struct dcp_entry *entrie
     for (size_t n = 0; n < out->count; n++) {
         if (!by_number[n]) continue;
         numbers[count] = n;
-        items[count++] = (struct numbered){group_of ? group_of[n] : 0, by_number[n]};
+        items[count++] = (struct numbered){group_of ? group_of[n] - 1 : 0, by_number[n]};
     }
     const char *why = numbered_assign(a, of_params, params->count, items, count, param_of);
     for (size_t i = 0; i < count && !why; i++)

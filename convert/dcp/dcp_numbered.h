@@ -24,8 +24,8 @@ struct dcp_numbers {
 /* How many numbers states have: the highest plus 1; 0: they have names.
  * entries: [stored.num_tensors]. */
 size_t dcp_numbers_count(const struct stored *s, const struct dcp_entry *entries);
-/* Names numbers; below: the subtree of the model; group_of: [count]; NULL: they
- * are in one group. In arena a. Returns NULL, or why numbers cannot be named;
+/* Names numbers; below: the subtree of the model; group_of: [count], plus 1; NULL:
+ * they are in one group. In arena a. Returns NULL, or why numbers cannot be named;
  * then *out has none. */
 const char *dcp_numbers_name(struct arena *a, const struct stored *s,
                              const struct dcp_entry *entries, const char *below,

@@ -451,8 +451,7 @@ static void add_expert_biases(struct dcp_target *x)
     struct map seen = {0};
     for (size_t i = 0; i < x->num_out; i++) {
         const char *name = titan_expert_bias(&x->t->plan.arena, x->out[i].name);
-        if (!name || text_starts_with(name, x->optim_key) || !map_add(&seen, name, i, NULL))
-            continue;
+        if (!name || !titan_is_expert_bias(name) || !map_add(&seen, name, i, NULL)) continue;
         const struct key key = {name, name};
         add_number_tensor(x, &key, 0, x->out[i].shape[0]);
     }

@@ -29,33 +29,20 @@ enum status pipeline_count_ranks(struct deepspeed *d, struct error *err)
                 d->c->folder, stages, d->tp);
 }
 
-/* Context of add_pipeline_piece(). */
-struct placing {
-    struct catalog *all;
-    struct native_tensor *native;
-    size_t stored;
-};
-
-static enum status add_pipeline_piece(void *context, const struct pair *pair, struct error *err)
-{
-    const struct placing *x = context;
-    return catalog_add_native_part(x->all, x->native, &x->all->stored.tensors[x->stored], pair,
-                                   err);
-}
-
 enum status pipeline_add_run(void *context, const struct ds_param *p, const char *state,
                              enum dtype dtype, size_t stored, const struct pair *run,
                              struct error *err)
 {
     const struct pipeline_rank *r = context;
-    struct placing x = {&r->d->c->catalog, NULL, stored};
+    struct catalog *all = &r->d->c->catalog;
+    struct native_tensor *native;
     const char *name = p->native_name;
     uint64_t whole[MAX_AXES];
     struct param_parts parts;
     struct param param;
     if (r->d->tp == 1) {
-        TRY(catalog_add_native(x.all, name, state, dtype, p->num_dims, p->shape, &x.native, err));
-        return add_pipeline_piece(&x, run, err);
+        TRY(catalog_add_native(all, name, state, dtype, p->num_dims, p->shape, &native, err));
+        return catalog_add_native_part(all, native, &all->stored.tensors[stored], run, err);
     }
     if (!param_find(r->d->c->params, name, &param) || p->num_dims > MAX_AXES)
         return fail(err, ERR_UNSUPPORTED, "%s: unknown tensor parallel split of %s",
@@ -64,11 +51,11 @@ enum status pipeline_add_run(void *context, const struct ds_param *p, const char
     TRY(param_whole_shape(param.spec, name, p->num_dims, p->shape, r->d->tp, whole, err));
     TRY(param_shard(param.spec, name, p->num_dims, whole, r->tp_rank, r->d->tp, PARAM_STORED,
                     &parts, err));
-    TRY(catalog_add_native(x.all, name, state, dtype, p->num_dims, whole, &x.native, err));
+    TRY(catalog_add_native(all, name, state, dtype, p->num_dims, whole, &native, err));
     for (unsigned i = 0; i < parts.count; i++) {
         struct pair by_rank = parts.pairs[i];
         TRY(pair_turn(&by_rank, name, err));
-        TRY(pair_join_nested(&by_rank, run, name, add_pipeline_piece, &x, err));
+        TRY(zero_place_run(all, native, stored, &by_rank, run, name, err));
     }
     return OK;
 }

@@ -217,7 +217,7 @@ static enum status add_plain_group(struct plain *x, const struct value *group, s
 struct flat_group {
     const struct value *group;
     uint64_t numel;
-    size_t stored[MAX_STATES]; /* by x->states; plus 1; 0: none */
+    size_t stored[MAX_STATES]; /* [num_states] stored tensors, the master first */
     const char *states[MAX_STATES];
     size_t num_states;
     uint64_t at; /* end of the last assigned parameter */

@@ -151,31 +151,17 @@ static enum status place(struct tp_params *p, struct tp_param *x, struct error *
 
 /* ---- native tensors ---- */
 
-/* Context of add_tp_piece(). */
-struct placing {
-    struct catalog *all;
-    struct native_tensor *native;
-    size_t stored;
-};
-
-static enum status add_tp_piece(void *context, const struct pair *pair, struct error *err)
-{
-    const struct placing *x = context;
-    return catalog_add_native_part(x->all, x->native, &x->all->stored.tensors[x->stored], pair,
-                                   err);
-}
-
 /* run: (in the part, in the stored tensor) */
 static enum status add_run(const struct tp_rank *r, const struct tp_param *x, const char *state,
                            enum dtype dtype, size_t stored, const struct pair *run,
                            struct error *err)
 {
-    struct placing placing = {r->params->all, NULL, stored};
+    struct catalog *all = r->params->all;
+    struct native_tensor *native;
     const struct tp_rule *rule = &x->parts[r->rank].rule;
-    TRY(catalog_add_native(r->params->all, x->name, state, dtype, x->num_dims, x->whole,
-                           &placing.native, err));
+    TRY(catalog_add_native(all, x->name, state, dtype, x->num_dims, x->whole, &native, err));
     for (size_t i = 0; i < rule->num_pieces; i++)
-        TRY(pair_join_nested(&rule->pieces[i], run, x->name, add_tp_piece, &placing, err));
+        TRY(zero_place_run(all, native, stored, &rule->pieces[i], run, x->name, err));
     return OK;
 }
 

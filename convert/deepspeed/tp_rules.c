@@ -46,14 +46,19 @@ static const char *literal_of(struct arena *a, const char *pattern, bool *to_end
 }
 
 /* Translates to POSIX what Python writes otherwise: \d, (?:...), lazy operators,
- * which match the same names. NULL: another extension. */
+ * which match the same names. NULL: another extension, or a backslash between
+ * brackets, where POSIX has none. */
 static const char *posix_of(struct arena *a, const char *pattern)
 {
     struct strbuf out = {0};
-    bool known = true;
+    bool known = true, in_brackets = false;
     strbuf_add_text(&out, "^(");
     for (const char *p = pattern; *p && known; p++) {
-        if (*p == '\\' && p[1] == 'd') {
+        if (in_brackets) {
+            known = *p != '\\' && *p != '[';
+            in_brackets = *p != ']';
+            strbuf_add_char(&out, *p);
+        } else if (*p == '\\' && p[1] == 'd') {
             strbuf_add_text(&out, "[0-9]");
             p++;
         } else if (*p == '\\') {
@@ -65,6 +70,7 @@ static const char *posix_of(struct arena *a, const char *pattern)
             strbuf_add_text(&out, "(");
             p += known ? 2 : 0;
         } else {
+            in_brackets = *p == '[';
             strbuf_add_char(&out, *p);
             if (strchr("*+?}", *p) && p[1] == '?') p++;
         }

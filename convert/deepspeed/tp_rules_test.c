@@ -66,7 +66,7 @@ static void patterns_are_pythons_and_anchored_at_the_start(void **state)
 
 static void other_regular_expressions_are_refused(void **state)
 {
-    static const char *const patterns[] = {"a(?=b)", "(?P<x>a)", "\\Aab", "a[", "a\\"};
+    static const char *const patterns[] = {"a(?=b)", "(?P<x>a)", "\\Aab", "a[", "a\\", "[\\d.]+"};
     (void)state;
     for (size_t i = 0; i < COUNT(patterns); i++) {
         struct value *info = value_dict(&a);

@@ -677,6 +677,28 @@ static void place_momentum(struct zero_read *z, size_t segment, size_t state)
                           z->states[state], r, segment, length_of(z, r, segment, state), ends[r]);
 }
 
+/* Context of place_shared(). */
+struct placing {
+    struct catalog *all;
+    struct native_tensor *native;
+    size_t stored;
+};
+
+static enum status place_shared(void *context, const struct pair *pair, struct error *err)
+{
+    const struct placing *x = context;
+    return catalog_add_native_part(x->all, x->native, &x->all->stored.tensors[x->stored], pair,
+                                   err);
+}
+
+enum status zero_place_run(struct catalog *all, struct native_tensor *native, size_t stored,
+                           const struct pair *piece, const struct pair *run, const char *name,
+                           struct error *err)
+{
+    struct placing x = {all, native, stored};
+    return pair_join_nested(piece, run, name, place_shared, &x, err);
+}
+
 /* The native tensor of a parameter's state (NULL: its weight), from vectors of
  * state `number`. */
 struct adding {

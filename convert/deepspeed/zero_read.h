@@ -58,6 +58,13 @@ typedef enum status zero_add_run(void *context, const struct ds_param *p, const 
                                  enum dtype dtype, size_t stored, const struct pair *run,
                                  struct error *err);
 
+/* Adds to a native tensor the elements of a stored one that two pairs share:
+ * piece, (in a rank's part, in the whole), nested; run, (in the part, in the
+ * stored tensor). name: for messages. */
+MUST_CHECK enum status zero_place_run(struct catalog *all, struct native_tensor *native,
+                                      size_t stored, const struct pair *piece,
+                                      const struct pair *run, const char *name, struct error *err);
+
 struct zero_read {
     struct checkpoint *c;
     const char *folder;
