@@ -132,7 +132,8 @@ struct tp_rules {
     uint64_t rank, num_ranks;
     struct patterns placed; /* of affine_map; value: the parameter's entry */
     struct patterns replicated, averaged, rows, two_subs, vocabulary;
-    struct patterns subs; /* value: the item of parameter_with_sub_params */
+    struct patterns subs;        /* value: the item of parameter_with_sub_params */
+    struct patterns unsupported; /* value: why */
     const struct value *shard_widths;
     uint64_t vocab_size; /* 0: not known */
 };
@@ -141,7 +142,11 @@ enum status tp_rules_read(struct tp_rules **out, struct arena *a, const struct v
                           uint64_t rank, uint64_t num_ranks, struct error *err)
 {
     struct tp_rules *r = *out = arena_alloc(a, sizeof *r);
-    const struct value *map = value_get(value_get(info, "affine_map"), "params");
+    const struct {
+        const struct value *dict;
+        struct patterns *list;
+    } dicts[] = {{value_get(value_get(info, "affine_map"), "params"), &r->placed},
+                 {value_get(info, "autotp_unsupported_parameter_patterns"), &r->unsupported}};
     struct value *const *subs;
     r->rank = rank;
     r->num_ranks = num_ranks;
@@ -160,8 +165,11 @@ enum status tp_rules_read(struct tp_rules **out, struct arena *a, const struct v
     for (uint32_t i = 0, n = ds_list(value_get(info, "parameter_with_sub_params"), &subs); i < n;
          i++)
         TRY(add_patterns(&r->subs, a, value_get(subs[i], "patterns"), subs[i], err));
-    for (uint32_t i = 0; map && map->kind == VALUE_DICT && i < map->count; i++)
-        TRY(add_pattern(&r->placed, a, map->items[2 * i], map->items[2 * i + 1], err));
+    for (size_t k = 0; k < COUNT(dicts); k++) {
+        const struct value *d = dicts[k].dict;
+        for (uint32_t i = 0; d && d->kind == VALUE_DICT && i < d->count; i++)
+            TRY(add_pattern(dicts[k].list, a, d->items[2 * i], d->items[2 * i + 1], err));
+    }
     return OK;
 }
 
@@ -169,7 +177,7 @@ void tp_rules_release(struct tp_rules *r)
 {
     if (!r) return;
     struct patterns *const lists[] = {&r->placed,   &r->replicated, &r->averaged, &r->rows,
-                                      &r->two_subs, &r->vocabulary, &r->subs};
+                                      &r->two_subs, &r->vocabulary, &r->subs,     &r->unsupported};
     for (size_t i = 0; i < COUNT(lists); i++)
         patterns_release(lists[i]);
 }
@@ -313,8 +321,14 @@ enum status tp_rule_of(const struct tp_rules *r, struct arena *a, const char *na
                        struct error *err)
 {
     const struct pattern *placed = patterns_find(&r->placed, name),
-                         *subs = patterns_find(&r->subs, name);
+                         *subs = patterns_find(&r->subs, name),
+                         *unsupported = patterns_find(&r->unsupported, name);
     *out = (struct tp_rule){.kind = TP_CONCAT};
+    if (unsupported) {
+        const char *why = value_as_text(unsupported->value);
+        return fail(err, ERR_UNSUPPORTED, "%s: its parts cannot be joined, says DeepSpeed: %s",
+                    name, why ? why : "autotp_unsupported_parameter_patterns");
+    }
     if (placed) return rule_of_map(r, a, name, placed->value, num_dims, shape, out, err);
     if (!num_dims || patterns_find(&r->replicated, name)) {
         out->kind = TP_COPY;

@@ -13,6 +13,7 @@
  *               shape[partition_dim]: sizes of sub-parameters, or their number
  *   sub_param_shard_widths                      {PATTERN: [[width, per rank], per sub]}
  *   parameter_to_average_patterns               not supported
+ *   autotp_unsupported_parameter_patterns       {PATTERN: why it cannot join}
  *   vocabulary_parameter_patterns, original_vocab_size
  *               rows past it are padding
  *

@@ -156,6 +156,11 @@ static void means_and_shapes_that_do_not_fit_are_refused(void **state)
     value_dict_add(&a, item, "partition_dim", value_int(&a, 0));
     value_append(&a, items, item);
     value_dict_add(&a, info, "parameter_with_sub_params", items);
+    struct value *reasons = value_dict(&a);
+    value_dict_add(&a, reasons, "^odd$", value_text(&a, "uneven heads"));
+    value_dict_add(&a, info, "autotp_unsupported_parameter_patterns", reasons);
+    assert_fails(rule_of(info, "odd", &rule, &err), ERR_UNSUPPORTED,
+                 "odd: its parts cannot be joined, says DeepSpeed: uneven heads");
     assert_fails(rule_of(info, "norm", &rule, &err), ERR_UNSUPPORTED,
                  "norm is the mean of the ranks' values");
     assert_fails(rule_of(info, "qkv", &rule, &err), ERR_CORRUPT,
