@@ -49,7 +49,9 @@ static const struct arg_section sections[] = {
      "SLURM_STEP_NUM_TASKS (srun) give the rank of this process and the number of processes.\n\n"
      "FERRY_CPU limits the CPU instructions: v1, v3, v4 or amx. "
      "FERRY_CUDA_LIBRARY names the libferry_cuda.so to load. OMP_WAIT_POLICY is respected; "
-     "if it is not set, idle threads spin only briefly.",
+     "if it is not set, idle threads spin only briefly.\n\n"
+     "HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME and XDG_CACHE_HOME tell where models of the "
+     "hub are, as in huggingface_hub. NO_COLOR and TERM=dumb turn colours off.",
      NULL},
     {"FILES",
      "ferry.json, in each written checkpoint: the source, the command, the files, and a "
@@ -74,9 +76,8 @@ static const struct arg_section sections[] = {
      "  ferry convert ckpt ckpt8 --tp 8 --dry-run",
      NULL},
     {"SEE ALSO",
-     "README.md: supported formats and models. JSON.md: the fields of --json. torchrun(1), "
-     "mpirun(1), "
-     "srun(1).",
+     "README.md, GUIDE.md: formats, models, limits. RECIPES.md: whole jobs. JSON.md: the fields of "
+     "--json. mpirun(1), srun(1).",
      NULL},
 };
 
@@ -129,10 +130,20 @@ static const struct arg_program ferry = {
 };
 
 /* Prints the files of `make docs`, whose options no help shows. */
-static bool print_docs(const char *what)
+static bool print_docs(const char *what, const char *command)
 {
     struct strbuf text = {0};
-    if (strcmp(what, "--man-page") == 0) args_man_page(&text, &ferry);
+    if (command) {
+        for (size_t i = 0; i < COUNT(commands) && strcmp(what, "--man-page") == 0; i++)
+            if (strcmp(commands[i]->name, command) == 0)
+                args_man_page_of(&text, &ferry, commands[i]);
+    } else if (strcmp(what, "--man-page") == 0) {
+        args_man_page(&text, &ferry);
+    } else if (strcmp(what, "--commands") == 0) {
+        for (size_t i = 0; i < COUNT(commands); i++)
+            strbuf_printf(&text, "%s\n", commands[i]->name);
+    }
+    if (strcmp(what, "--fish-completion") == 0) args_fish_completion(&text, &ferry);
     if (strcmp(what, "--bash-completion") == 0) args_bash_completion(&text, &ferry);
     if (strcmp(what, "--zsh-completion") == 0) args_zsh_completion(&text, &ferry);
     bool printed = text.length > 0;
@@ -144,6 +155,7 @@ static bool print_docs(const char *what)
 int main(int argc, char **argv)
 {
     interrupt_install();
-    if (argc == 2 && print_docs(argv[1])) return fflush(stdout) ? ERR_IO : OK;
+    if ((argc == 2 || argc == 3) && print_docs(argv[1], argv[2]))
+        return fflush(stdout) ? ERR_IO : OK;
     return args_main(&ferry, argc, argv);
 }

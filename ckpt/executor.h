@@ -58,9 +58,10 @@ struct executor_result {
     bool in_journal;                          /* after a failure: a later run can continue */
 };
 
-/* Peak resident bytes of a run, or ERR_MEMORY with the least --max-memory that
- * works, or ERR_IO if this process may open too few files. Call it when the
- * plan is complete: memory that is resident now counts. */
+/* Peak resident bytes of a run. ERR_MEMORY if they exceed max_memory; then
+ * *peak_bytes is the least limit that works, as the message says. ERR_IO if
+ * this process may open too few files. Call it when the plan is complete:
+ * memory that is resident now counts. */
 MUST_CHECK enum status executor_memory(const struct plan *p, const struct executor_options *o,
                                        uint64_t *peak_bytes, struct error *err);
 

@@ -177,7 +177,7 @@ uint64_t scan_own_bytes(const struct scan *s)
 }
 
 /* Sets the largest buffer size with which the peak and `spare` bytes fit
- * max_memory. */
+ * max_memory; if none does, *peak_bytes is the least limit that works. */
 static enum status choose_buffers(const struct scan *s, const struct need *need, uint64_t spare,
                                   uint64_t *buffer_bytes, uint64_t *peak_bytes, struct error *err)
 {
@@ -187,11 +187,12 @@ static enum status choose_buffers(const struct scan *s, const struct need *need,
     *buffer_bytes = need->wanted_bytes;
     if (s->max_memory && least > s->max_memory) {
         const bool small = s->max_memory < 1 << 20;
+        *peak_bytes = (((least + SPARE_BYTES) >> 20) + 1) << 20;
         return fail(err, ERR_MEMORY,
                     "--max-memory %" PRIu64 " %s is not enough for this plan: %" PRIu64
                     " threads need at least %" PRIu64 " MiB",
                     small ? s->max_memory : s->max_memory >> 20, small ? "bytes" : "MiB", workers,
-                    ((least + SPARE_BYTES) >> 20) + 1);
+                    *peak_bytes >> 20);
     }
     if (s->max_memory)
         *buffer_bytes = min_u64(*buffer_bytes, (s->max_memory - fixed) / (workers * need->buffers));

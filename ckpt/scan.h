@@ -76,7 +76,8 @@ size_t scan_count_tasks(const struct scan *s); /* tasks are numbered from 0 */
 MUST_CHECK enum status scan_share_files(const struct scan *s, size_t wanted, size_t *kept,
                                         struct error *err);
 
-/* Peak resident bytes, or ERR_MEMORY with the least --max-memory that works.
+/* Peak resident bytes. ERR_MEMORY if they exceed max_memory; then *peak_bytes
+ * is the least limit that works, as the message says.
  * Memory that is resident now counts: call it when all else is allocated. */
 MUST_CHECK enum status scan_memory(const struct scan *s, uint64_t *peak_bytes, struct error *err);
 

@@ -2,11 +2,14 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/args_internal.h"
 #include "common/checked.h"
@@ -247,7 +250,7 @@ struct parse {
     void *options;
     const char **positional;
     size_t num_positional;
-    struct named named[MAX_NAMED];
+    struct named named[MAX_NAMED], from_file[MAX_NAMED]; /* by options of the line; of the file */
     struct error *err;
 };
 
@@ -300,8 +303,10 @@ MUST_CHECK static enum status take_named(struct parse *p, size_t n, struct word 
 MUST_CHECK static enum status merge_named(struct parse *p)
 {
     size_t num_named = 0, last = 0;
-    for (size_t i = 0; i < MAX_NAMED; i++)
+    for (size_t i = 0; i < MAX_NAMED; i++) {
+        if (!p->named[i].value) p->named[i] = p->from_file[i];
         if (p->named[i].value) num_named++, last = i;
+    }
     for (size_t i = 0; num_named && i <= last; i++) {
         const struct named *x = &p->named[i];
         if (!x->value && i < p->num_positional) continue;
@@ -433,6 +438,7 @@ MUST_CHECK static enum status parse_config(struct parse *p)
     file.end = x->num_words ? x->words + x->num_words : x->words;
     file.alias = NULL;
     if (parse_words(&file)) return fail_in(p->err, "%s", x->path);
+    memcpy(p->from_file, file.named, sizeof p->from_file);
     return OK;
 }
 
@@ -644,11 +650,28 @@ static int print_error_line(const struct arg_program *p, const struct command *c
     return (int)st;
 }
 
+/* A reader such as head(1) has closed the pipe. */
+static bool is_pipe_closed(int fd)
+{
+    struct pollfd p = {.fd = fd};
+    return poll(&p, 1, 0) == 1 && p.revents & POLLERR;
+}
+
+/* Ends as programs do that do not ignore SIGPIPE: in silence. */
+static void end_by_closed_pipe(void)
+{
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
+}
+
 /* The last flush shows a full disk or a closed pipe, at the latest. */
 MUST_CHECK static enum status flush_stdout(struct error *err)
 {
-    if (fflush(stdout)) return fail_errno(err, ERR_IO, "standard output");
-    return ferror(stdout) ? fail(err, ERR_IO, "standard output: incomplete write") : OK;
+    const bool failed = fflush(stdout) != 0;
+    if (!failed && !ferror(stdout)) return OK;
+    if (failed) (void)!fail_errno(err, ERR_IO, "standard output");
+    if (is_pipe_closed(STDOUT_FILENO)) end_by_closed_pipe();
+    return failed ? ERR_IO : fail(err, ERR_IO, "standard output: incomplete write");
 }
 
 /* Sets *c once a command is named. */

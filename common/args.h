@@ -35,7 +35,7 @@ enum arg_kind {
     ARG_WORDS,      /* struct arg_list; all words up to the next option, at least one. A word that
                      * begins with "-" and a digit is a number. The last use counts */
     ARG_CONFIG,     /* struct arg_config; a file with options of the same command, parsed before
-                     * those of the command line */
+                     * those of the command line, which take precedence */
     ARG_POSITIONAL, /* positional argument number `offset`; an error if given twice */
     ARG_NOTED,      /* struct arg_list of pairs: the option's `names` and its value (NULL if
                      * `value` is NULL); for options that a command only reports */
@@ -156,12 +156,14 @@ int args_main(const struct arg_program *p, int argc, char **argv);
 /* Texts made from the tables. */
 void args_help(struct strbuf *out, const char *program, const struct command *c);
 void args_man_page(struct strbuf *out, const struct arg_program *p);
+void args_man_page_of(struct strbuf *out, const struct arg_program *p, const struct command *c);
 void args_bash_completion(struct strbuf *out, const struct arg_program *p);
 void args_zsh_completion(struct strbuf *out, const struct arg_program *p);
+void args_fish_completion(struct strbuf *out, const struct arg_program *p);
 
 /* A file of ARG_CONFIG is a YAML mapping of options to values. Keys are names
  * with or without dashes in front, `_` counts as `-`. A flag takes true (false
- * and null: not given), several words are a list. Two keys of one option must
+ * and null: not given), several words are a list, and so is ARG_LIST. Two keys of one option must
  * have the same value. Errors name the file; unknown
  * keys are refused as on the command line. */
 

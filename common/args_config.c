@@ -41,17 +41,20 @@ static const char *scalar_of(const cJSON *item)
 MUST_CHECK static enum status add_list(const struct words *x, const char *name, const struct arg *a,
                                        const cJSON *list)
 {
-    if (!takes_several(a))
+    if (!takes_several(a) && a->kind != ARG_LIST)
         return fail(x->err, ERR_USAGE, "%s: found a list, expected one value", name);
     if (!list->child) return fail(x->err, ERR_USAGE, "%s: an empty list", name);
-    add_option(x, name, NULL);
+    if (a->kind != ARG_LIST) add_option(x, name, NULL);
     for (const cJSON *i = list->child; i; i = i->next) {
         const char *text = scalar_of(i);
         if (!text)
             return fail(x->err, ERR_USAGE, "%s: a list item is neither a text nor a number", name);
         if (!is_value(text))
             return fail(x->err, ERR_USAGE, "%s: list item \"%s\" looks like an option", name, text);
-        add_word(x, must_strdup(text));
+        if (a->kind == ARG_LIST)
+            add_option(x, name, text); /* given once for each */
+        else
+            add_word(x, must_strdup(text));
     }
     return OK;
 }

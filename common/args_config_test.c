@@ -20,7 +20,7 @@ struct options {
     uint64_t size;
     double lr;
     const char *name;
-    struct arg_list data, others, noted;
+    struct arg_list data, others, noted, globs;
     struct arg_config config;
 };
 
@@ -38,6 +38,8 @@ static const struct arg args[] = {
     {"--other-value", ARG_NAMED, AT(others), "N", NULL, NULL},
     {"--other-list", ARG_NAMED, AT(others), "N...", NULL, NULL},
     {"--noted-list", ARG_NOTED, AT(noted), "N...", NULL, NULL},
+    {"--glob", ARG_LIST, AT(globs), "GLOB", NULL, "one of several"},
+    {"--from", ARG_POSITIONAL, 0, "FROM", NULL, "the first position"},
     {"--config", ARG_CONFIG, AT(config), "FILE", NULL, "options in a file"},
 };
 static const struct arg_group groups[] = {{"All", args, COUNT(args), 0}};
@@ -53,6 +55,13 @@ static const struct command command = {.name = "test",
                                        .options_bytes = sizeof(struct options),
                                        .defaults = defaults};
 
+static const struct command with_positions = {.name = "test",
+                                              .positional = "FROM [TO]",
+                                              .groups = groups,
+                                              .num_groups = 1,
+                                              .options_bytes = sizeof(struct options)};
+static const struct command *parsed_command = &command;
+
 struct parsed {
     struct options o;
     const char *positional[16];
@@ -67,7 +76,8 @@ static enum status parse(struct parsed *p, const char *const *words)
     for (; words[argc]; argc++)
         argv[argc] = (char *)(uintptr_t)words[argc];
     memset(p, 0, sizeof *p);
-    return args_parse(&command, argc, argv, &p->o, p->positional, &p->num_positional, &p->err);
+    return args_parse(parsed_command, argc, argv, &p->o, p->positional, &p->num_positional,
+                      &p->err);
 }
 
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -173,6 +183,26 @@ static void a_file_comes_before_the_line(void **state)
     assert_int_equal(p.o.config.num_words, 0);
 }
 
+static void a_file_gives_lists_and_positions(void **state)
+{
+    (void)state;
+    struct parsed p;
+    parsed_command = &with_positions;
+    assert_int_equal(parse_file(&p, "from: a\nglob: ['*.bias', x]\n", WORDS("--glob", "y")), OK);
+    check_list(&p.o.globs, WORDS("*.bias", "x", "y"));
+    assert_int_equal(p.num_positional, 1);
+    assert_string_equal(p.positional[0], "a");
+    args_release(&command, &p.o);
+    assert_int_equal(parse_file(&p, "from: a\n", WORDS("--from", "b", "c")), OK);
+    assert_int_equal(p.num_positional, 2);
+    assert_string_equal(p.positional[0], "b");
+    args_release(&command, &p.o);
+    assert_int_equal(parse_file(&p, "from: a\n", WORDS("b", "c")), ERR_USAGE);
+    assert_string_equal(p.err.text, "\"c\" is one argument too many: FROM is given by --from a");
+    args_release(&command, &p.o);
+    parsed_command = &command;
+}
+
 static void false_and_null_are_not_given(void **state)
 {
     (void)state;
@@ -272,6 +302,7 @@ int main(void)
         cmocka_unit_test(the_last_words_count_and_an_equals_sign_gives_one),
         cmocka_unit_test(named_options_are_kept_as_they_were_typed),
         cmocka_unit_test(a_file_comes_before_the_line),
+        cmocka_unit_test(a_file_gives_lists_and_positions),
         cmocka_unit_test(false_and_null_are_not_given),
         cmocka_unit_test(two_keys_of_an_option_may_say_the_same),
         cmocka_unit_test(mistakes_name_the_file),

@@ -211,7 +211,7 @@ void args_program_help(struct strbuf *out, const struct arg_program *p)
     strbuf_printf(out, "\n%s COMMAND --help lists the options of a command.\n", p->name);
 }
 
-/* ---- man page ---- */
+/* ---- man pages ---- */
 
 /* Escapes roff's own characters and those it would typeset differently. */
 static void add_roff(struct strbuf *out, const char *text, size_t length)
@@ -238,10 +238,14 @@ static void add_roff_text(struct strbuf *out, const char *text)
     add_roff(out, text, strlen(text));
 }
 
-static void man_text(struct strbuf *out, const char *text)
+/* The blocks of a text; the first follows a heading, which ends a paragraph. */
+static void man_section(struct strbuf *out, const char *title, const char *text)
 {
-    for (struct block b; text && next_block(&text, &b);) {
-        strbuf_add_text(out, b.is_example ? ".PP\n.EX\n" : ".PP\n");
+    const char *separator = "";
+    if (!text || !*text) return;
+    strbuf_printf(out, ".SH \"%s\"\n", title);
+    for (struct block b; next_block(&text, &b); separator = ".PP\n") {
+        strbuf_printf(out, "%s%s", separator, b.is_example ? ".EX\n" : "");
         add_roff(out, b.text, b.length);
         strbuf_add_text(out, b.is_example ? "\n.EE\n" : "\n");
     }
@@ -265,55 +269,89 @@ static void man_option(struct strbuf *out, const struct arg *a)
     strbuf_release(&phrase);
 }
 
-static void man_command(struct strbuf *out, const struct arg_program *p, const struct command *c)
+/* No words are hyphenated, so that names of options can be searched and copied. */
+static void man_head(struct strbuf *out, const struct arg_program *p, const char *page,
+                     const char *phrase, size_t length)
 {
-    struct strbuf usage = {0}, aliases = {0};
+    strbuf_add_text(out, ".TH \"");
+    add_roff_text(out, page);
+    strbuf_printf(out, "\" 1 \"\" \"%s %s\"\n.ad l\n.nh\n.SH NAME\n", p->name, p->version);
+    add_roff_text(out, page);
+    strbuf_add_text(out, " \\- ");
+    add_roff(out, phrase, length);
+    strbuf_add_text(out, "\n.SH SYNOPSIS\n");
+}
+
+static void add_page_name(struct strbuf *out, const struct arg_program *p, const struct command *c)
+{
+    strbuf_printf(out, "%s-%s", p->name, c->name);
+}
+
+static void man_options(struct strbuf *out, const struct command *c)
+{
+    if (c->num_groups) strbuf_add_text(out, ".SH OPTIONS\n");
+    for (size_t g = 0; g < c->num_groups; g++) {
+        if (!is_shown(&c->groups[g])) continue;
+        strbuf_add_text(out, ".SS \"");
+        add_roff_text(out, c->groups[g].title);
+        strbuf_add_text(out, "\"\n");
+        for (size_t i = 0; i < c->groups[g].num_args; i++)
+            if (c->groups[g].args[i].help) man_option(out, &c->groups[g].args[i]);
+    }
+    if (value_text(c)) {
+        strbuf_add_text(out, ".PP\n");
+        add_roff_text(out, value_text(c));
+        strbuf_add_char(out, '\n');
+    }
+}
+
+void args_man_page_of(struct strbuf *out, const struct arg_program *p, const struct command *c)
+{
+    struct strbuf page = {0}, usage = {0}, aliases = {0};
+    add_page_name(&page, p, c);
+    man_head(out, p, page.data, c->summary, strlen(c->summary));
     strbuf_printf(&usage, "%s ", p->name);
     add_usage(&usage, c);
-    strbuf_add_text(out, ".SS \"");
+    strbuf_add_text(out, "\\fB");
     add_roff_text(out, usage.data);
-    strbuf_add_text(out, "\"\n");
-    strbuf_release(&usage);
-    man_text(out, c->summary);
+    strbuf_add_text(out, "\\fR\n");
     add_aliases(&aliases, p, c);
     if (aliases.length) {
         strbuf_add_text(out, ".PP\nAlso: ");
         add_roff_text(out, aliases.data);
         strbuf_add_text(out, ".\n");
     }
+    man_section(out, "DESCRIPTION", c->text);
+    man_options(out, c);
+    for (size_t i = 0; i < p->num_sections; i++)
+        if (p->sections[i].help_title) man_section(out, p->sections[i].title, p->sections[i].text);
+    strbuf_printf(out, ".SH \"SEE ALSO\"\n\\fB%s\\fR(1)\n", p->name);
+    strbuf_release(&page);
+    strbuf_release(&usage);
     strbuf_release(&aliases);
-    for (size_t g = 0; g < c->num_groups; g++) {
-        if (!is_shown(&c->groups[g])) continue;
-        strbuf_add_text(out, ".PP\n");
-        add_roff_text(out, c->groups[g].title);
-        strbuf_add_text(out, ":\n");
-        for (size_t i = 0; i < c->groups[g].num_args; i++)
-            if (c->groups[g].args[i].help) man_option(out, &c->groups[g].args[i]);
-    }
-    man_text(out, value_text(c));
-    man_text(out, c->text);
 }
 
 void args_man_page(struct strbuf *out, const struct arg_program *p)
 {
     const char *about = p->about;
-    size_t phrase = strcspn(about, "\n");
-    strbuf_printf(out, ".TH \"%s\" 1 \"\" \"%s %s\"\n.ad l\n.SH NAME\n%s \\- ", p->name, p->name,
-                  p->version, p->name);
-    add_roff(out, about, phrase);
-    strbuf_printf(out,
-                  "\n.SH SYNOPSIS\n\\fB%s\\fR \\fICOMMAND\\fR [\\fIOPTION\\fR]... "
-                  "[\\fIARGUMENT\\fR]...\n",
+    const size_t phrase = strcspn(about, "\n");
+    man_head(out, p, p->name, about, phrase);
+    strbuf_printf(out, "\\fB%s\\fR \\fICOMMAND\\fR [\\fIOPTION\\fR]... [\\fIARGUMENT\\fR]...\n",
                   p->name);
-    if (about[phrase]) strbuf_add_text(out, ".SH DESCRIPTION\n");
-    man_text(out, about + phrase);
+    man_section(out, "DESCRIPTION", about + phrase);
     strbuf_add_text(out, ".SH COMMANDS\n");
-    for (size_t i = 0; i < p->num_commands; i++)
-        man_command(out, p, p->commands[i]);
-    for (size_t i = 0; i < p->num_sections; i++) {
-        strbuf_printf(out, ".SH \"%s\"\n", p->sections[i].title);
-        man_text(out, p->sections[i].text);
+    for (size_t i = 0; i < p->num_commands; i++) {
+        struct strbuf page = {0};
+        add_page_name(&page, p, p->commands[i]);
+        strbuf_add_text(out, ".TP\n\\fB");
+        add_roff_text(out, page.data);
+        strbuf_add_text(out, "\\fR(1)\n");
+        add_roff_text(out, p->commands[i]->summary);
+        strbuf_add_char(out, '\n');
+        strbuf_release(&page);
     }
+    for (size_t i = 0; i < p->num_sections; i++)
+        man_section(out, p->sections[i].title, p->sections[i].text);
 }
 
 /* ---- bash completion ---- */
@@ -492,4 +530,62 @@ void args_zsh_completion(struct strbuf *out, const struct arg_program *p)
                   "    esac\n}\nif [[ $funcstack[1] == _%s ]]; then\n    _%s \"$@\"\nelse\n"
                   "    compdef _%s %s\nfi\n",
                   p->name, p->name, p->name, p->name);
+}
+
+/* ---- fish completion ---- */
+
+/* Text within '...'. */
+static void add_fish_text(struct strbuf *out, const char *text)
+{
+    for (; *text; text++)
+        strbuf_printf(out, strchr("'\\", *text) ? "\\%c" : "%c", *text);
+}
+
+/* A line for each name: -l of a long one, -s of a short one. */
+static void fish_option(struct strbuf *out, const struct arg_program *p, const struct command *c,
+                        const struct arg *a)
+{
+    const char *names = a->names;
+    struct strbuf choices = {0};
+    add_choices(&choices, p, a);
+    for (struct word name; next_word(&names, ' ', &name);) {
+        const size_t dashes = name.length > 2 ? 2 : 1;
+        strbuf_printf(out, "complete -c %s -n '__fish_seen_subcommand_from ", p->name);
+        struct strbuf words = {0};
+        add_pattern(&words, p, c);
+        add_replaced(out, words.data, '|', ' ');
+        strbuf_release(&words);
+        strbuf_printf(out, "' -%c %.*s", dashes == 2 ? 'l' : 's', (int)(name.length - dashes),
+                      name.text + dashes);
+        if (choices.length)
+            strbuf_printf(out, " -x -a '%s'", choices.data);
+        else if (takes_value(a))
+            strbuf_add_text(out, is_text(a) ? " -r -F" : " -x");
+        strbuf_add_text(out, " -d '");
+        add_fish_text(out, a->help);
+        strbuf_add_text(out, "'\n");
+    }
+    strbuf_release(&choices);
+}
+
+static void fish_name(struct strbuf *out, const struct arg_program *p, const char *name,
+                      const char *what)
+{
+    strbuf_printf(out, "complete -c %s -n __fish_use_subcommand -f -a %s -d '", p->name, name);
+    add_fish_text(out, what);
+    strbuf_add_text(out, "'\n");
+}
+
+void args_fish_completion(struct strbuf *out, const struct arg_program *p)
+{
+    const struct arg_group *group;
+    const struct arg *a;
+    strbuf_printf(out, "# fish completion for %s, made from its own tables\n", p->name);
+    for (size_t i = 0; i < p->num_commands; i++)
+        fish_name(out, p, p->commands[i]->name, p->commands[i]->summary);
+    for (size_t i = 0; i < p->num_aliases; i++)
+        fish_name(out, p, p->aliases[i].name, p->aliases[i].command);
+    for (size_t c = 0; c < p->num_commands; c++)
+        for (size_t i = 0; (a = arg_at(p->commands[c], i, &group)); i++)
+            if (a->help) fish_option(out, p, p->commands[c], a);
 }

@@ -127,24 +127,44 @@ static int shell(const struct strbuf *text, const char *command)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static void the_man_page_is_roff_without_warnings(void **state)
+static void assert_has_no_warnings(const struct strbuf *page)
+{
+    if (shell(page, "command -v groff")) return;
+    assert_int_equal(shell(page, "groff -man -ww -z -rCHECKSTYLE=3 \"$F\""), 0);
+    assert_string_equal(ran.out, "");
+    assert_int_equal(shell(page, "groff -man -Tascii -P-cbou \"$F\""), 0);
+}
+
+static void the_man_page_lists_the_commands(void **state)
 {
     (void)state;
     struct strbuf page = {0};
     args_man_page(&page, &ferry);
-    assert_non_null(strstr(page.data, ".SH NAME\nferry \\- carries checkpoints between formats\n"));
+    assert_non_null(strstr(page.data, ".nh\n.SH NAME\nferry \\- carries checkpoints between "));
+    assert_non_null(strstr(page.data, ".TP\n\\fBferry\\-verify\\fR(1)\ncompare two checkpoints\n"));
+    assert_non_null(strstr(page.data, ".SH \"EXIT STATUS\"\n0 done; 1 different.\n"));
+    assert_non_null(strstr(page.data, ".SH \"FILES\"\nferry.json\n.PP\n.EX\n  an example\n"));
+    assert_null(strstr(page.data, "max\\-memory"));
+    assert_has_no_warnings(&page);
+    strbuf_release(&page);
+}
+
+static void each_command_has_a_page_of_roff_without_warnings(void **state)
+{
+    (void)state;
+    struct strbuf page = {0};
+    args_man_page_of(&page, &ferry, ferry.commands[0]);
+    assert_non_null(strstr(page.data, ".TH \"ferry\\-convert\" 1 "));
     assert_non_null(strstr(page.data, ".TP\n\\fB\\-\\-max\\-memory\\fR \\fISIZE\\fR\n"));
     assert_non_null(strstr(page.data, ".PP\nSIZE is a number of bytes, "));
     assert_non_null(strstr(page.data, ".EX\n  ferry convert a b \\-\\-tp 2\n"));
     assert_non_null(strstr(page.data, ".PP\n\\&.A second one \\- with \\(ti and \\(ha.\n"));
     assert_null(strstr(page.data, "auto\\-detect"));
     assert_non_null(strstr(page.data, ".PP\nAlso: import, export (\\-\\-tp 7 \\-\\-pp=2).\n"));
-    assert_non_null(strstr(page.data, ".SH \"EXIT STATUS\"\n.PP\n0 done; 1 different.\n"));
-    assert_non_null(strstr(page.data, ".SH \"FILES\"\n.PP\nferry.json\n.PP\n.EX\n  an example\n"));
-    if (shell(&page, "command -v groff") == 0) {
-        assert_int_equal(shell(&page, "groff -man -ww -z -rCHECKSTYLE=3 \"$F\""), 0);
-        assert_string_equal(ran.out, "");
-        assert_int_equal(shell(&page, "groff -man -Tascii -P-cbou \"$F\""), 0);
+    assert_non_null(strstr(page.data, ".SH \"EXIT STATUS\"\n0 done; 1 different.\n"));
+    assert_null(strstr(page.data, ".SH \"FILES\""));
+    assert_has_no_warnings(&page);
+    if (*ran.out) {
         assert_non_null(strstr(ran.out, "ferry convert [OPTION]... SOURCE DESTINATION\n"));
         assert_non_null(strstr(ran.out, "ferry convert 'c' \"d\" \\\n"));
         assert_non_null(strstr(ran.out, ".A second one - with ~ and ^.\n"));
@@ -222,15 +242,46 @@ static void zsh_completes_the_same(void **state)
     strbuf_release(&script);
 }
 
+static void fish_completes_the_same(void **state)
+{
+    (void)state;
+    struct strbuf script = {0};
+    static const struct {
+        const char *words, *offered;
+    } cases[] = {
+        {"ferry conv", "convert"},
+        {"ferry exp", "export"},
+        {"ferry import --torch-dtype b", "bf16"},
+        {"ferry convert --auto-d", ""},
+        {"ferry convert --tens", "--tensor-model-parallel-size"},
+    };
+    args_fish_completion(&script, &ferry);
+    assert_non_null(strstr(script.data, "complete -c ferry -n __fish_use_subcommand -f -a verify "
+                                        "-d 'compare two checkpoints'\n"));
+    assert_non_null(strstr(script.data, " -l tp -x -d 'the source\\'s own'\n"));
+    assert_non_null(strstr(script.data, " import export' -s f -d 'replace what is there'\n"));
+    for (size_t i = 0; i < COUNT(cases) && shell(&script, "command -v fish") == 0; i++) {
+        char command[256];
+        snprintf(command, sizeof command,
+                 "fish -N -c 'source \"$F\"; complete -C \"%s\"' | cut -f 1", cases[i].words);
+        assert_int_equal(shell(&script, command), 0);
+        ran.out[strcspn(ran.out, "\n")] = '\0';
+        assert_string_equal(ran.out, cases[i].offered);
+    }
+    strbuf_release(&script);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_goes_to_stdout_where_asked_for_and_else_to_stderr),
         cmocka_unit_test(a_command_tells_its_options_aligned_and_wrapped),
         cmocka_unit_test(no_line_of_help_is_longer_than_100_columns),
-        cmocka_unit_test(the_man_page_is_roff_without_warnings),
+        cmocka_unit_test(the_man_page_lists_the_commands),
+        cmocka_unit_test(each_command_has_a_page_of_roff_without_warnings),
         cmocka_unit_test(bash_completes_commands_options_and_choices),
         cmocka_unit_test(zsh_completes_the_same),
+        cmocka_unit_test(fish_completes_the_same),
     };
     return cmocka_run_group_tests_name("args_docs", tests, NULL, NULL);
 }

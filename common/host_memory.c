@@ -125,6 +125,12 @@ uint64_t host_memory_resident(void)
     return own_bytes(true);
 }
 
+uint64_t host_memory_peak(void)
+{
+    uint64_t kib;
+    return find_number("", "/proc/self/status", "VmHWM:", &kib) ? kib * 1024 : 0;
+}
+
 uint64_t host_memory_address_space(void)
 {
     struct rlimit limit;

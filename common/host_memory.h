@@ -19,4 +19,8 @@ uint64_t host_memory_address_space(void);
 /* Resident bytes of this process: code, libraries, heap. */
 uint64_t host_memory_resident(void);
 
+/* Their largest number since the program began. getrusage() would count the
+ * process that started it, too. 0 if unknown. */
+uint64_t host_memory_peak(void);
+
 #endif

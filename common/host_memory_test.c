@@ -1,5 +1,8 @@
 #include "common/host_memory.h"
 
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -77,6 +80,32 @@ static void address_space_is_limited(void **state)
     assert_true(host_memory_resident() > 0 && host_memory_available() > 0);
 }
 
+/* A child of a large process has its own peak. */
+static void the_peak_is_of_this_program_alone(void **state)
+{
+    (void)state;
+    if (getenv("HOST_MEMORY_TEST_PRINTS")) {
+        printf("%llu\n", (unsigned long long)host_memory_peak());
+        fflush(stdout);
+        _exit(0);
+    }
+    const size_t size = (size_t)256 << 20;
+    char *much = malloc(size), line[64] = "";
+    memset(much, 1, size);
+    assert_true(host_memory_peak() >= size && host_memory_peak() >= host_memory_resident());
+    setenv("HOST_MEMORY_TEST_PRINTS", "1", 1);
+    char command[PATH_MAX + 64], self[PATH_MAX] = "";
+    assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    snprintf(command, sizeof command, "exec '%s' 2>/dev/null", self);
+    FILE *child = popen(command, "r");
+    while (child && fgets(line, sizeof line, child) && !strtoull(line, NULL, 10))
+        ;
+    pclose(child);
+    unsetenv("HOST_MEMORY_TEST_PRINTS");
+    free(much);
+    assert_in_range(strtoull(line, NULL, 10), 1, size - 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -85,6 +114,7 @@ int main(void)
         FOLDER_TEST(a_group_of_version_2_leaves_its_limit_less_what_is_used),
         FOLDER_TEST(a_container_of_version_1_sees_its_limit_at_the_root),
         FOLDER_TEST(address_space_is_limited),
+        FOLDER_TEST(the_peak_is_of_this_program_alone),
     };
     return cmocka_run_group_tests_name("host_memory", tests, NULL, NULL);
 }

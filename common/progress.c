@@ -89,7 +89,7 @@ void progress_bytes(struct strbuf *out, uint64_t done_bytes, uint64_t total_byte
     strbuf_printf(out, " %s", name);
 }
 
-static void add_rate(struct strbuf *out, double bytes_per_second)
+void progress_rate(struct strbuf *out, double bytes_per_second)
 {
     const char *name;
     double unit = unit_of(bytes_per_second, &name);
@@ -118,7 +118,7 @@ static void running_text(struct strbuf *out, const struct progress_view *v)
     strbuf_add_text(out, "  ");
     progress_bytes(out, v->done_bytes, v->total_bytes);
     strbuf_add_text(out, "  ");
-    add_rate(out, v->bytes_per_second);
+    progress_rate(out, v->bytes_per_second);
     if (worked_bytes(v) && v->done_bytes < v->total_bytes) {
         double left = (double)(v->total_bytes - v->done_bytes);
         strbuf_add_text(out, "  ");
@@ -138,7 +138,7 @@ static void last_text(struct strbuf *out, const struct progress_view *v)
     strbuf_add_text(out, " in ");
     add_duration(out, v->seconds);
     strbuf_add_text(out, ", ");
-    add_rate(out, v->bytes_per_second);
+    progress_rate(out, v->bytes_per_second);
 }
 
 static void json_text(struct strbuf *out, const struct progress_view *v)

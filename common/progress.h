@@ -46,6 +46,8 @@ struct progress_view {
 
 /* "12.3 of 29.1 GB"; "12.3 GB" if the total is 0 or reached. */
 void progress_bytes(struct strbuf *out, uint64_t done_bytes, uint64_t total_bytes);
+/* "2.04 GB/s" */
+void progress_rate(struct strbuf *out, double bytes_per_second);
 /* The text of a line in a style, without control characters and line end. */
 void progress_text(struct strbuf *out, enum progress_style style, const struct progress_view *v);
 

@@ -118,6 +118,7 @@ void interrupt_install(void)
         if (old.sa_handler != SIG_IGN) sigaction(signals[i], &action, NULL);
     }
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* the write fails and is reported */
 }
 
 bool interrupt_pending(void)

@@ -37,6 +37,7 @@ struct convert_flags {
     const char *to, *torch_dtype, *transformer_impl, *common_state, *verify, *optim_format;
     uint64_t divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
     struct arg_list allow_missing, allow_unexpected;
+    struct arg_config config;
     struct training_flags training;
     bool grouped_gemm, optim, no_optim, fully_reshardable, dry_run, resume, integrity,
         allow_overflow, allow_shifted, restart;
@@ -53,6 +54,7 @@ static const struct arg convert_args[] = {
     {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format of the destination; default: the source's if it is Megatron's, else torch_dist; other names:" FORMATS(NO_SPELLING, NO_SPELLING, OTHER_NAME)},
     {"--source --load --load-dir --input --input-dir --src", ARG_POSITIONAL, 0, "SOURCE", NULL, "SOURCE as an option"},
     {"--destination --dest --save --save-dir --output --output-dir --hf-save-dir", ARG_POSITIONAL, 1, "DESTINATION", NULL, "DESTINATION as an option"},
+    {"--config", ARG_CONFIG, AT(config), "FILE", NULL, "YAML file of options by name, also source and destination; the command line takes precedence"},
     {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to DTYPE (bfloat16, float16, float32, float64); default: keep the stored dtypes"},
     {"--allow-overflow", ARG_FLAG, AT(allow_overflow), NULL, NULL, "publish the result even if the cast made finite values infinite"},
     {"--allow-shifted", ARG_FLAG, AT(allow_shifted), NULL, NULL, "write weights from master weights that Megatron-Core before 0.20 saved shifted; inspect names them"},
@@ -404,6 +406,8 @@ static enum status check_plan(struct run *r, struct error *err)
     if (!st) st = space;
     enum status memory =
         executor_memory(&r->target.plan, &r->executor, &r->report.peak_memory, st ? &later : err);
+    if (st && st == space && memory)
+        return fail(err, st, "%s; and %s", arena_printf(&r->arena, "%s", err->text), later.text);
     return st ? st : memory;
 }
 

@@ -2,12 +2,13 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "common/checked.h"
 #include "common/file.h"
+#include "common/host_memory.h"
 #include "common/json.h"
 #include "common/numbers.h"
+#include "common/progress.h"
 #include "convert/cli/options.h"
 #include "convert/cli/report_training.h"
 #include "convert/format.h"
@@ -293,7 +294,7 @@ void report_plan(struct strbuf *out, const struct conversion *c)
                       c->replaces.num_files == 1 ? "" : "s", bytes_text(c->replaces.bytes),
                       c->replaces.folder);
     strbuf_printf(out,
-                  "mapping  %zu target tensors <- %zu logical <- %zu source shards   missing %zu   "
+                  "mapping  %zu target tensors <- %zu logical <- %zu source pieces   missing %zu   "
                   "unexpected %zu   ignored %zu\n",
                   c->target->facts.num_target_tensors, c->target->plan.num_copies,
                   count_all_pieces(c), c->gaps->num_missing, c->gaps->num_unexpected,
@@ -305,7 +306,8 @@ void report_plan(struct strbuf *out, const struct conversion *c)
     report_unknown(out, c->source, 9);
     report_training(out, c->target);
     flags_line(out, c->target);
-    strbuf_printf(out, "memory   %s of %s\n", bytes_text(c->peak_memory),
+    strbuf_printf(out, "memory   %s %s %s\n", bytes_text(c->peak_memory),
+                  c->peak_memory > c->max_memory ? "needed, more than" : "of",
                   bytes_text(c->max_memory));
     strbuf_printf(out, "disk     %s needed, %s free\n", bytes_text(c->disk_needed),
                   bytes_text(c->disk_free));
@@ -362,13 +364,16 @@ static void cast_line(struct strbuf *out, const struct target *t, const struct e
 
 void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r)
 {
-    struct rusage usage;
-    (void)getrusage(RUSAGE_SELF, &usage);
-    strbuf_printf(out, "converted %s in %.2f s (%.2f GB/s), peak memory %s",
-                  bytes_text(r->written_bytes), c->seconds,
-                  (double)r->written_bytes / 1e9 / c->seconds,
-                  bytes_text((uint64_t)usage.ru_maxrss * 1024));
-    if (c->ranks.size > 1) strbuf_printf(out, ", as rank %u of %u", c->ranks.rank, c->ranks.size);
+    const bool is_job = c->ranks.size > 1 && !c->ranks.rank; /* rank 0 waited for all */
+    const uint64_t bytes = is_job ? c->target->plan.target_bytes : r->written_bytes;
+    strbuf_printf(out, "converted %s", bytes_text(bytes));
+    if (is_job)
+        strbuf_printf(out, " by %u processes, %s by rank 0,", c->ranks.size,
+                      bytes_text(r->written_bytes));
+    strbuf_printf(out, " in %.2f s (", c->seconds);
+    progress_rate(out, (double)bytes / c->seconds);
+    strbuf_printf(out, "), peak memory %s", bytes_text(host_memory_peak()));
+    if (c->ranks.rank) strbuf_printf(out, ", as rank %u of %u", c->ranks.rank, c->ranks.size);
     strbuf_printf(out, ": %s\n", c->destination);
     if (c->replaces.folder)
         strbuf_printf(out, "replaced %zu file%s, %s of %s\n", c->replaces.num_files,
@@ -562,8 +567,6 @@ void report_counts_json(cJSON *object, const struct conversion *c)
 
 void report_result_json(cJSON *object, const struct conversion *c, const struct executor_result *r)
 {
-    struct rusage usage;
-    (void)getrusage(RUSAGE_SELF, &usage);
     cJSON *o = cJSON_AddObjectToObject(object, "result");
     json_add_u64(o, "read_bytes", r->read_bytes);
     json_add_u64(o, "written_bytes", r->written_bytes);
@@ -571,5 +574,5 @@ void report_result_json(cJSON *object, const struct conversion *c, const struct 
     json_add_u64(o, "cast_elements", r->cast_elements);
     json_add_u64(o, "changed_elements", r->changed_elements);
     if (!c->ranks.rank) report_counts_json(o, c);
-    json_add_u64(o, "peak_resident_bytes", (uint64_t)usage.ru_maxrss * 1024);
+    json_add_u64(o, "peak_resident_bytes", host_memory_peak());
 }

@@ -44,7 +44,8 @@ void report_unknown_json(cJSON *object, const struct checkpoint *c);
 void report_replaces_json(cJSON *object, const struct publish_replaced *r); /* "replaces" */
 void report_lossy_json(cJSON *object, const struct target *t);    /* "lossy": a list of sentences */
 void report_plan_json(cJSON *object, const struct conversion *c); /* the whole plan */
-/* "converted 2.47 GB in 1.21 s (2.04 GB/s), peak memory 38 MB" */
+/* "converted 2.47 GB in 1.21 s (2.04 GB/s), peak memory 38 MB"; rank 0 counts
+ * the bytes of all processes. */
 void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r);
 void report_result_json(cJSON *object, const struct conversion *c, const struct executor_result *r);
 

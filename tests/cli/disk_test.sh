@@ -14,6 +14,10 @@ if mount_tmpfs small size=2m; then
     exits 4
     says "no space"
     says "short by"
+    run convert m small/out --tp 2 --max-memory 1MiB --dry-run
+    exits 4
+    says "short by"
+    says "; and --max-memory 1 MiB is not enough"
     [ -z "$(ls -A small)" ] || is_wrong "small holds $(ls -A small)"
 else
     skip "cannot mount a tmpfs"
@@ -48,9 +52,10 @@ fi
 
 it "a write that fails in the middle of a file is exit code 4, and nothing is left"
 # shellcheck disable=SC2016 # for the inner shell
-run_program sh -c 'trap "" XFSZ; ulimit -f 4000; exec "$@"' - "$ferry" convert m limited
+run_program sh -c 'ulimit -f 4000; exec "$@"' - "$ferry" convert m limited
 exits 4
 says "limited"
+says "File too large"
 [ -z "$(ls -d limited .limited* 2>/dev/null)" ] || is_wrong "left: $(ls -Ad .*)"
 
 it "a read-only disk is exit code 4, and is named"

@@ -104,6 +104,9 @@ exits 6
 says "threads need at least"
 is_not_there out2
 least=$(sed -n 's/.* at least \([0-9]*\) MiB$/\1/p' "$stderr")
+run convert m out2 --max-memory 100kB --threads 2 --dry-run
+exits 6
+says " needed, more than 100 kB"
 run convert m out2 --max-memory "${least:-none}MiB" --threads 2
 exits 0
 

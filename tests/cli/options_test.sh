@@ -358,16 +358,27 @@ else
     skip "no /dev/full"
 fi
 
-it "the man page has all commands and options, and groff takes it"
+it "a reader that closes the pipe ends it in silence"
+# shellcheck disable=SC2016 # for bash
+run_program bash -c '{ sleep 0.1; "$0" help convert; echo "$?" >&2; } | true' "$ferry"
+says 141
+[ "$(wc -l <"$stderr")" -eq 1 ] || is_wrong "more was said"
+
+it "the man pages have all commands and options, and groff takes them"
 run --man-page
 exits 0
 prints '.TH'
-prints 'pipeline\-model\-parallel\-layout'
-for name in $commands; do prints "ferry $name"; done
 for section in "EXIT STATUS" ENVIRONMENT FILES EXAMPLES "SEE ALSO"; do prints ".SH \"$section\""; done
+cp "$stdout" ferry.1
+for name in $commands; do
+    prints "ferry\\-$name\\fR(1)"
+    "$ferry" --man-page "$name" >"ferry-$name.1" || is_wrong "no page of $name"
+done
+# shellcheck disable=SC2086 # words
+[ "$("$ferry" --commands | sort)" = "$(printf '%s\n' $commands | sort)" ] || is_wrong "--commands lists others"
+grep -q 'pipeline\\-model\\-parallel\\-layout' ferry-convert.1 || is_wrong "no option"
 if command -v groff >/dev/null; then
-    cp "$stdout" page
-    run_program groff -man -Tutf8 -ww page
+    run_program groff -man -Tutf8 -ww ./*.1
     says_nothing
 fi
 
@@ -407,3 +418,30 @@ if command -v zsh >/dev/null; then
 else
     skip "no zsh"
 fi
+
+it "fish takes its completion"
+run --fish-completion
+exits 0
+prints "complete -c ferry -n '__fish_seen_subcommand_from convert import export reshard plan' -l to -x -a 'hf "
+if command -v fish >/dev/null; then
+    run_program fish -n "$stdout"
+    exits 0
+    says_nothing
+else
+    skip "no fish"
+fi
+
+it "convert takes its options, source and destination from a file"
+synth_model model
+printf 'source: model\ndestination: from_file\ntp: 2\nallow-missing: ["*.bias"]\nno-optim: false\n' >job.yaml
+run convert --config job.yaml
+exits 0
+says "TP2"
+run convert --config job.yaml --destination from_line --tp 1
+exits 0
+says "TP1"
+says "-> from_line"
+echo 'tpp: 2' >>job.yaml
+run convert --config job.yaml
+exits 2
+says "job.yaml: unknown option --tpp"

@@ -88,6 +88,7 @@ for format in torch_dist torch hf; do
             start $rank $size m "many_$format" $options
         done
         all_exit "$size" 0
+        grep -q "^converted .* by $size processes, .* by rank 0, in " said-0 || is_wrong "rank 0 said $(cat said-0)"
         same_files "one_$format" "many_$format"
         nothing_private_in "many_$format"
         rm -r "many_$format"
