@@ -168,6 +168,14 @@ void progress_text(struct strbuf *out, enum progress_style style, const struct p
         last_text(out, v);
 }
 
+void progress_time(struct strbuf *out, time_t when)
+{
+    char text[32];
+    struct tm local;
+    if (localtime_r(&when, &local) && strftime(text, sizeof text, "[%Y-%m-%d %H:%M:%S] ", &local))
+        strbuf_add_text(out, text);
+}
+
 /* ---- lines on stderr ---- */
 
 static size_t terminal_columns(void)
@@ -201,6 +209,7 @@ static void show_line(struct progress *p, const struct progress_view *v)
     } else if (p->style == PROGRESS_BAR) {
         strbuf_add_text(&p->line, CLEAR_LINE);
     } else {
+        if (p->style == PROGRESS_PLAIN) progress_time(&p->line, time(NULL));
         progress_text(&p->line, p->style, v);
         strbuf_add_char(&p->line, '\n');
     }

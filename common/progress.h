@@ -2,7 +2,8 @@
  *
  *   bar     one line that rewrites itself: percent, GB done, GB/s, time left
  *           (a terminal)
- *   plain   a line each 10 seconds and one at the end (not a terminal)
+ *   plain   a line each 10 seconds and one at the end, with the time (not a
+ *           terminal)
  *   json    {"event":"progress","what":"converting","done_bytes":..,
  *            "total_bytes":..,"seconds":..,"bytes_per_second":..,"file":".."}
  *            each second; the last has "event":"done" or "stopped"
@@ -15,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "common/strbuf.h"
 
@@ -46,6 +48,8 @@ struct progress_view {
 
 /* "12.3 of 29.1 GB"; "12.3 GB" if the total is 0 or reached. */
 void progress_bytes(struct strbuf *out, uint64_t done_bytes, uint64_t total_bytes);
+/* "[2026-11-29 16:20:11] ", local time: the beginning of a plain line. */
+void progress_time(struct strbuf *out, time_t when);
 /* "2.04 GB/s" */
 void progress_rate(struct strbuf *out, double bytes_per_second);
 /* The text of a line in a style, without control characters and line end. */

@@ -111,6 +111,17 @@ static void the_last_line_tells_whether_all_was_done(void **state)
     assert_text(PROGRESS_PLAIN, v, "converting stopped: 1.00 of 29.1 GB in 20 s, 1.51 GB/s");
 }
 
+static void plain_lines_begin_with_the_time(void **state)
+{
+    (void)state;
+    struct strbuf text = {0};
+    setenv("TZ", "UTC-2", 1);
+    progress_time(&text, 86400 + 3600);
+    assert_string_equal(text.data, "[1970-01-02 03:00:00] ");
+    unsetenv("TZ");
+    strbuf_release(&text);
+}
+
 static void a_json_line_is_exact(void **state)
 {
     (void)state;
@@ -307,6 +318,7 @@ int main(void)
         cmocka_unit_test(units_are_decimal_and_numbers_have_three_digits),
         cmocka_unit_test(nothing_is_100_percent_before_it_is_done),
         cmocka_unit_test(the_last_line_tells_whether_all_was_done),
+        cmocka_unit_test(plain_lines_begin_with_the_time),
         cmocka_unit_test(a_json_line_is_exact),
         cmocka_unit_test(a_file_name_cannot_disturb_the_terminal),
         cmocka_unit_test(short_work_shows_nothing),
