@@ -263,15 +263,17 @@ static struct word resolve_alias_option(const struct arg_alias *alias, struct wo
     return typed;
 }
 
-static const char *resolve_spelling(const struct command *c, const struct arg *a, const char *value)
+/* NULL: the value has no other spelling. */
+static const struct arg_spelling *find_spelling(const struct command *c, const struct arg *a,
+                                                const char *value)
 {
     for (size_t i = 0; i < c->num_spellings && value; i++) {
         const struct arg_spelling *s = &c->spellings[i];
         const size_t n = strlen(s->option);
         bool is_it = strncmp(a->names, s->option, n) == 0 && strchr(" ", a->names[n]);
-        if (is_it && strcasecmp(s->typed, value) == 0) return s->means;
+        if (is_it && strcasecmp(s->typed, value) == 0) return s;
     }
-    return value;
+    return NULL;
 }
 
 /* Position n of a text such as "SOURCE DESTINATION". */
@@ -367,7 +369,10 @@ MUST_CHECK static enum status parse_option(struct parse *p)
             return fail(p->err, ERR_USAGE, "%.*s needs a value (%.*s=%s if that is the value)",
                         length, text, length, text, value);
     }
-    value = resolve_spelling(p->command, a, value);
+    const struct arg_spelling *spelling = find_spelling(p->command, a, value);
+    if (spelling && !spelling->means)
+        return fail(p->err, ERR_USAGE, "%.*s %s: %s", length, text, value, spelling->hint);
+    if (spelling) value = spelling->means;
     if (a->kind == ARG_POSITIONAL) return take_named(p, a->offset, typed, value);
     void *field = field_of(p->options, group, a);
     const char *must_be = set_value(a, field, a->kind == ARG_NAMED ? text : value);

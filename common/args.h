@@ -80,6 +80,7 @@ struct arg_group {
 struct arg_spelling {
     const char *option; /* its first name */
     const char *typed, *means;
+    const char *hint; /* if means is NULL: why it is no value, and the way on */
 };
 
 struct command {

@@ -75,6 +75,9 @@ static void any_spelling_is_taken_with_underscores_too(void **state)
     assert_int_equal(p.options.layout.pp, 3);
     assert_string_equal(p.options.progress, "torch_dist");
     args_release(&convert, &p.options);
+    assert_int_equal(parse(&convert, &p, WORDS("a", "b", "--progress", "GGUF")), ERR_USAGE);
+    assert_string_equal(p.err.text, "--progress GGUF: make it of hf");
+    args_release(&convert, &p.options);
 }
 
 static void positional_arguments_can_be_named(void **state)

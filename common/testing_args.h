@@ -61,7 +61,8 @@ static const struct arg_group convert_groups[] = {
     {"Other", convert_args, COUNT(convert_args), 0},
 };
 
-static const struct arg_spelling spellings[] = {{"--progress", "mcore", "torch_dist"}};
+static const struct arg_spelling spellings[] = {{"--progress", "mcore", "torch_dist", NULL},
+                                                {"--progress", "gguf", NULL, "make it of hf"}};
 
 static void convert_defaults(void *options)
 {

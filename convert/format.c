@@ -6,7 +6,8 @@
 
 #define FORMAT_ROW(name) &format_##name,
 #define FORMAT_WORD(word, name)
-static const struct format *const formats[] = {FORMATS(FORMAT_ROW, FORMAT_ROW, FORMAT_WORD)};
+static const struct format *const formats[] = {
+    FORMATS(FORMAT_ROW, FORMAT_ROW, FORMAT_ROW, FORMAT_WORD)};
 #undef FORMAT_ROW
 #undef FORMAT_WORD
 
@@ -15,7 +16,7 @@ static const struct format *const formats[] = {FORMATS(FORMAT_ROW, FORMAT_ROW, F
 static const struct {
     const char *word;
     const struct format *format;
-} words[] = {FORMATS(FORMAT_ROW, FORMAT_ROW, FORMAT_WORD)};
+} words[] = {FORMATS(FORMAT_ROW, FORMAT_ROW, FORMAT_ROW, FORMAT_WORD)};
 #undef FORMAT_ROW
 #undef FORMAT_WORD
 

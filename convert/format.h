@@ -25,15 +25,15 @@
 #include "convert/target.h"
 
 /* FIRST(name) and NEXT(name): the format's name for --to; its row is
- * format_NAME. ALSO(word, name): an alias. Where several formats recognise a
- * path, the last one wins: hf comes first, since many folders have its
- * config.json. */
+ * format_NAME. READ(name): one that is read only. ALSO(word, name): an alias.
+ * Where several formats recognise a path, the last one wins: hf comes first,
+ * since many folders have its config.json. */
 // clang-format off
-#define FORMATS(FIRST, NEXT, ALSO)                                                                 \
+#define FORMATS(FIRST, NEXT, READ, ALSO)                                                           \
     FIRST(hf)                                                                                      \
     NEXT(torch_dist)                                                                               \
     NEXT(torch)                                                                                    \
-    NEXT(fsdp_dtensor)                                                                             \
+    READ(fsdp_dtensor)                                                                             \
     NEXT(dcp)                                                                                      \
     NEXT(torchtitan)                                                                               \
     NEXT(fsdp)                                                                                     \
@@ -105,7 +105,7 @@ struct format {
 
 #define FORMAT_ROW(name) extern const struct format format_##name;
 #define FORMAT_WORD(word, name)
-FORMATS(FORMAT_ROW, FORMAT_ROW, FORMAT_WORD)
+FORMATS(FORMAT_ROW, FORMAT_ROW, FORMAT_ROW, FORMAT_WORD)
 #undef FORMAT_ROW
 #undef FORMAT_WORD
 

@@ -7,6 +7,15 @@
 
 static struct error err;
 
+static void only_formats_that_are_written_are_offered_so(void **state)
+{
+    (void)state;
+#define WRITES(row) assert_non_null(format_##row.target);
+#define READS(row) assert_null(format_##row.target);
+#define NO_ROW(word, row)
+    FORMATS(WRITES, WRITES, READS, NO_ROW)
+}
+
 static void every_name_that_is_offered_finds_its_row(void **state)
 {
     (void)state;
@@ -15,7 +24,7 @@ static void every_name_that_is_offered_finds_its_row(void **state)
     assert_string_equal(format_##row.name, #row);                                                  \
     assert_true(format_##row.source &&format_##row.contents);
 #define WORD(word, row) assert_ptr_equal(format_find(#word), &format_##row);
-    FORMATS(ROW, ROW, WORD)
+    FORMATS(ROW, ROW, ROW, WORD)
     assert_null(format_find("safetensor"));
 }
 
@@ -26,7 +35,7 @@ static void formats_with_iterations_tell_their_roots(void **state)
 #define TELLS(row)                                                                                 \
     assert_int_equal(!!(format_##row.has & FORMAT_ITERATIONS), format_##row.root_signs != NULL);
 #define NOTHING(word, row)
-    FORMATS(TELLS, TELLS, NOTHING)
+    FORMATS(TELLS, TELLS, TELLS, NOTHING)
 }
 
 /* Files are added to a folder one after the other. Each row: the next
@@ -63,6 +72,7 @@ static void a_folder_is_recognised_by_what_lies_in_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_formats_that_are_written_are_offered_so),
         cmocka_unit_test(every_name_that_is_offered_finds_its_row),
         cmocka_unit_test(formats_with_iterations_tell_their_roots),
         cmocka_unit_test(a_folder_is_recognised_by_what_lies_in_it),

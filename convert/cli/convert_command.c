@@ -47,11 +47,8 @@ struct convert_flags {
 #define AT(field) offsetof(struct convert_flags, field)
 #define FIRST_CHOICE(name) #name
 #define NEXT_CHOICE(name) "|" #name
-#define NO_CHOICE(word, name)
-#define NO_SPELLING(name)
-#define OTHER_NAME(word, name) " " #word "=" #name
 static const struct arg convert_args[] = {
-    {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format of the destination; default: the source's if it is Megatron's, else torch_dist; other names:" FORMATS(NO_SPELLING, NO_SPELLING, OTHER_NAME)},
+    {"--to --ckpt-format --ckpt-convert-format --target-format", ARG_CHOICE, AT(to), NULL, TO_CHOICES, "format of the destination; default: the source's if it is Megatron's, else torch_dist; other names:" OTHER_FORMATS},
     {"--source --load --load-dir --input --input-dir --src", ARG_POSITIONAL, 0, "SOURCE", NULL, "SOURCE as an option"},
     {"--destination --dest --save --save-dir --output --output-dir --hf-save-dir", ARG_POSITIONAL, 1, "DESTINATION", NULL, "DESTINATION as an option"},
     {"--config", ARG_CONFIG, AT(config), "FILE", NULL, "YAML file of options by name, also source and destination; the command line takes precedence"},
@@ -93,8 +90,6 @@ static const struct arg_group convert_groups[] = {
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
     {"Flags of training scripts: settings of the written optimizer", training_args, NUM_TRAINING_ARGS, AT(training)},
 };
-#define SPELLING(word, name) {"--to", #word, #name},
-static const struct arg_spelling spellings[] = {FORMATS(NO_SPELLING, NO_SPELLING, SPELLING)};
 // clang-format on
 
 static void set_convert_defaults(void *options)
@@ -811,8 +806,8 @@ const struct command command_convert = {
         "and a note names them.",
     .groups = convert_groups,
     .num_groups = COUNT(convert_groups),
-    .spellings = spellings,
-    .num_spellings = COUNT(spellings),
+    .spellings = to_spellings,
+    .num_spellings = NUM_TO_SPELLINGS,
     .options_bytes = sizeof(struct convert_flags),
     .defaults = set_convert_defaults,
     .run = run_convert,

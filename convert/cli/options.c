@@ -4,18 +4,25 @@
 
 #include "common/checked.h"
 #include "common/count.h"
-#include "convert/format.h"
 
 // clang-format off
 #define FLAG(type, names, field, help) {names, ARG_FLAG, offsetof(type, field), NULL, NULL, help}
 #define UINT(type, names, field, help) {names, ARG_UINT, offsetof(type, field), "N", NULL, help}
 #define TEXT(type, names, field, value, help) {names, ARG_TEXT, offsetof(type, field), value, NULL, help}
 
-#define FIRST_FORMAT(name) #name
-#define NEXT_FORMAT(name) "|" #name
 #define OTHER_FORMAT(word, name) "|" #word
+#define READ_FORMAT(name) {"--to", #name, NULL, "this format can be read, but not written"},
+#define SPELLED_FORMAT(word, name) {"--to", #word, #name, NULL},
+#define FROM_HF "Ferry writes Hugging Face folders (--to hf); "
+const struct arg_spelling to_spellings[] = {
+    FORMATS(NO_FORMAT, NO_FORMAT, READ_FORMAT, SPELLED_FORMAT)
+    {"--to", "gguf", NULL, FROM_HF "llama.cpp's convert_hf_to_gguf.py makes GGUF of them"},
+    {"--to", "mlx", NULL, FROM_HF "mlx_lm.convert makes MLX models of them"},
+    {"--to", "onnx", NULL, FROM_HF "optimum-cli export onnx makes ONNX models of them"},
+    {"--to", "nemo", NULL, FROM_HF "NeMo imports them (llm.import_ckpt)"},
+};
 const struct arg source_args[] = {
-    {"--from --source-format", ARG_CHOICE, offsetof(struct source_flags, from), NULL, FORMATS(FIRST_FORMAT, NEXT_FORMAT, OTHER_FORMAT), "format to read SOURCE as, if its folder holds several; default: the recognised one, preferably with an optimizer"},
+    {"--from --source-format", ARG_CHOICE, offsetof(struct source_flags, from), NULL, FORMATS(FIRST_FORMAT, NEXT_FORMAT, NEXT_FORMAT, OTHER_FORMAT), "format to read SOURCE as, if its folder holds several; default: the recognised one, preferably with an optimizer"},
     TEXT(struct source_flags, "--hf-config", hf_config, "DIR", "folder with the model's config.json (and tokenizer), for fields missing in the checkpoint"),
     TEXT(struct source_flags, "--model", family, "FAMILY", "model family (see ferry models); default: from the checkpoint"),
     TEXT(struct source_flags, "--model-map", model_map, "FILE", "your own model map, in addition to the built-in ones"),
@@ -64,6 +71,7 @@ const struct arg output_args[] = {
 };
 // clang-format on
 
+_Static_assert(COUNT(to_spellings) == NUM_TO_SPELLINGS, "options.h");
 _Static_assert(COUNT(source_args) == NUM_SOURCE_ARGS, "options.h");
 _Static_assert(COUNT(layout_args) == NUM_LAYOUT_ARGS, "options.h");
 _Static_assert(COUNT(trainer_args) == NUM_TRAINER_ARGS, "options.h");

@@ -4,6 +4,7 @@
 
 #include "ckpt/executor.h"
 #include "common/args.h"
+#include "convert/format.h"
 #include "convert/source.h"
 #include "convert/target.h"
 
@@ -37,11 +38,22 @@ struct output_flags {
     const char *progress;
 };
 
+/* The choices of --to, " word=name" for each alias, and its spellings. */
+#define NO_FORMAT(name)
+#define NO_OTHER_FORMAT(word, name)
+#define FIRST_FORMAT(name) #name
+#define NEXT_FORMAT(name) "|" #name
+#define EQUAL_FORMAT(word, name) " " #word "=" #name
+#define TO_CHOICES FORMATS(FIRST_FORMAT, NEXT_FORMAT, NO_FORMAT, NO_OTHER_FORMAT)
+#define OTHER_FORMATS FORMATS(NO_FORMAT, NO_FORMAT, NO_FORMAT, EQUAL_FORMAT)
+extern const struct arg_spelling to_spellings[];
+
 /* layout_args: the fields of struct layout_options except cp and dp, which
  * change no file. */
 extern const struct arg source_args[], layout_args[], trainer_args[], run_args[], output_args[];
 enum { NUM_READ_ARGS = 3 }; /* first rows of run_args, for commands that write nothing */
 enum {
+    NUM_TO_SPELLINGS = 13,
     NUM_SOURCE_ARGS = 7,
     NUM_LAYOUT_ARGS = NUM_LAYOUT_FIELDS - 2,
     NUM_TRAINER_ARGS = 7,

@@ -51,11 +51,6 @@ struct synth_flags {
     X("--topk --moe-router-topk",         moe_router_topk,         2,                                                       "experts per token; default 2")                                                    \
     X("--moe-ffn-hidden-size",            moe_ffn_hidden_size,     (c.hidden_size + 1) / 2,                                 "FFN size of one expert; default: half of hidden")
 
-#define FIRST_CHOICE(name) #name
-#define NEXT_CHOICE(name) "|" #name
-#define NO_CHOICE(word, name)
-#define NO_SPELLING(name)
-#define SPELLING(word, name) {"--to", #word, #name},
 #define SIZE_ARG(names, field, usual, help) {names, ARG_UINT, AT(sizes.field), "N", NULL, help},
 static const struct arg synth_args[] = {
     {"--model", ARG_TEXT, AT(model), "FAMILY", NULL, "architecture (see ferry models); required"},
@@ -66,7 +61,7 @@ static const struct arg synth_args[] = {
     {"--dtype --torch-dtype", ARG_TEXT, AT(dtype), "DTYPE", NULL, "dtype of the weights; default bf16"},
     {"--seed", ARG_UINT_OR_0, AT(seed), "N", NULL, "seed of the random weights; default 1"},
     {"--optim", ARG_FLAG, AT(optim), NULL, NULL, "write the state of an AdamW run after 1000 steps too: moments, master weights in float32, step, groups, schedule"},
-    {"--to", ARG_CHOICE, AT(to), NULL, FORMATS(FIRST_CHOICE, NEXT_CHOICE, NO_CHOICE), "format of the destination; default hf"},
+    {"--to", ARG_CHOICE, AT(to), NULL, TO_CHOICES, "format of the destination; default hf"},
     {"--max-shard-size", ARG_SIZE, AT(max_shard_size), "SIZE", NULL, "largest size of a safetensors file; default 5GB"},
     {"--sparse", ARG_FLAG, AT(sparse), NULL, NULL, "write sparse files: real headers, and zeros that take no disk space"},
 };
@@ -78,7 +73,6 @@ static const struct arg_group synth_groups[] = {
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
 };
 
-static const struct arg_spelling spellings[] = {FORMATS(NO_SPELLING, NO_SPELLING, SPELLING)};
 
 /* If config.json has one name for two sizes, the first default and the last
  * given value count. So the FFN of experts comes before the dense one. */
@@ -398,8 +392,8 @@ const struct command command_synth = {
             "  ferry synth --model llama --optim --to torch_dist --tp 8 out",
     .groups = synth_groups,
     .num_groups = COUNT(synth_groups),
-    .spellings = spellings,
-    .num_spellings = COUNT(spellings),
+    .spellings = to_spellings,
+    .num_spellings = NUM_TO_SPELLINGS,
     .options_bytes = sizeof(struct synth_flags),
     .defaults = set_synth_defaults,
     .run = run_synth,

@@ -173,6 +173,9 @@ prints "12 weights"
 run convert whole out --to fsdp_dtensor
 exits 2
 says "this format can be read, but not written"
+run convert whole out --to gguf
+exits 2
+says "convert_hf_to_gguf.py"
 
 it "a save that did not finish, or lost a file, is refused by name"
 cp -r "$fsdp/ckpt" lost

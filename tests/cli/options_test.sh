@@ -309,7 +309,7 @@ says '--tp: "two"'
 run convert m out --tp
 exits 2
 says "--tp needs a value"
-run convert m out --to gguf
+run convert m out --to tensorstore
 exits 2
 says "hf|torch_dist|torch"
 run convert m out --max-memory 5furlongs
