@@ -41,7 +41,7 @@ say "What a conversion to Megatron-Core's torch_dist format will do, for 2 tenso
 show 'ferry convert hf megatron --tp 2 --pp 2 --dry-run'
 
 say "Now it is written."
-show 'ferry convert hf megatron --tp 2 --pp 2'
+show 'ferry convert hf megatron --tp 2 --pp 2 -q'
 show 'ls -l megatron/iter_0000000'
 
 say "What is this folder?"
