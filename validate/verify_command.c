@@ -38,7 +38,7 @@ struct verify_flags {
     double lr;            /* NaN: not given */
     uint64_t max_ulp;     /* UINT64_MAX: not given */
     double atol, rtol;    /* NaN: not given */
-    struct arg_list only, ignore, ignore_config;
+    struct arg_list only, ignore, ignore_config, ignore_training;
     bool no_optim;
     const char *report;
 };
@@ -53,6 +53,7 @@ static const struct arg verify_args[] = {
     {"--ignore", ARG_LIST, AT(ignore), "GLOB", NULL, "leave out tensors whose name matches, or the names of all of their stored tensors"},
     {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave out the optimizer and the training state on both sides"},
     {"--ignore-config", ARG_LIST, AT(ignore_config), "FIELD", NULL, "leave out config fields whose name matches this glob, such as rotary_base or 'rope_*'"},
+    {"--ignore-training", ARG_LIST, AT(ignore_training), "FIELD", NULL, "leave out fields of the training state whose name matches this glob, such as 'groups*' (parameter groups) or groups[0].lr"},
     {"--report", ARG_TEXT, AT(report), "FILE", NULL, "write a report as an HTML page; replaces an older report"},
 };
 static const struct arg forward_args[] = {
@@ -112,6 +113,7 @@ static enum status compare_options_of(const struct verify_flags *f, struct compa
     *out = (struct compare_options){.only = &f->only,
                                     .ignore = &f->ignore,
                                     .ignore_config = &f->ignore_config,
+                                    .ignore_training = &f->ignore_training,
                                     .no_optim = f->no_optim,
                                     .threads = executor.threads,
                                     .max_memory = executor.max_memory,
@@ -417,6 +419,7 @@ static enum status check_flags_of_training(const struct verify_flags *f, struct 
                    {"--only", f->only.count > 0},
                    {"--ignore", f->ignore.count > 0},
                    {"--ignore-config", f->ignore_config.count > 0},
+                   {"--ignore-training", f->ignore_training.count > 0},
                    {"a layout", layout_is_given(&e->layout) || e->sequence_parallel || e->cp_kind},
                    {"--collectives", e->collectives != NULL},
                    {"--max-memory", f->run.max_memory != DEFAULT_MAX_MEMORY},
@@ -459,10 +462,10 @@ static enum status check_flags_of_results(const struct verify_flags *f, const ch
                     "--input-ids: --batch and --seq do not apply",
                     path);
     if (f->max_ulp != UINT64_MAX || !isnan(f->atol) || !isnan(f->rtol) || f->only.count ||
-        f->ignore.count || f->ignore_config.count || f->no_optim)
+        f->ignore.count || f->ignore_config.count || f->ignore_training.count || f->no_optim)
         return fail(err, ERR_USAGE,
                     "%s has results, no weights and no config: --max-ulp, --atol, --rtol, --only, "
-                    "--ignore, --ignore-config and --no-optim do not apply",
+                    "--ignore, --ignore-config, --ignore-training and --no-optim do not apply",
                     path);
     return OK;
 }

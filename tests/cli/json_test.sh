@@ -89,6 +89,7 @@ answers 0 verify "$trained" "$trained" --no-optim
 cp -r trained-hf later
 sed -i 's/"num_steps": 40/"num_steps": 60/' later/training.json
 answers 1 verify trained-hf later
+answers 0 verify trained-hf later --ignore-training '*'
 answers 0 verify unknown unknown
 answers 2 verify m out --atol nonsense
 answers 4 verify m nosuch

@@ -206,6 +206,16 @@ prints "TRAINING DIFFERS: 3 fields of the training state, 0 of 36 tensors"
 prints "training: num_steps 40 in A, 60 in B"
 prints "training: groups[1].lr 0.01 in A, 0.02 in B"
 says "note: the iterations differ: 10 in A, 12 in B"
+prints "training: to leave out fields that may differ: --ignore-training 'num_steps'"
+run verify run later --ignore-training num_steps --ignore-training 'groups[1].lr' --json
+exits 1
+run verify run later --ignore-training num_steps --ignore-training 'groups*'
+exits 0
+prints "identical: 36 tensors"
+says "note: 3 differences of the training states left out by --ignore-training: num_steps (40 in A, 60 in B), groups[0].lr"
+run verify run later --ignore-training 'lr*x'
+exits 2
+says "--ignore-training lr*x: matches no field of the training state"
 for options in --no-optim "--only decoder*"; do
     # shellcheck disable=SC2086 # words
     run verify run later $options

@@ -172,7 +172,7 @@ exits 6
 says "A (m): the run needs "
 
 it "options that do not apply are named"
-for options in --forward "--tp 2" --sp "--only x" "--max-ulp 1" "--report r.html" "--ignore-config x"; do
+for options in --forward "--tp 2" --sp "--only x" "--max-ulp 1" "--report r.html" "--ignore-config x" "--ignore-training x"; do
     # shellcheck disable=SC2086 # words
     compare m megatron --train-steps 1 $options
     exits 2

@@ -582,11 +582,30 @@ static bool states_are_compared(const struct comparison *c)
     return has[0] && has[1] && !c->sides[0].stored_only && !c->sides[1].stored_only;
 }
 
+static void note_ignored_training(struct comparison *c)
+{
+    enum { SHOWN = 5 };
+    const size_t count = c->training.num_ignored;
+    const char *text = arena_printf(&c->arena,
+                                    "%zu difference%s of the training states left out by "
+                                    "--ignore-training",
+                                    count, plural(count));
+    if (!count) return;
+    for (size_t i = 0; i < count && i < SHOWN; i++) {
+        const struct training_difference *d = &c->training.ignored[i];
+        text = arena_printf(&c->arena, "%s%s %s (%.60s in A, %.60s in B)", text, i ? "," : ":",
+                            d->field, d->values[0], d->values[1]);
+    }
+    if (count > SHOWN) text = arena_printf(&c->arena, "%s and %zu more", text, count - SHOWN);
+    compare_note(c, text);
+}
+
 static void compare_training(struct comparison *c)
 {
     if (!states_are_compared(c)) return;
-    c->training = training_states_compare(c->sides, &c->arena);
+    c->training = training_states_compare(c->sides, c->options.ignore_training, &c->arena);
     if (c->training.iterations) compare_note(c, c->training.iterations);
+    note_ignored_training(c);
 }
 
 static void count_outcomes(struct comparison *c)
@@ -601,6 +620,7 @@ enum status compare_run(struct comparison *c, const struct side sides[2],
     *c = (struct comparison){.sides = sides, .options = *o};
     arena_init(&c->arena);
     TRY(configs_check_ignored(o->ignore_config, sides, &c->arena, err));
+    TRY(training_check_ignored(o->ignore_training, sides, &c->arena, err));
     TRY(pair_tensors(c, err));
     c->configs = configs_compare(sides, o->ignore_config, &c->arena);
     note_configs(c);

@@ -54,7 +54,8 @@ struct compare_options {
     struct tolerance tolerance;
     const struct arg_list *only, *ignore; /* globs; NULL: none */
     const struct arg_list *ignore_config; /* globs of fields; NULL: none */
-    bool no_optim;                        /* the sides were opened without the optimizer */
+    const struct arg_list *ignore_training;
+    bool no_optim; /* the sides were opened without the optimizer */
     unsigned threads;
     uint64_t max_memory;
     bool direct_io;

@@ -139,19 +139,26 @@ static void add_computing_fields(const struct page *p)
     page_add(p, "</tbody></table></div>\n");
 }
 
+static void add_training_field(const struct page *p, const struct training_difference *d,
+                               bool is_ignored)
+{
+    page_add(p, is_ignored ? "<tr class=\"harmless\">" : "<tr class=\"differs\">");
+    page_add_text_cell(p, "t", d->field);
+    page_add_text_cell(p, "s", d->values[0]);
+    page_add_text_cell(p, "s", d->values[1]);
+    page_add_text_cell(p, "s", is_ignored ? "training state, --ignore-training" : "training state");
+    page_add(p, "</tr>\n");
+}
+
 static void add_training_fields(const struct page *p)
 {
     const struct training_comparison *x = &p->c->training;
-    if (!x->count) return;
+    if (!x->count && !x->num_ignored) return;
     begin_fields(p);
-    for (size_t i = 0; i < x->count; i++) {
-        page_add(p, "<tr class=\"differs\">");
-        page_add_text_cell(p, "t", x->differences[i].field);
-        page_add_text_cell(p, "s", x->differences[i].values[0]);
-        page_add_text_cell(p, "s", x->differences[i].values[1]);
-        page_add_text_cell(p, "s", "training state");
-        page_add(p, "</tr>\n");
-    }
+    for (size_t i = 0; i < x->count; i++)
+        add_training_field(p, &x->differences[i], false);
+    for (size_t i = 0; i < x->num_ignored; i++)
+        add_training_field(p, &x->ignored[i], true);
     page_add(p, "</tbody></table></div>\n");
 }
 

@@ -164,6 +164,15 @@ static void configs_text(struct strbuf *out, const struct config_comparison *x)
     }
 }
 
+/* Names the option that leaves the first difference out. */
+static void add_training_way_on(struct strbuf *out, const struct training_comparison *x)
+{
+    const char *field = x->differences[0].field;
+    const bool in_group = strncmp(field, "groups[", strlen("groups[")) == 0;
+    strbuf_printf(out, "training: to leave out fields that may differ: --ignore-training '%s'\n",
+                  in_group ? "groups*" : field);
+}
+
 /* "training: step 10 in A, 2 in B", a line for each field. */
 static void training_text(struct strbuf *out, const struct training_comparison *x, bool verbose)
 {
@@ -178,6 +187,7 @@ static void training_text(struct strbuf *out, const struct training_comparison *
     }
     if (shown < x->count)
         strbuf_printf(out, "training: %zu more (-v, or --json)\n", x->count - shown);
+    if (x->count) add_training_way_on(out, x);
 }
 
 static void sides_text(struct strbuf *out, struct comparison *c)

@@ -213,18 +213,19 @@ static void configs_json(cJSON *o, const struct config_comparison *x)
 }
 
 /* Null if the training states are not compared. */
-static void training_differences_json(cJSON *o, const struct training_comparison *x)
+static void training_differences_json(cJSON *o, const char *name, bool compared,
+                                      const struct training_difference *all, size_t count)
 {
-    cJSON *list = x->compared ? cJSON_CreateArray() : cJSON_CreateNull();
-    for (size_t i = 0; i < x->count; i++) {
-        const struct training_difference *d = &x->differences[i];
+    cJSON *list = compared ? cJSON_CreateArray() : cJSON_CreateNull();
+    for (size_t i = 0; i < count; i++) {
+        const struct training_difference *d = &all[i];
         cJSON *field = cJSON_CreateObject();
         json_add_text(field, "field", d->field);
         json_add_text(field, "a", d->values[0]);
         json_add_text(field, "b", d->values[1]);
         cJSON_AddItemToArray(list, field);
     }
-    cJSON_AddItemToObject(o, "training_differences", list);
+    cJSON_AddItemToObject(o, name, list);
 }
 
 /* The word of the text verdict in small letters. */
@@ -240,7 +241,9 @@ static void comparison_json(cJSON *o, const struct verdict *v)
     const struct comparison *c = v->c;
     if (v->forward) json_add_text(o, "weights_verdict", verdict_id(c));
     configs_json(o, &c->configs);
-    training_differences_json(o, &c->training);
+    const struct training_comparison *t = &c->training;
+    training_differences_json(o, "training_differences", t->compared, t->differences, t->count);
+    training_differences_json(o, "training_ignored", t->compared, t->ignored, t->num_ignored);
     json_add_u64(o, "read_bytes", c->read_bytes);
     side_json(o, "a", &c->sides[0], c->bytes[0]);
     side_json(o, "b", &c->sides[1], c->bytes[1]);
