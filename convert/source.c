@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "common/count.h"
+#include "common/text.h"
 #include "convert/foreign.h"
 #include "convert/format.h"
 #include "convert/map/params.h"
@@ -39,12 +41,22 @@ static enum status not_downloaded(struct arena *a, const char *path, const struc
                 path, name->model, revision);
 }
 
+/* Whether a name looks like ORG/MODEL rather than a file, or is cached. */
+static bool may_be_model(struct arena *a, const struct hub_name *name)
+{
+    static const char *const of_files[] = {".safetensors", ".json", ".bin",    ".pt",
+                                           ".pth",         ".gguf", ".distcp", ".yaml"};
+    for (size_t i = 0; i < COUNT(of_files); i++)
+        if (text_ends_with(name->model, of_files[i])) return false;
+    return strchr(name->model, '/') || hub_cache_model(a, name);
+}
+
 static enum status not_there(const char *path, struct error *err)
 {
     struct hub_name name;
     struct arena a;
     arena_init(&a);
-    enum status st = hub_name_parse(&a, path, &name)
+    enum status st = hub_name_parse(&a, path, &name) && may_be_model(&a, &name)
                          ? not_downloaded(&a, path, &name, err)
                          : fail(err, ERR_IO, "%s: no such file or folder", path);
     arena_release(&a);

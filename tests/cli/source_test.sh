@@ -10,10 +10,11 @@ exits 4
 says "hf download meta-llama/Llama-3.2-1B"
 
 it "what can be no name on the hub is not"
-for path in "" ./a /a a/b/c a/ "a b" "a
+for path in "" ./a /a a/b/c a/ nowhere model.safetensors a/model.safetensors "a b" "a
 b"; do
     run convert "$path" out
     exits 4
+    says ": no such file or folder"
     ! grep -q "hf download" "$stderr" || is_wrong "$path is advised to be downloaded"
 done
 
