@@ -5,17 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/colour.h"
 #include "common/count.h"
-#include "common/file.h"
+#include "common/html_report.h"
 #include "common/ranks.h"
 #include "common/result.h"
-#include "common/version.h"
 #include "convert/cli/options.h"
 #include "train/cli/engine_flags.h"
 #include "validate/hints/hints.h"
@@ -149,99 +145,20 @@ static void print_all_notes(const struct comparison *c, const struct verify_flag
         print_note("", c->notes[i]);
 }
 
-/* ---- the report ---- */
-
-static const char page_begins[] = "<!DOCTYPE html>";
-
-/* Creates a file beside the report, as file_replace_all() does: permissions
- * alone do not decide (root, read-only file systems). */
-static enum status check_folder_writable(struct arena *a, const char *path, struct error *err)
-{
-    const char *folder = path_parent(a, path);
-    if (!path_is_folder(folder))
-        return fail(err, ERR_IO, "--report %s: its folder does not exist", path);
-    char *temporary = path_join(a, folder, ".ferry-report-XXXXXX");
-    int fd = mkstemp(temporary);
-    if (fd < 0) return fail_errno(err, ERR_IO, "--report %s", path);
-    close(fd);
-    (void)unlink(temporary);
-    return OK;
-}
-
-/* Checks, before the work begins, that the report can be written. It replaces
- * HTML files only. */
-static enum status check_report(const char *path, struct error *err)
-{
-    struct arena a;
-    char head[sizeof page_begins] = "";
-    if (!*path) return fail(err, ERR_USAGE, "--report: empty file name");
-    arena_init(&a);
-    enum status st = check_folder_writable(&a, path, err);
-    arena_release(&a);
-    TRY(st);
-    if (!path_exists(path)) return OK;
-    FILE *f = path_is_file(path) ? fopen(path, "re") : NULL;
-    size_t n = f ? fread(head, 1, sizeof head - 1, f) : 0;
-    if (f) fclose(f);
-    if (n == strlen(page_begins) && memcmp(head, page_begins, n) == 0) return OK;
-    return fail(err, ERR_EXISTS, "--report %s: exists and is not a report", path);
-}
-
-/* This process's command line, quoted for a shell. */
-static const char *command_line(struct arena *a)
-{
-    struct strbuf text = {0};
-    char word[4096];
-    size_t length = 0;
-    FILE *f = fopen("/proc/self/cmdline", "re");
-    for (int c; f && (c = getc(f)) != EOF;) {
-        if (c && length < sizeof word - 1) word[length++] = (char)c;
-        if (c) continue;
-        word[length] = '\0';
-        bool plain = length && strcspn(word, " \t\n'\"\\$`*?[]{}()<>|&;!#~") == length;
-        const char *quote = plain ? "" : "'";
-        strbuf_printf(&text, "%s%s%s%s", text.length ? " " : "", quote, word, quote);
-        length = 0;
-    }
-    if (f) fclose(f);
-    const char *out = arena_text(a, text.data ? text.data : "", text.length);
-    strbuf_release(&text);
-    return out;
-}
-
-static struct report_environment make_environment(struct arena *a)
-{
-    struct utsname host;
-    struct tm local;
-    char now_text[64] = "";
-    time_t now = time(NULL);
-    if (localtime_r(&now, &local))
-        strftime(now_text, sizeof now_text, "%Y-%m-%d %H:%M:%S %z", &local);
-    bool known = uname(&host) == 0;
-    return (struct report_environment){
-        .version = FERRY_VERSION,
-        .host = known ? arena_printf(a, "%s, %s %s, %s", host.nodename, host.sysname, host.release,
-                                     host.machine)
-                      : "",
-        .time = arena_printf(a, "%s", now_text),
-        .command = command_line(a),
-    };
-}
+/* ---- the command ---- */
 
 static enum status write_report(const char *path, const struct verdict *v, struct error *err)
 {
     struct strbuf page = {0};
     struct arena a;
     arena_init(&a);
-    struct report_environment e = make_environment(&a);
+    struct html_environment e = html_report_environment(&a);
     report_html(&page, v, &e);
-    enum status st = file_replace_all(path, page.data, page.length, false, err);
+    enum status st = html_report_write(path, &page, err);
     strbuf_release(&page);
     arena_release(&a);
     return st;
 }
-
-/* ---- the command ---- */
 
 static void print_verdict(const struct verdict *v, const struct output_flags *o)
 {
@@ -447,7 +364,7 @@ static enum status check_verify_flags(const struct verify_flags *f, struct error
                     "--input-ids, --batch, --seq and layout options need --forward");
     if (o->input_ids && made_up)
         return fail(err, ERR_USAGE, "--batch and --seq do not apply to --input-ids");
-    return f->report ? check_report(f->report, err) : OK;
+    return f->report ? html_report_check(f->report, err) : OK;
 }
 
 /* Refuses options that do not apply to stored results: these have their own

@@ -150,7 +150,7 @@ static void the_text_begins_where_they_begin_to_differ(void **state)
 static void a_page_can_be_of_results_alone(void **state)
 {
     (void)state;
-    static const struct report_environment e = {"1", "host", "today", "ferry"};
+    static const struct html_environment e = {"1", "host", "today", "ferry"};
     struct forward *f = made_forward();
     struct verdict v = {.forward = f};
     struct strbuf page = {0};

@@ -31,9 +31,9 @@ void report_forward_line(const struct page *p, bool with_word)
     forward_line(&line, p->v->forward);
     line.data[strcspn(line.data, "\n")] = '\0';
     const char *text = line.data + strlen("forward: "), *rest = strstr(text, ": ");
-    page_add(p, "<span>forward: ");
-    page_add_escaped(p, with_word || !rest ? text : rest + 2);
-    page_add(p, "</span>");
+    strbuf_add_text(p->out, "<span>forward: ");
+    html_add_escaped(p->out, with_word || !rest ? text : rest + 2);
+    strbuf_add_text(p->out, "</span>");
     strbuf_release(&line);
 }
 
@@ -118,7 +118,7 @@ static void add_error_line(const struct page *p, const struct forward_outputs *l
                            const struct log_axis *x)
 {
     char command = 'M';
-    page_add(p, "<path class=\"line\" d=\"");
+    strbuf_add_text(p->out, "<path class=\"line\" d=\"");
     for (size_t i = 0; i < list->count; i++) {
         const struct forward_output *o = &list->items[i];
         if (!o->compared) continue;
@@ -126,7 +126,7 @@ static void add_error_line(const struct page *p, const struct forward_outputs *l
                       chart_y(x, difference_relative(&o->b)));
         command = 'L';
     }
-    page_add(p, "\"/>\n");
+    strbuf_add_text(p->out, "\"/>\n");
 }
 
 static void add_dot(const struct page *p, const struct forward_outputs *list, size_t i,
@@ -136,7 +136,7 @@ static void add_dot(const struct page *p, const struct forward_outputs *list, si
     double error = difference_relative(&o->b);
     strbuf_printf(p->out, "<circle class=\"dot-%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\"><title>",
                   classes[o->agreement], chart_x(list, (double)i), chart_y(x, error));
-    page_add_escaped(p, o->name);
+    html_add_escaped(p->out, o->name);
     strbuf_printf(p->out, "\n%s\nrelative error %.3g, rounding explains %.3g</title></circle>\n",
                   agreement_names[o->agreement], error, relative_rounding(o));
 }
@@ -163,8 +163,8 @@ static void add_output_name(const struct page *p, const struct forward_outputs *
 {
     strbuf_printf(p->out, "<text x=\"%.1f\" y=\"%u\" text-anchor=\"%s\">", chart_x(list, (double)i),
                   CHART_HEIGHT - CHART_BOTTOM + 15 + 14 * line, anchor);
-    page_add_escaped(p, short_name(list->items[i].name));
-    page_add(p, "</text>");
+    html_add_escaped(p->out, short_name(list->items[i].name));
+    strbuf_add_text(p->out, "</text>");
 }
 
 /* Adds the names of as many layers as fit; the outputs after them one below the
@@ -182,7 +182,7 @@ static void add_names(const struct page *p, const struct forward_outputs *list)
         else if (i % step == 0)
             add_output_name(p, list, i, 0, "middle");
     }
-    page_add(p, "\n");
+    strbuf_add_text(p->out, "\n");
 }
 
 static void add_errors(const struct page *p, const struct forward_outputs *list, const char *label)
@@ -199,22 +199,23 @@ static void add_errors(const struct page *p, const struct forward_outputs *list,
     for (size_t i = 0; i < list->count; i++)
         if (list->items[i].compared) add_dot(p, list, i, &x);
     add_names(p, list);
-    page_add(p, "</svg></div>\n");
+    strbuf_add_text(p->out, "</svg></div>\n");
 }
 
 static void add_error_legend(const struct page *p)
 {
     static const char *const texts[] = {"identical, at the lower edge", "within rounding",
                                         "different"};
-    page_add(p, "<div class=\"legend\">");
+    strbuf_add_text(p->out, "<div class=\"legend\">");
     for (unsigned i = 0; i < 3; i++)
         strbuf_printf(p->out,
                       "<span><svg width=\"12\" height=\"12\"><circle class=\"dot-%s\" cx=\"6\" "
                       "cy=\"6\" r=\"4.5\"/></svg>%s</span>",
                       classes[i], texts[i]);
-    page_add(p, "<span><svg width=\"14\" height=\"14\"><rect class=\"band\" width=\"14\" "
-                "height=\"14\"/></svg>explained by rounding</span>"
-                "<span>largest |a-b| relative to the largest |a|</span></div>\n");
+    strbuf_add_text(p->out,
+                    "<span><svg width=\"14\" height=\"14\"><rect class=\"band\" width=\"14\" "
+                    "height=\"14\"/></svg>explained by rounding</span>"
+                    "<span>largest |a-b| relative to the largest |a|</span></div>\n");
 }
 
 /* ---- logits ---- */
@@ -290,77 +291,81 @@ static void add_loaded(const struct page *p, const struct forward *f)
 {
     struct strbuf text = {0};
     loaded_text(&text, &f->loaded);
-    page_add_row(p, "weights", text.data);
+    html_add_row(p->out, "weights", text.data);
     strbuf_release(&text);
 }
 
 static void add_facts(const struct page *p, const struct forward *f)
 {
     const struct logits_statistics *l = &f->logits;
-    page_add(p, "<section class=\"card\"><h3><span>Both on the same tokens</span></h3><dl>\n");
-    page_add_row(p, "A", f->paths[0]);
-    page_add_row(p, "B", f->paths[1]);
-    page_add_row(p, "tokens",
+    strbuf_add_text(p->out,
+                    "<section class=\"card\"><h3><span>Both on the same tokens</span></h3><dl>\n");
+    html_add_row(p->out, "A", f->paths[0]);
+    html_add_row(p->out, "B", f->paths[1]);
+    html_add_row(p->out, "tokens",
                  arena_printf(p->a, "%" PRIu64 " x %" PRIu64 ", %s", f->batch.num_sequences,
                               f->batch.length, f->ids_are));
-    page_add_row(p, "computed in", elem_names[f->elem]);
+    html_add_row(p->out, "computed in", elem_names[f->elem]);
     add_loaded(p, f);
-    page_add_row(p, "rounding", f->yardstick.text);
+    html_add_row(p->out, "rounding", f->yardstick.text);
     if (l->rows) {
-        page_add_row(p, "top-1",
+        html_add_row(p->out, "top-1",
                      arena_printf(p->a, "equal for %" PRIu64 " of %" PRIu64 " tokens", l->same_top,
                                   l->rows));
-        page_add_row(p, "KL(A||B)",
+        html_add_row(p->out, "KL(A||B)",
                      arena_printf(p->a, "mean %.3g, max %.3g nats", l->kl_mean, l->kl_max));
     }
     if (!isnan(f->losses[1]))
-        page_add_row(p, "loss", arena_printf(p->a, "A %.9g, B %.9g", f->losses[0], f->losses[1]));
+        html_add_row(p->out, "loss",
+                     arena_printf(p->a, "A %.9g, B %.9g", f->losses[0], f->losses[1]));
     if (f->num_points)
-        page_add_row(p, "drawn",
+        html_add_row(p->out, "drawn",
                      arena_printf(p->a, "%zu of %" PRIu64 " logits", f->num_points,
                                   l->rows * f->logits_columns));
-    page_add(p, "</dl></section>\n");
+    strbuf_add_text(p->out, "</dl></section>\n");
 }
 
 static void add_logits(const struct page *p, const struct forward *f)
 {
-    page_add(p, "<h2>Logits</h2>\n<div class=\"cards logits\">\n");
+    strbuf_add_text(p->out, "<h2>Logits</h2>\n<div class=\"cards logits\">\n");
     if (f->num_points) add_scatter(p, f);
     add_facts(p, f);
-    page_add(p, "</div>\n");
+    strbuf_add_text(p->out, "</div>\n");
 }
 
 /* ---- tables ---- */
 
 static void add_output_row(const struct page *p, const struct forward_output *o)
 {
-    page_add(p, "<tr>");
-    page_add_text_cell(p, "t", o->name);
+    strbuf_add_text(p->out, "<tr>");
+    html_add_cell(p->out, "t", o->name);
     if (!o->compared) {
-        page_add(p, "<td><span class=\"tag hint\">not in B</span></td><td colspan=\"5\"></td>");
+        strbuf_add_text(p->out,
+                        "<td><span class=\"tag hint\">not in B</span></td><td colspan=\"5\"></td>");
     } else {
         strbuf_printf(p->out, "<td><span class=\"tag %s\">%s</span></td>", classes[o->agreement],
                       agreement_names[o->agreement]);
         const double numbers[] = {o->b.max, o->rounding.max, difference_relative(&o->b),
                                   difference_relative_rms(&o->b)};
         for (size_t i = 0; i < COUNT(numbers); i++)
-            page_add_text_cell(p, "n", number_text(p->a, numbers[i]));
-        page_add_text_cell(
-            p, "n", arena_printf(p->a, "%" PRIu64 " of %" PRIu64, o->b.rows_beyond, o->a.rows));
+            html_add_cell(p->out, "n", number_text(p->a, numbers[i]));
+        html_add_cell(p->out, "n",
+                      arena_printf(p->a, "%" PRIu64 " of %" PRIu64, o->b.rows_beyond, o->a.rows));
     }
-    page_add_text_cell(p, "s", forward_op_text(o->name));
-    page_add(p, "</tr>\n");
+    html_add_cell(p->out, "s", forward_op_text(o->name));
+    strbuf_add_text(p->out, "</tr>\n");
 }
 
 static void add_table(const struct page *p, const struct forward_outputs *list)
 {
-    page_add(p, "<div class=\"scroll tall\"><table><thead><tr><th>result</th><th>outcome</th>"
-                "<th class=\"n\">max |a-b|</th><th class=\"n\">rounding</th>"
-                "<th class=\"n\">rel. max</th><th class=\"n\">rel. rms</th>"
-                "<th class=\"n\">tokens beyond</th><th></th></tr></thead><tbody>\n");
+    strbuf_add_text(p->out,
+                    "<div class=\"scroll tall\"><table><thead><tr><th>result</th><th>outcome</th>"
+                    "<th class=\"n\">max |a-b|</th><th class=\"n\">rounding</th>"
+                    "<th class=\"n\">rel. max</th><th class=\"n\">rel. rms</th>"
+                    "<th class=\"n\">tokens beyond</th><th></th></tr></thead><tbody>\n");
     for (size_t i = 0; i < list->count; i++)
         add_output_row(p, &list->items[i]);
-    page_add(p, "</tbody></table></div>\n");
+    strbuf_add_text(p->out, "</tbody></table></div>\n");
 }
 
 static bool is_any_compared(const struct forward_outputs *list)
@@ -375,7 +380,7 @@ static void add_ops(const struct page *p, const struct forward *f)
     if (!is_any_compared(&f->ops)) return;
     strbuf_printf(p->out, "<h2>Ops of layer %d</h2>\n", f->divergence.layer);
     add_errors(p, &f->ops, "error by op");
-    page_add(p, "<div class=\"gap\"></div>\n");
+    strbuf_add_text(p->out, "<div class=\"gap\"></div>\n");
     add_table(p, &f->ops);
 }
 
@@ -383,12 +388,12 @@ void report_forward(const struct page *p)
 {
     const struct forward *f = p->v->forward;
     if (is_any_compared(&f->outputs)) {
-        page_add(p, "<h2>Error by layer</h2>\n");
+        strbuf_add_text(p->out, "<h2>Error by layer</h2>\n");
         add_errors(p, &f->outputs, "error by layer");
         add_error_legend(p);
     }
     add_ops(p, f);
     add_logits(p, f);
-    page_add(p, "<h2>Results</h2>\n");
+    strbuf_add_text(p->out, "<h2>Results</h2>\n");
     add_table(p, &f->outputs);
 }

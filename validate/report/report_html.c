@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/html_style.h"
 #include "common/memory.h"
 #include "common/numbers.h"
 #include "common/text.h"
@@ -13,20 +14,7 @@
 #include "validate/compare/stored_names.h"
 #include "validate/hints/hints.h"
 #include "validate/report/report_page.h"
-#include "validate/report/report_style.h"
 #include "validate/report/texts.h"
-
-/* 58,720,256 */
-static const char *count_text(struct arena *a, uint64_t n)
-{
-    char digits[24], text[32];
-    int length = snprintf(digits, sizeof digits, "%" PRIu64, n), to = 0;
-    for (int i = 0; i < length; i++) {
-        if (i && (length - i) % 3 == 0) text[to++] = ',';
-        text[to++] = digits[i];
-    }
-    return arena_text(a, text, (size_t)to);
-}
 
 /* ---- verdict and sides ---- */
 
@@ -49,9 +37,9 @@ static void add_weights_line(const struct page *p)
     weights_line(&line, p->v);
     line.data[strcspn(line.data, "\n")] = '\0';
     const char *rest = strstr(line.data, ": ");
-    page_add(p, p->v->forward ? "<span>weights: " : "<span>");
-    page_add_escaped(p, p->v->forward || !rest ? line.data : rest + 2);
-    page_add(p, "</span>");
+    strbuf_add_text(p->out, p->v->forward ? "<span>weights: " : "<span>");
+    html_add_escaped(p->out, p->v->forward || !rest ? line.data : rest + 2);
+    strbuf_add_text(p->out, "</span>");
     strbuf_release(&line);
 }
 
@@ -65,7 +53,7 @@ static void add_banner(const struct page *p)
                   by_forward ? forward_word(v->forward) : verdict_word(v->c));
     if (v->forward) report_forward_line(p, !by_forward);
     if (v->c) add_weights_line(p);
-    page_add(p, "</div>\n");
+    strbuf_add_text(p->out, "</div>\n");
 }
 
 static void add_model(const struct page *p, const struct model_config *m)
@@ -77,7 +65,7 @@ static void add_model(const struct page *p, const struct model_config *m)
                   m->num_layers, m->hidden_size, m->num_attention_heads, m->num_query_groups,
                   m->kv_channels);
     if (m->num_experts) strbuf_printf(&text, ", %" PRIu64 " experts", m->num_experts);
-    page_add_row(p, "model", text.data);
+    html_add_row(p->out, "model", text.data);
     strbuf_release(&text);
 }
 
@@ -86,45 +74,46 @@ static void add_side(const struct page *p, unsigned side)
     const struct side *s = &p->c->sides[side];
     const struct checkpoint *k = &s->checkpoint;
     strbuf_printf(p->out, "<section class=\"card\"><h3><i>%c</i><span>", side_letter(side));
-    page_add_escaped(p, k->path);
-    page_add(p, "</span></h3><dl>\n");
-    page_add_row(p, "format", k->format->name);
+    html_add_escaped(p->out, k->path);
+    strbuf_add_text(p->out, "</span></h3><dl>\n");
+    html_add_row(p->out, "format", k->format->name);
     if (!s->stored_only) {
-        page_add_row(p, "family", k->family ? k->family : "not known");
+        html_add_row(p->out, "family", k->family ? k->family : "not known");
         if (k->format->has & FORMAT_LAYOUT)
-            page_add_row(p, "layout", layout_text(&k->layout, p->a));
+            html_add_row(p->out, "layout", layout_text(&k->layout, p->a));
         if (k->training.iteration >= 0 || k->training.release)
-            page_add_row(p, "iteration",
+            html_add_row(p->out, "iteration",
                          k->training.release
                              ? "release"
                              : arena_printf(p->a, "%" PRId64, k->training.iteration));
         add_model(p, &k->config);
     } else {
-        page_add_row(p, "names", "as stored");
+        html_add_row(p->out, "names", "as stored");
     }
-    page_add_row(p, "tensors",
+    html_add_row(p->out, "tensors",
                  arena_printf(p->a, "%zu, %s, in %zu %s", s->num_tensors, bytes_text(s->bytes),
                               k->catalog.stored.num_files,
                               k->catalog.stored.num_files == 1 ? "file" : "files"));
-    page_add(p, "</dl></section>\n");
+    strbuf_add_text(p->out, "</dl></section>\n");
 }
 
 static void add_field(const struct page *p, const char *field, const char *const values[2],
                       const struct config_difference *d)
 {
-    page_add(p, !d                             ? "<tr>"
-                : d->effect == EFFECT_COMPUTES ? "<tr class=\"differs\">"
-                                               : "<tr class=\"harmless\">");
-    page_add_text_cell(p, "t", field);
-    page_add_text_cell(p, "s", values[0]);
-    page_add_text_cell(p, "s", values[1]);
-    page_add_text_cell(p, "s", d ? config_effect_words[d->effect] : "");
-    page_add(p, "</tr>\n");
+    strbuf_add_text(p->out, !d                             ? "<tr>"
+                            : d->effect == EFFECT_COMPUTES ? "<tr class=\"differs\">"
+                                                           : "<tr class=\"harmless\">");
+    html_add_cell(p->out, "t", field);
+    html_add_cell(p->out, "s", values[0]);
+    html_add_cell(p->out, "s", values[1]);
+    html_add_cell(p->out, "s", d ? config_effect_words[d->effect] : "");
+    strbuf_add_text(p->out, "</tr>\n");
 }
 
 static void begin_fields(const struct page *p)
 {
-    page_add(p, "<div class=\"scroll\" style=\"margin-top:10px\"><table><thead><tr><th>field</th>"
+    strbuf_add_text(
+        p->out, "<div class=\"scroll\" style=\"margin-top:10px\"><table><thead><tr><th>field</th>"
                 "<th>A</th><th>B</th><th>difference</th></tr></thead><tbody>\n");
 }
 
@@ -136,18 +125,18 @@ static void add_computing_fields(const struct page *p)
     begin_fields(p);
     for (size_t i = 0; i < x->num_computing; i++)
         add_field(p, x->differences[i].field, x->differences[i].values, &x->differences[i]);
-    page_add(p, "</tbody></table></div>\n");
+    strbuf_add_text(p->out, "</tbody></table></div>\n");
 }
 
 static void add_training_field(const struct page *p, const struct training_difference *d,
                                bool is_ignored)
 {
-    page_add(p, is_ignored ? "<tr class=\"harmless\">" : "<tr class=\"differs\">");
-    page_add_text_cell(p, "t", d->field);
-    page_add_text_cell(p, "s", d->values[0]);
-    page_add_text_cell(p, "s", d->values[1]);
-    page_add_text_cell(p, "s", is_ignored ? "training state, --ignore-training" : "training state");
-    page_add(p, "</tr>\n");
+    strbuf_add_text(p->out, is_ignored ? "<tr class=\"harmless\">" : "<tr class=\"differs\">");
+    html_add_cell(p->out, "t", d->field);
+    html_add_cell(p->out, "s", d->values[0]);
+    html_add_cell(p->out, "s", d->values[1]);
+    html_add_cell(p->out, "s", is_ignored ? "training state, --ignore-training" : "training state");
+    strbuf_add_text(p->out, "</tr>\n");
 }
 
 static void add_training_fields(const struct page *p)
@@ -159,7 +148,7 @@ static void add_training_fields(const struct page *p)
         add_training_field(p, &x->differences[i], false);
     for (size_t i = 0; i < x->num_ignored; i++)
         add_training_field(p, &x->ignored[i], true);
-    page_add(p, "</tbody></table></div>\n");
+    strbuf_add_text(p->out, "</tbody></table></div>\n");
 }
 
 static bool is_listed(const struct config_comparison *x, const char *field)
@@ -176,7 +165,7 @@ static void add_configs(const struct page *p)
     const struct config_comparison *x = &p->c->configs;
     static const struct scalar_style style = {10, "yes", "no", "-"};
     if (s[0].stored_only || s[1].stored_only) return;
-    page_add(p, "<details><summary>Configs</summary>");
+    strbuf_add_text(p->out, "<details><summary>Configs</summary>");
     begin_fields(p);
     for (size_t i = 0; i < x->count; i++)
         add_field(p, x->differences[i].field, x->differences[i].values, &x->differences[i]);
@@ -188,28 +177,28 @@ static void add_configs(const struct page *p)
         bool given = scalar_is_given(a) || scalar_is_given(b);
         if (given && !is_listed(x, f->name)) add_field(p, f->name, values, NULL);
     }
-    page_add(p, "</tbody></table></div></details>\n");
+    strbuf_add_text(p->out, "</tbody></table></div></details>\n");
 }
 
 static void add_note(const struct page *p, const char *who, const char *text)
 {
     strbuf_printf(p->out, "<li>%s", who);
-    page_add_escaped(p, text);
-    page_add(p, "</li>\n");
+    html_add_escaped(p->out, text);
+    strbuf_add_text(p->out, "</li>\n");
 }
 
 static void add_notes(const struct page *p)
 {
     const struct checkpoint *a = &p->c->sides[0].checkpoint, *b = &p->c->sides[1].checkpoint;
     if (!p->c->num_notes && !a->notes.count && !b->notes.count) return;
-    page_add(p, "<ul class=\"notes\">\n");
+    strbuf_add_text(p->out, "<ul class=\"notes\">\n");
     for (size_t i = 0; i < p->c->num_notes; i++)
         add_note(p, "", p->c->notes[i]);
     for (size_t i = 0; i < a->notes.count; i++)
         add_note(p, "A: ", a->notes.lines[i]);
     for (size_t i = 0; i < b->notes.count; i++)
         add_note(p, "B: ", b->notes.lines[i]);
-    page_add(p, "</ul>\n");
+    strbuf_add_text(p->out, "</ul>\n");
 }
 
 /* ---- hints ---- */
@@ -221,20 +210,20 @@ static void add_hints(const struct page *p)
     if (compare_tensors_pass(c)) return;
     for (size_t i = 0; i < c->num_tensors; i++)
         without += !outcome_passes(c->tensors[i].outcome) && !c->tensors[i].hint;
-    page_add(p, "<h2>Hints</h2>\n<ul class=\"hints\">\n");
+    strbuf_add_text(p->out, "<h2>Hints</h2>\n<ul class=\"hints\">\n");
     for (size_t i = 0; i < c->num_hints; i++) {
-        page_add(p, "<li><span class=\"id\">");
-        page_add_escaped(p, c->hints[i].id);
-        page_add(p, "</span><span class=\"text\">");
-        page_add_escaped(p, c->hints[i].text);
-        page_add(p, "</span></li>\n");
+        strbuf_add_text(p->out, "<li><span class=\"id\">");
+        html_add_escaped(p->out, c->hints[i].id);
+        strbuf_add_text(p->out, "</span><span class=\"text\">");
+        html_add_escaped(p->out, c->hints[i].text);
+        strbuf_add_text(p->out, "</span></li>\n");
     }
     if (without)
         strbuf_printf(p->out,
                       "<li class=\"none\"><span class=\"id\">unknown</span><span class=\"text\">no "
                       "hint holds for %zu tensor%s</span></li>\n",
                       without, plural(without));
-    page_add(p, "</ul>\n");
+    strbuf_add_text(p->out, "</ul>\n");
 }
 
 /* ---- the heat map ---- */
@@ -349,8 +338,8 @@ static const char *cell_class(struct arena *a, const struct cell *cell)
 static void add_cell_title(const struct page *p, const struct cell *cell)
 {
     const struct compared *t = cell->worst;
-    page_add(p, "<title>");
-    page_add_escaped(p, t->name);
+    strbuf_add_text(p->out, "<title>");
+    html_add_escaped(p->out, t->name);
     if (cell->num_tensors > 1)
         strbuf_printf(p->out, "\n%zu of %zu tensors like it differ", cell->num_different,
                       cell->num_tensors);
@@ -359,10 +348,10 @@ static void add_cell_title(const struct page *p, const struct cell *cell)
     else
         strbuf_printf(p->out, "\n%s", outcome_names[t->outcome]);
     if (t->hint) {
-        page_add(p, "\n");
-        page_add_escaped(p, t->hint->text);
+        strbuf_add_text(p->out, "\n");
+        html_add_escaped(p->out, t->hint->text);
     }
-    page_add(p, "</title>");
+    strbuf_add_text(p->out, "</title>");
 }
 
 static void add_kind(const struct page *p, const struct heat_map *m, size_t row, unsigned left,
@@ -372,10 +361,10 @@ static void add_kind(const struct page *p, const struct heat_map *m, size_t row,
     unsigned top = (unsigned)row * ROW_HEIGHT;
     size_t length = strlen(k->label);
     strbuf_printf(p->out, "<text x=\"%u\" y=\"%u\" text-anchor=\"end\">", left - 8, top + 13);
-    page_add_escaped(p, length > LABEL_CHARS
-                            ? arena_printf(p->a, "..%s", k->label + length - LABEL_CHARS + 2)
-                            : k->label);
-    page_add(p, "</text>");
+    html_add_escaped(p->out, length > LABEL_CHARS
+                                 ? arena_printf(p->a, "..%s", k->label + length - LABEL_CHARS + 2)
+                                 : k->label);
+    strbuf_add_text(p->out, "</text>");
     for (size_t i = 0; i < m->num_layers; i++) {
         const struct cell *cell = &k->cells[i];
         if (!cell->worst) continue;
@@ -384,9 +373,9 @@ static void add_kind(const struct page *p, const struct heat_map *m, size_t row,
                       cell_class(p->a, cell), left + (double)i * width, top,
                       width > 6 ? width - 1.5 : width, ROW_HEIGHT - 2);
         add_cell_title(p, cell);
-        page_add(p, "</rect>");
+        strbuf_add_text(p->out, "</rect>");
     }
-    page_add(p, "\n");
+    strbuf_add_text(p->out, "\n");
 }
 
 /* Adds numbers of layers below the columns, as many as fit. */
@@ -422,16 +411,16 @@ static void add_legend_item(const struct page *p, const char *class, const char 
 
 static void add_legend(const struct page *p)
 {
-    page_add(p, "<div class=\"legend\">");
+    strbuf_add_text(p->out, "<div class=\"legend\">");
     add_legend_item(p, "same", "identical");
     if (p->c->counts[WITHIN]) add_legend_item(p, "within", "within tolerance");
-    page_add(p, "<span>relative error 1e-8 <svg width=\"126\" height=\"14\">");
+    strbuf_add_text(p->out, "<span>relative error 1e-8 <svg width=\"126\" height=\"14\">");
     for (unsigned i = 0; i < HEAT_STEPS; i++)
         strbuf_printf(p->out, "<rect class=\"h%u\" x=\"%u\" width=\"14\" height=\"14\"/>", i,
                       i * 14);
-    page_add(p, "</svg> 1 and more</span>");
+    strbuf_add_text(p->out, "</svg> 1 and more</span>");
     add_legend_item(p, "odd", "missing, another shape, no numbers, or NaN and Inf");
-    page_add(p, "</div>\n");
+    strbuf_add_text(p->out, "</div>\n");
 }
 
 static void add_map(const struct page *p)
@@ -449,7 +438,7 @@ static void add_map(const struct page *p)
     for (size_t i = 0; i < m.num_kinds; i++)
         add_kind(p, &m, i, left, width);
     add_layer_numbers(p, &m, left, width);
-    page_add(p, "</svg></div>\n");
+    strbuf_add_text(p->out, "</svg></div>\n");
     if (m.num_kinds == MAX_KINDS)
         strbuf_printf(p->out, "<p>No more than %d kinds of tensors are drawn.</p>\n", MAX_KINDS);
     add_legend(p);
@@ -460,7 +449,7 @@ static void add_map(const struct page *p)
 static void add_number_cell(const struct page *p, bool known, double value, const char *text)
 {
     if (!known || isnan(value))
-        page_add(p, "<td class=\"n\" data-v=\"\"></td>");
+        strbuf_add_text(p->out, "<td class=\"n\" data-v=\"\"></td>");
     else if (isinf(value))
         strbuf_printf(p->out, "<td class=\"n\" data-v=\"Infinity\">%s</td>", text);
     else
@@ -504,28 +493,28 @@ static void add_statistics(const struct page *p, const struct compared *t)
     double different = (double)statistics_different(s), error = statistics_relative_error(s),
            cosine = statistics_cosine(s);
     add_distance_cell(p, distances, s, error, number_text(p->a, error));
-    add_number_cell(p, t->counted, different, count_text(p->a, statistics_different(s)));
+    add_number_cell(p, t->counted, different, grouped_text(statistics_different(s)));
     add_distance_cell(p, distances, s, s->max_difference, number_text(p->a, s->max_difference));
-    add_distance_cell(p, ulps, s, (double)s->max_ulp, count_text(p->a, s->max_ulp));
+    add_distance_cell(p, ulps, s, (double)s->max_ulp, grouped_text(s->max_ulp));
     add_distance_cell(p, distances, s, cosine, arena_printf(p->a, "%.6f", cosine));
     bool located = t->counted && s->first <= s->last && t->read[0] == t->tensors[0];
-    page_add_text_cell(
-        p, "s",
+    html_add_cell(
+        p->out, "s",
         located ? coordinates_text(p->a, t->tensors[0]->num_dims, t->tensors[0]->shape, s->first)
                 : "");
 }
 
 static void add_hint_cell(const struct page *p, const struct hint *hint)
 {
-    page_add(p, "<td class=\"s\"");
+    strbuf_add_text(p->out, "<td class=\"s\"");
     if (hint) {
-        page_add(p, " title=\"");
-        page_add_escaped(p, hint->text);
-        page_add(p, "\"><span class=\"tag hint\">");
-        page_add_escaped(p, hint->id);
-        page_add(p, "</span></td>");
+        strbuf_add_text(p->out, " title=\"");
+        html_add_escaped(p->out, hint->text);
+        strbuf_add_text(p->out, "\"><span class=\"tag hint\">");
+        html_add_escaped(p->out, hint->id);
+        strbuf_add_text(p->out, "</span></td>");
     } else {
-        page_add(p, "></td>");
+        strbuf_add_text(p->out, "></td>");
     }
 }
 
@@ -533,8 +522,8 @@ static void add_stored_names(const struct page *p, const char *label, const char
 {
     if (!names) return;
     strbuf_printf(p->out, "<div class=\"stored\"><i>%s</i> ", label);
-    page_add_escaped(p, names);
-    page_add(p, "</div>");
+    html_add_escaped(p->out, names);
+    strbuf_add_text(p->out, "</div>");
 }
 
 /* Names equal on both sides are printed once. */
@@ -560,12 +549,12 @@ static void add_name_cell(const struct page *p, const struct compared *t)
                           ? first_stored_text(p->a, p->c, t, side)
                           : NULL;
     }
-    page_add(p, "<td class=\"t\">");
-    page_add_escaped(p, t->name);
+    strbuf_add_text(p->out, "<td class=\"t\">");
+    html_add_escaped(p->out, t->name);
     add_both_names(p, names, "");
     add_both_names(p, differing, "differ");
     add_both_names(p, first, "first");
-    page_add(p, "</td>");
+    strbuf_add_text(p->out, "</td>");
 }
 
 static void add_tensor_row(const struct page *p, const struct compared *t)
@@ -580,68 +569,48 @@ static void add_tensor_row(const struct page *p, const struct compared *t)
         add_hint_cell(p, t->hint);
         add_statistics(p, t);
     }
-    page_add_text_cell(p, "s", dtypes_of_both(p, t));
-    page_add_text_cell(p, "s", shapes_text(p, t));
-    page_add(p, "</tr>\n");
+    html_add_cell(p->out, "s", dtypes_of_both(p, t));
+    html_add_cell(p->out, "s", shapes_text(p, t));
+    strbuf_add_text(p->out, "</tr>\n");
 }
 
 static void add_tools(const struct page *p)
 {
-    page_add(p, "<h2>Tensors</h2>\n<div class=\"tools\"><input type=\"search\" id=\"filter\" "
-                "placeholder=\"name, dtype, hint ..\" aria-label=\"filter\"><label><input "
-                "type=\"checkbox\" id=\"all\"");
-    if (compare_tensors_pass(p->c)) page_add(p, " checked");
-    page_add(p, "> show passing tensors</label><span id=\"count\"></span></div>\n");
+    strbuf_add_text(p->out,
+                    "<h2>Tensors</h2>\n<div class=\"tools\"><input type=\"search\" id=\"filter\" "
+                    "placeholder=\"name, dtype, hint ..\" aria-label=\"filter\"><label><input "
+                    "type=\"checkbox\" id=\"all\"");
+    if (compare_tensors_pass(p->c)) strbuf_add_text(p->out, " checked");
+    strbuf_add_text(p->out, "> show passing tensors</label><span id=\"count\"></span></div>\n");
 }
 
 static void add_tensors(const struct page *p)
 {
     add_tools(p);
-    page_add(p, "<div class=\"scroll tall\"><table id=\"tensors\"><thead "
-                "title=\"click to sort\"><tr><th>tensor</th>"
-                "<th>outcome</th>");
+    strbuf_add_text(p->out, "<div class=\"scroll tall\"><table id=\"tensors\"><thead "
+                            "title=\"click to sort\"><tr><th>tensor</th>"
+                            "<th>outcome</th>");
     if (!p->plain)
-        page_add(p, "<th>hint</th><th class=\"n\">rel. error</th><th class=\"n\">differ</th>"
-                    "<th class=\"n\">max |a-b|</th><th class=\"n\">max ulp</th>"
-                    "<th class=\"n\">cosine</th><th>first</th>");
-    page_add(p, "<th>dtype</th><th>shape</th></tr></thead><tbody>\n");
+        strbuf_add_text(p->out,
+                        "<th>hint</th><th class=\"n\">rel. error</th><th class=\"n\">differ</th>"
+                        "<th class=\"n\">max |a-b|</th><th class=\"n\">max ulp</th>"
+                        "<th class=\"n\">cosine</th><th>first</th>");
+    strbuf_add_text(p->out, "<th>dtype</th><th>shape</th></tr></thead><tbody>\n");
     for (size_t i = 0; i < p->c->num_tensors; i++)
         add_tensor_row(p, &p->c->tensors[i]);
-    page_add(p, "</tbody></table></div>\n");
+    strbuf_add_text(p->out, "</tbody></table></div>\n");
 }
 
 /* ---- the page ---- */
-
-static void add_environment(const struct page *p, const struct report_environment *e)
-{
-    page_add(p, "<footer><h2>Environment</h2><dl>\n");
-    page_add_row(p, "ferry", e->version);
-    page_add_row(p, "host", e->host);
-    page_add_row(p, "time", e->time);
-    page_add_row(p, "command", e->command);
-    page_add_row(
-        p, "took",
-        p->c ? arena_printf(p->a, "%.2f s, %s read", p->v->seconds, bytes_text(p->c->read_bytes))
-             : arena_printf(p->a, "%.2f s", p->v->seconds));
-    page_add(p, "</dl></footer>\n");
-}
-
-static void add_lines(const struct page *p, const char *const *lines)
-{
-    for (; *lines; lines++) {
-        page_add(p, *lines);
-        page_add(p, "\n");
-    }
-}
 
 /* The sections on the weights; none if B is a file of results. */
 static void add_comparison(const struct page *p)
 {
     if (!p->c) return;
-    page_add(p, "<div class=\"cards\">\n");
+    strbuf_add_text(p->out, "<div class=\"cards\">\n");
     add_side(p, 0);
     add_side(p, 1);
-    page_add(p, "</div>\n");
+    strbuf_add_text(p->out, "</div>\n");
     add_configs(p);
     add_notes(p);
 }
@@ -653,33 +622,21 @@ static void add_weights(const struct page *p)
     add_tensors(p);
 }
 
-static void add_head(const struct page *p)
+static void add_foot(const struct page *p, const struct html_environment *e)
 {
-    const struct verdict *v = p->v;
-    page_add(p,
-             "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>");
-    page_add_escaped(p, is_by_forward(v) ? forward_word(v->forward) : verdict_word(v->c));
-    page_add(p, " - ferry verify</title>\n<style>\n");
-    add_lines(p, report_style);
-    page_add(p, "</style></head><body><main>\n<h1>ferry verify</h1>\n");
+    const char *took = arena_printf(p->a, "%.2f s", p->v->seconds);
+    if (p->c) took = arena_printf(p->a, "%s, %s read", took, bytes_text(p->c->read_bytes));
+    html_end(p->out, e, took);
 }
 
-static void add_foot(const struct page *p, const struct report_environment *e)
-{
-    add_environment(p, e);
-    page_add(p, "</main>\n<script>\n");
-    add_lines(p, report_script);
-    page_add(p, "</script></body></html>\n");
-}
-
-void report_html(struct strbuf *out, const struct verdict *v, const struct report_environment *e)
+void report_html(struct strbuf *out, const struct verdict *v, const struct html_environment *e)
 {
     struct arena a;
     arena_init(&a);
     bool plain = v->c && v->c->counts[IDENTICAL] == v->c->num_tensors;
     const struct page p = {out, v, v->c, &a, plain};
-    add_head(&p);
+    html_begin(out, is_by_forward(v) ? forward_word(v->forward) : verdict_word(v->c),
+               "ferry verify");
     add_banner(&p);
     if (v->c) {
         add_computing_fields(&p);

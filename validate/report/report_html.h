@@ -7,12 +7,9 @@
 #ifndef FERRY_VALIDATE_REPORT_REPORT_HTML_H
 #define FERRY_VALIDATE_REPORT_REPORT_HTML_H
 
+#include "common/html.h"
 #include "validate/report/verdict.h"
 
-struct report_environment {
-    const char *version, *host, *time, *command;
-};
-
-void report_html(struct strbuf *out, const struct verdict *v, const struct report_environment *e);
+void report_html(struct strbuf *out, const struct verdict *v, const struct html_environment *e);
 
 #endif

@@ -3,7 +3,7 @@
 #include "common/count.h"
 #include "validate/testing_validate.h"
 
-static const struct report_environment environment = {
+static const struct html_environment environment = {
     .version = "1.2.3", .host = "<host>", .time = "today", .command = "ferry verify 'a&b' \"c\""};
 
 /* The page for two sides. In the scratch arena. */

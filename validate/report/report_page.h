@@ -2,6 +2,7 @@
 #ifndef FERRY_VALIDATE_REPORT_REPORT_PAGE_H
 #define FERRY_VALIDATE_REPORT_REPORT_PAGE_H
 
+#include "common/html.h"
 #include "validate/report/verdict.h"
 
 struct page {
@@ -11,14 +12,6 @@ struct page {
     struct arena *a;
     bool plain; /* all tensors are identical: there are no numbers to show */
 };
-
-void page_add(const struct page *p, const char *html);
-/* Adds text of a file or user: escapes markup, replaces invalid bytes by
- * U+FFFD. */
-void page_add_escaped(const struct page *p, const char *text);
-/* Add a row of a list of terms, or a cell of a table; escape the text. */
-void page_add_row(const struct page *p, const char *term, const char *text);
-void page_add_text_cell(const struct page *p, const char *class, const char *text);
 
 /* The section of --forward: the banner's colour; the line, with or without the
  * verdict's word; the charts and tables. */

@@ -1,9 +1,9 @@
-#include "validate/report/report_style.h"
+#include "common/html_style.h"
 
 #include <stddef.h>
 
 // clang-format off
-const char *const report_style[] = {
+const char *const html_style[] = {
     ":root{color-scheme:light dark;--bg:#f5f6f8;--card:#fff;--ink:#1b2127;--soft:#5f6b77;--line:#e0e4e9;",
     "--head:#f0f2f5;--ok:#17734a;--okbg:#e2f3ea;--bad:#b1261c;--badbg:#fce9e6;--mid:#80600a;--midbg:#fbf2d3;",
     "--same:#cfe2da;--within:#e6dfa8;--odd:#7d62b3;--none:transparent;--link:#1f5fa8;",
@@ -63,7 +63,7 @@ const char *const report_style[] = {
 
 /* A click on a title sorts a table. Tables of tensors have a filter by name,
  * and hide or show equal tensors. */
-const char *const report_script[] = {
+const char *const html_script[] = {
     "(function(){",
     "function value(row,i){var c=row.cells[i];if(!c)return'';var v=c.getAttribute('data-v');",
     "if(v!==null)return v===''?-Infinity:+v;",
