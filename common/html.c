@@ -6,25 +6,41 @@
 #include "common/html_style.h"
 #include "common/utf8.h"
 
-void html_add_escaped(struct strbuf *out, const char *text)
+static void add_character(struct strbuf *out, const char *at, size_t bytes)
 {
     static const struct {
         char c;
         const char *entity;
     } entities[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
-    size_t length = strlen(text);
-    for (size_t i = 0, n; i < length; i += n) {
-        const char *entity = NULL;
-        n = utf8_sequence(text + i, length - i);
-        for (size_t k = 0; k < COUNT(entities); k++)
-            if (text[i] == entities[k].c) entity = entities[k].entity;
-        if (n == 0 || (unsigned char)text[i] < 0x20 || text[i] == 0x7F) entity = "\xEF\xBF\xBD";
-        if (n == 0) n = 1;
-        if (entity)
-            strbuf_add_text(out, entity);
-        else
-            strbuf_add(out, text + i, n);
+    for (size_t k = 0; k < COUNT(entities); k++) {
+        if (*at != entities[k].c) continue;
+        strbuf_add_text(out, entities[k].entity);
+        return;
     }
+    if (!bytes || (unsigned char)*at < 0x20 || *at == 0x7F)
+        strbuf_add_text(out, "\xEF\xBF\xBD");
+    else
+        strbuf_add(out, at, bytes);
+}
+
+static void add_breaking_after(struct strbuf *out, const char *text, const char *breaks)
+{
+    const size_t length = strlen(text);
+    for (size_t i = 0, n; i < length; i += n ? n : 1) {
+        n = utf8_sequence(text + i, length - i);
+        add_character(out, text + i, n);
+        if (strchr(breaks, text[i])) strbuf_add_text(out, "<wbr>");
+    }
+}
+
+void html_add_escaped(struct strbuf *out, const char *text)
+{
+    add_breaking_after(out, text, "");
+}
+
+void html_add_name(struct strbuf *out, const char *name)
+{
+    add_breaking_after(out, name, "./");
 }
 
 void html_add_row(struct strbuf *out, const char *term, const char *text)

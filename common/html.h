@@ -24,6 +24,8 @@ void html_end(struct strbuf *out, const struct html_environment *e, const char *
 /* Adds text of a file or user: escapes markup, replaces invalid bytes by
  * U+FFFD. */
 void html_add_escaped(struct strbuf *out, const char *text);
+/* The same; lines may break after dots and slashes. */
+void html_add_name(struct strbuf *out, const char *name);
 /* Add a row of a list of terms, or a cell of a table; escape the text. */
 void html_add_row(struct strbuf *out, const char *term, const char *text);
 void html_add_cell(struct strbuf *out, const char *class, const char *text);

@@ -10,6 +10,9 @@ static void text_is_no_markup(void **state)
     assert_string_equal(s.data, "&lt;a href=&#39;x&#39;&gt;&amp;&quot;"
                                 "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
     strbuf_clear(&s);
+    html_add_name(&s, "a.b/<c>");
+    assert_string_equal(s.data, "a.<wbr>b/<wbr>&lt;c&gt;");
+    strbuf_clear(&s);
     html_add_row(&s, "term", "<");
     html_add_cell(&s, "n", ">");
     assert_string_equal(s.data, "<dt>term</dt><dd>&lt;</dd>\n<td class=\"n\">&gt;</td>");

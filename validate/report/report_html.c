@@ -112,9 +112,9 @@ static void add_field(const struct page *p, const char *field, const char *const
 
 static void begin_fields(const struct page *p)
 {
-    strbuf_add_text(
-        p->out, "<div class=\"scroll\" style=\"margin-top:10px\"><table><thead><tr><th>field</th>"
-                "<th>A</th><th>B</th><th>difference</th></tr></thead><tbody>\n");
+    strbuf_add_text(p->out, "<div class=\"scroll\" style=\"margin-top:10px\"><table "
+                            "class=\"fields\"><thead><tr><th>field</th>"
+                            "<th>A</th><th>B</th><th>difference</th></tr></thead><tbody>\n");
 }
 
 /* A table before the others, for fields that change the computation. */
@@ -249,7 +249,7 @@ struct heat_map {
 enum {
     MAX_COLUMNS = 512, /* layers of a heat map; higher numbers share the last column */
     MAX_KINDS = 500,   /* rows of a heat map */
-    LABEL_CHARS = 52,
+    LABEL_CHARS = 84,
     CHAR_WIDTH = 7,
     ROW_HEIGHT = 19,
     MAP_WIDTH = 1108,
@@ -522,7 +522,7 @@ static void add_stored_names(const struct page *p, const char *label, const char
 {
     if (!names) return;
     strbuf_printf(p->out, "<div class=\"stored\"><i>%s</i> ", label);
-    html_add_escaped(p->out, names);
+    html_add_name(p->out, names);
     strbuf_add_text(p->out, "</div>");
 }
 
@@ -550,7 +550,7 @@ static void add_name_cell(const struct page *p, const struct compared *t)
                           : NULL;
     }
     strbuf_add_text(p->out, "<td class=\"t\">");
-    html_add_escaped(p->out, t->name);
+    html_add_name(p->out, t->name);
     add_both_names(p, names, "");
     add_both_names(p, differing, "differ");
     add_both_names(p, first, "first");
