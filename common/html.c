@@ -57,6 +57,47 @@ void html_add_cell(struct strbuf *out, const char *class, const char *text)
     strbuf_add_text(out, "</td>");
 }
 
+/* Adds the text up to the end of the line. */
+static void add_line_text(struct strbuf *out, const char *line)
+{
+    struct strbuf text = {0};
+    strbuf_add(&text, line, strcspn(line, "\n"));
+    html_add_escaped(out, text.data);
+    strbuf_release(&text);
+}
+
+void html_add_rows(struct strbuf *out, const char *lines)
+{
+    bool open = false;
+    for (const char *line = lines; *line; line += strcspn(line, "\n") + 1) {
+        const char *word = line + strspn(line, " ");
+        const size_t length = strcspn(word, " \n");
+        if (word - line <= 2) {
+            strbuf_printf(out, "%s<dt>%.*s</dt><dd>", open ? "</dd>\n" : "", (int)length, word);
+            word += length + strspn(word + length, " ");
+            open = true;
+        } else {
+            strbuf_add_text(out, "<br>");
+        }
+        add_line_text(out, word);
+        if (!line[strcspn(line, "\n")]) break;
+    }
+    if (open) strbuf_add_text(out, "</dd>\n");
+}
+
+void html_add_filter(struct strbuf *out, const char *placeholder, bool box, bool checked)
+{
+    strbuf_printf(out,
+                  "<div class=\"tools\"><input type=\"search\" id=\"filter\" placeholder=\"%s\" "
+                  "aria-label=\"filter\">",
+                  placeholder);
+    if (box)
+        strbuf_printf(out,
+                      "<label><input type=\"checkbox\" id=\"all\"%s> show passing tensors</label>",
+                      checked ? " checked" : "");
+    strbuf_add_text(out, "<span id=\"count\"></span></div>\n");
+}
+
 static void add_lines(struct strbuf *out, const char *const *lines)
 {
     for (; *lines; lines++) {

@@ -30,4 +30,11 @@ void html_add_name(struct strbuf *out, const char *name);
 void html_add_row(struct strbuf *out, const char *term, const char *text);
 void html_add_cell(struct strbuf *out, const char *class, const char *text);
 
+/* Adds a row for each line "LABEL  TEXT"; lines that are indented by more than
+ * two columns continue the row before. */
+void html_add_rows(struct strbuf *out, const char *lines);
+/* Adds the filter of the table of id "tensors". box: with a box that shows rows
+ * of class "equal", checked or not. */
+void html_add_filter(struct strbuf *out, const char *placeholder, bool box, bool checked);
+
 #endif

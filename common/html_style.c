@@ -37,7 +37,7 @@ const char *const html_style[] = {
     ".scroll{overflow:auto;border:1px solid var(--line);border-radius:12px;background:linear-gradient(90deg,var(--card) 40%,transparent) 0 0/48px 100% local,",
     "linear-gradient(270deg,var(--card) 40%,transparent) 100% 0/48px 100% local,linear-gradient(90deg,var(--shade),transparent) 0 0/14px 100%,",
     "linear-gradient(270deg,var(--shade),transparent) 100% 0/14px 100%,var(--card);background-repeat:no-repeat}",
-    ".map{padding:16px 18px 12px}svg{display:block}svg text{fill:var(--soft);font-size:11px}svg rect{shape-rendering:crispEdges}",
+    ".map{padding:16px 18px 12px}svg{display:block}svg.plot{width:100%;height:auto}.cards h2{margin-top:0}svg text{fill:var(--soft);font-size:11px}svg rect{shape-rendering:crispEdges}",
     "rect:hover{stroke:var(--ink);stroke-width:1.5px}",
     ".same{fill:var(--same)}.within{fill:var(--within)}.odd{fill:var(--odd)}",
     ".h0{fill:var(--h0)}.h1{fill:var(--h1)}.h2{fill:var(--h2)}.h3{fill:var(--h3)}.h4{fill:var(--h4)}.h5{fill:var(--h5)}.h6{fill:var(--h6)}.h7{fill:var(--h7)}.h8{fill:var(--h8)}",
@@ -59,7 +59,7 @@ const char *const html_style[] = {
     ".grid{stroke:var(--line);fill:none}.band{fill:var(--same);opacity:.75}.line{stroke:var(--soft);fill:none;stroke-width:1.2px}",
     ".dot-ok{fill:var(--ok)}.dot-mid{fill:var(--mid)}.dot-bad{fill:var(--bad)}circle:hover{stroke:var(--ink);stroke-width:1.5px}",
     ".points{stroke:var(--link);stroke-width:3px;stroke-linecap:round;opacity:.45;fill:none}.diagonal{stroke:var(--soft);stroke-dasharray:4 4;fill:none}",
-    "@media(max-width:820px){.cards,.cards.logits{grid-template-columns:1fr}.hints li{flex-wrap:wrap;gap:6px 14px}main{padding:20px 14px 36px}.tools input[type=search]{min-width:100%}}",
+    "@media(max-width:820px){svg.plot text{font-size:15px}.cards,.cards.logits{grid-template-columns:1fr}.hints li{flex-wrap:wrap;gap:6px 14px}main{padding:20px 14px 36px}.tools input[type=search]{min-width:100%}}",
     "@media print{.tall{max-height:none}.tools{display:none}}",
     NULL,
 };
@@ -82,8 +82,8 @@ const char *const html_script[] = {
     "var filter=document.getElementById('filter'),all=document.getElementById('all'),count=document.getElementById('count');",
     "function show(){var words=filter.value.toLowerCase().split(/\\s+/),n=0;rows.forEach(function(r){",
     "var text=r.textContent.toLowerCase(),on=words.every(function(w){return text.indexOf(w)>=0});",
-    "if(!all.checked&&r.className==='equal')on=false;r.style.display=on?'':'none';n+=on});count.textContent=n+' of '+rows.length}",
-    "filter.addEventListener('input',show);all.addEventListener('change',show);show()})();",
+    "if(all&&!all.checked&&r.className==='equal')on=false;r.style.display=on?'':'none';n+=on});count.textContent=n+' of '+rows.length}",
+    "filter.addEventListener('input',show);if(all)all.addEventListener('change',show);show()})();",
     NULL,
 };
 // clang-format on

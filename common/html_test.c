@@ -35,10 +35,21 @@ static void a_page_needs_nothing_else(void **state)
     strbuf_release(&s);
 }
 
+static void lines_become_rows(void **state)
+{
+    (void)state;
+    struct strbuf s = {0};
+    html_add_rows(&s, "a     b c\n      <d>\n  long_label e\n");
+    assert_string_equal(s.data, "<dt>a</dt><dd>b c<br>&lt;d&gt;</dd>\n"
+                                "<dt>long_label</dt><dd>e</dd>\n");
+    strbuf_release(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_no_markup),
+        cmocka_unit_test(lines_become_rows),
         cmocka_unit_test(a_page_needs_nothing_else),
     };
     return cmocka_run_group_tests_name("html", tests, NULL, NULL);

@@ -147,13 +147,17 @@ static void print_all_notes(const struct comparison *c, const struct verify_flag
 
 /* ---- the command ---- */
 
-static enum status write_report(const char *path, const struct verdict *v, struct error *err)
+/* The page of a comparison, or of training both. */
+static enum status write_report(const char *path, const struct verdict *v, const struct trained *t,
+                                struct error *err)
 {
     struct strbuf page = {0};
     struct arena a;
+    if (!path) return OK;
     arena_init(&a);
     struct html_environment e = html_report_environment(&a);
-    report_html(&page, v, &e);
+    if (v) report_html(&page, v, &e);
+    if (t) trained_html(&page, t, &e);
     enum status st = html_report_write(path, &page, err);
     strbuf_release(&page);
     arena_release(&a);
@@ -183,7 +187,7 @@ static enum status report_verdict(const struct verify_flags *f, const struct ver
 {
     if (v->c) print_all_notes(v->c, f);
     print_verdict(v, &f->compute.output);
-    if (f->report) TRY(write_report(f->report, v, err));
+    TRY(write_report(f->report, v, NULL, err));
     if (verdict_passes(v)) return OK;
     err->text[0] = '\0'; /* the verdict was printed */
     return DIFFERENT;
@@ -296,6 +300,7 @@ static enum status train_and_report(const struct verify_flags *f, const struct s
     TRY(trained_options_of(f, &o, err));
     enum status st = trained_run(&t, s->paths, s->sides, &o, err);
     if (!st) print_trained(&t, &f->compute.output);
+    if (!st) st = write_report(f->report, NULL, &t, err);
     const bool passes = !st && outcome_passes(trained_outcome(&t));
     trained_release(&t);
     if (st || passes) return st;
@@ -331,7 +336,6 @@ static enum status check_flags_of_training(const struct verify_flags *f, struct 
         bool is_given;
     } options[] = {{"--forward", f->runs},
                    {"--input-ids", f->forward.input_ids != NULL},
-                   {"--report", f->report != NULL},
                    {"--max-ulp", f->max_ulp != UINT64_MAX},
                    {"--only", f->only.count > 0},
                    {"--ignore", f->ignore.count > 0},
@@ -348,7 +352,7 @@ static enum status check_flags_of_training(const struct verify_flags *f, struct 
     if (f->train_steps > MAX_TRAIN_STEPS)
         return fail(err, ERR_USAGE, "--train-steps: at most %d", MAX_TRAIN_STEPS);
     TRY(ranks_from_environment(&ranks, err));
-    if (ranks.size == 1) return OK;
+    if (ranks.size == 1) return f->report ? html_report_check(f->report, err) : OK;
     return fail(err, ERR_USAGE, "--train-steps runs on one rank: start it without a launcher");
 }
 

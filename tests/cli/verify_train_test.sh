@@ -39,6 +39,16 @@ prints "  training  2 x 64 mock tokens a step, f32, lr 0.0001, AdamW with new st
 [ "$(grep -c ' identical$' "$stdout")" -eq 3 ] || is_wrong "no three steps: $(cat "$stdout")"
 says_nothing
 
+it "--report writes a page"
+compare m megatron --train-steps 2 --report page.html -q
+exits 0
+grep -q '<b>identical</b><span>training: 2 steps' page.html || is_wrong "no verdict"
+grep -q 'aria-label="Loss by step"' page.html || is_wrong "no loss"
+[ "$(grep -c '<td class="t">' page.html)" -eq 27 ] || is_wrong "no 27 tensors"
+run verify m megatron --train-steps 2 --report nosuch/page.html
+exits 4
+says "--report nosuch/page.html: its folder does not exist"
+
 it "these are the steps that ferry train makes"
 "$ferry" train -q --threads 1 --load m --mock-data --seq-length 64 --micro-batch-size 2 --train-iters 3 --lr 1e-2 \
     --lr-decay-style constant --log-jsonl steps.jsonl >log 2>&1 || is_wrong "$(cat log)"
@@ -172,7 +182,7 @@ exits 6
 says "A (m): the run needs "
 
 it "options that do not apply are named"
-for options in --forward "--tp 2" --sp "--only x" "--max-ulp 1" "--report r.html" "--ignore-config x" "--ignore-training x"; do
+for options in --forward "--tp 2" --sp "--only x" "--max-ulp 1" "--ignore-config x" "--ignore-training x"; do
     # shellcheck disable=SC2086 # words
     compare m megatron --train-steps 1 $options
     exits 2

@@ -243,16 +243,15 @@ static double scatter_at(const struct range *r, double v)
     return (v - r->low) / (r->high - r->low) * SCATTER_SIZE;
 }
 
-/* A step of 1, 2 or 5 times a power of ten; about five steps fit the range. */
-static double tick_step(const struct range *r)
+double report_tick_step(double low, double high)
 {
-    double raw = (r->high - r->low) / 5, power = pow(10, floor(log10(raw)));
+    double raw = (high - low) / 5, power = pow(10, floor(log10(raw)));
     return power * (raw / power < 1.5 ? 1 : raw / power < 3.5 ? 2 : raw / power < 7.5 ? 5 : 10);
 }
 
 static void add_ticks(const struct page *p, const struct range *r)
 {
-    double step = tick_step(r);
+    double step = report_tick_step(r->low, r->high);
     for (double v = ceil(r->low / step) * step; v <= r->high; v += step) {
         double at = scatter_at(r, v), x = SCATTER_MARGIN + at, y = 8 + SCATTER_SIZE - at;
         double shown = fabs(v) < step / 2 ? 0 : v;

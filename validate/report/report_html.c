@@ -56,7 +56,7 @@ static void add_banner(const struct page *p)
     strbuf_add_text(p->out, "</div>\n");
 }
 
-static void add_model(const struct page *p, const struct model_config *m)
+static void add_model(struct strbuf *out, const struct model_config *m)
 {
     struct strbuf text = {0};
     strbuf_printf(&text,
@@ -65,90 +65,92 @@ static void add_model(const struct page *p, const struct model_config *m)
                   m->num_layers, m->hidden_size, m->num_attention_heads, m->num_query_groups,
                   m->kv_channels);
     if (m->num_experts) strbuf_printf(&text, ", %" PRIu64 " experts", m->num_experts);
-    html_add_row(p->out, "model", text.data);
+    html_add_row(out, "model", text.data);
     strbuf_release(&text);
 }
 
-static void add_side(const struct page *p, unsigned side)
+static void add_side(struct strbuf *out, const struct side *s, char letter, struct arena *a)
 {
-    const struct side *s = &p->c->sides[side];
     const struct checkpoint *k = &s->checkpoint;
-    strbuf_printf(p->out, "<section class=\"card\"><h3><i>%c</i><span>", side_letter(side));
-    html_add_escaped(p->out, k->path);
-    strbuf_add_text(p->out, "</span></h3><dl>\n");
-    html_add_row(p->out, "format", k->format->name);
+    strbuf_printf(out, "<section class=\"card\"><h3><i>%c</i><span>", letter);
+    html_add_escaped(out, k->path);
+    strbuf_add_text(out, "</span></h3><dl>\n");
+    html_add_row(out, "format", k->format->name);
     if (!s->stored_only) {
-        html_add_row(p->out, "family", k->family ? k->family : "not known");
-        if (k->format->has & FORMAT_LAYOUT)
-            html_add_row(p->out, "layout", layout_text(&k->layout, p->a));
+        html_add_row(out, "family", k->family ? k->family : "not known");
+        if (k->format->has & FORMAT_LAYOUT) html_add_row(out, "layout", layout_text(&k->layout, a));
         if (k->training.iteration >= 0 || k->training.release)
-            html_add_row(p->out, "iteration",
-                         k->training.release
-                             ? "release"
-                             : arena_printf(p->a, "%" PRId64, k->training.iteration));
-        add_model(p, &k->config);
+            html_add_row(out, "iteration",
+                         k->training.release ? "release"
+                                             : arena_printf(a, "%" PRId64, k->training.iteration));
+        add_model(out, &k->config);
     } else {
-        html_add_row(p->out, "names", "as stored");
+        html_add_row(out, "names", "as stored");
     }
-    html_add_row(p->out, "tensors",
-                 arena_printf(p->a, "%zu, %s, in %zu %s", s->num_tensors, bytes_text(s->bytes),
+    html_add_row(out, "tensors",
+                 arena_printf(a, "%zu, %s, in %zu %s", s->num_tensors, bytes_text(s->bytes),
                               k->catalog.stored.num_files,
                               k->catalog.stored.num_files == 1 ? "file" : "files"));
-    strbuf_add_text(p->out, "</dl></section>\n");
+    strbuf_add_text(out, "</dl></section>\n");
 }
 
-static void add_field(const struct page *p, const char *field, const char *const values[2],
+void report_sides(struct strbuf *out, const struct side sides[2], struct arena *a)
+{
+    strbuf_add_text(out, "<div class=\"cards\">\n");
+    for (unsigned i = 0; i < 2; i++)
+        add_side(out, &sides[i], side_letter(i), a);
+    strbuf_add_text(out, "</div>\n");
+}
+
+static void add_field(struct strbuf *out, const char *field, const char *const values[2],
                       const struct config_difference *d)
 {
-    strbuf_add_text(p->out, !d                             ? "<tr>"
-                            : d->effect == EFFECT_COMPUTES ? "<tr class=\"differs\">"
-                                                           : "<tr class=\"harmless\">");
-    html_add_cell(p->out, "t", field);
-    html_add_cell(p->out, "s", values[0]);
-    html_add_cell(p->out, "s", values[1]);
-    html_add_cell(p->out, "s", d ? config_effect_words[d->effect] : "");
-    strbuf_add_text(p->out, "</tr>\n");
+    strbuf_add_text(out, !d                             ? "<tr>"
+                         : d->effect == EFFECT_COMPUTES ? "<tr class=\"differs\">"
+                                                        : "<tr class=\"harmless\">");
+    html_add_cell(out, "t", field);
+    html_add_cell(out, "s", values[0]);
+    html_add_cell(out, "s", values[1]);
+    html_add_cell(out, "s", d ? config_effect_words[d->effect] : "");
+    strbuf_add_text(out, "</tr>\n");
 }
 
-static void begin_fields(const struct page *p)
+static void begin_fields(struct strbuf *out)
 {
-    strbuf_add_text(p->out, "<div class=\"scroll\" style=\"margin-top:10px\"><table "
-                            "class=\"fields\"><thead><tr><th>field</th>"
-                            "<th>A</th><th>B</th><th>difference</th></tr></thead><tbody>\n");
+    strbuf_add_text(out, "<div class=\"scroll\" style=\"margin-top:10px\"><table "
+                         "class=\"fields\"><thead><tr><th>field</th>"
+                         "<th>A</th><th>B</th><th>difference</th></tr></thead><tbody>\n");
 }
 
-/* A table before the others, for fields that change the computation. */
-static void add_computing_fields(const struct page *p)
+void report_configs(struct strbuf *out, const struct config_comparison *x)
 {
-    const struct config_comparison *x = &p->c->configs;
     if (!x->num_computing) return;
-    begin_fields(p);
+    begin_fields(out);
     for (size_t i = 0; i < x->num_computing; i++)
-        add_field(p, x->differences[i].field, x->differences[i].values, &x->differences[i]);
-    strbuf_add_text(p->out, "</tbody></table></div>\n");
+        add_field(out, x->differences[i].field, x->differences[i].values, &x->differences[i]);
+    strbuf_add_text(out, "</tbody></table></div>\n");
 }
 
-static void add_training_field(const struct page *p, const struct training_difference *d,
+static void add_training_field(struct strbuf *out, const struct training_difference *d,
                                bool is_ignored)
 {
-    strbuf_add_text(p->out, is_ignored ? "<tr class=\"harmless\">" : "<tr class=\"differs\">");
-    html_add_cell(p->out, "t", d->field);
-    html_add_cell(p->out, "s", d->values[0]);
-    html_add_cell(p->out, "s", d->values[1]);
-    html_add_cell(p->out, "s", is_ignored ? "training state, --ignore-training" : "training state");
-    strbuf_add_text(p->out, "</tr>\n");
+    strbuf_add_text(out, is_ignored ? "<tr class=\"harmless\">" : "<tr class=\"differs\">");
+    html_add_cell(out, "t", d->field);
+    html_add_cell(out, "s", d->values[0]);
+    html_add_cell(out, "s", d->values[1]);
+    html_add_cell(out, "s", is_ignored ? "training state, --ignore-training" : "training state");
+    strbuf_add_text(out, "</tr>\n");
 }
 
-static void add_training_fields(const struct page *p)
+static void add_training_fields(struct strbuf *out, const struct training_comparison *x)
 {
-    const struct training_comparison *x = &p->c->training;
     if (!x->count && !x->num_ignored) return;
-    begin_fields(p);
+    begin_fields(out);
     for (size_t i = 0; i < x->count; i++)
-        add_training_field(p, &x->differences[i], false);
+        add_training_field(out, &x->differences[i], false);
     for (size_t i = 0; i < x->num_ignored; i++)
-        add_training_field(p, &x->ignored[i], true);
-    strbuf_add_text(p->out, "</tbody></table></div>\n");
+        add_training_field(out, &x->ignored[i], true);
+    strbuf_add_text(out, "</tbody></table></div>\n");
 }
 
 static bool is_listed(const struct config_comparison *x, const char *field)
@@ -166,16 +168,16 @@ static void add_configs(const struct page *p)
     static const struct scalar_style style = {10, "yes", "no", "-"};
     if (s[0].stored_only || s[1].stored_only) return;
     strbuf_add_text(p->out, "<details><summary>Configs</summary>");
-    begin_fields(p);
+    begin_fields(p->out);
     for (size_t i = 0; i < x->count; i++)
-        add_field(p, x->differences[i].field, x->differences[i].values, &x->differences[i]);
+        add_field(p->out, x->differences[i].field, x->differences[i].values, &x->differences[i]);
     for (size_t i = 0; i < num_model_fields; i++) {
         const struct field *f = &model_fields[i].field;
         const struct scalar a = field_get(f, &s[0].checkpoint.config),
                             b = field_get(f, &s[1].checkpoint.config);
         const char *const values[] = {scalar_text(a, &style, p->a), scalar_text(b, &style, p->a)};
         bool given = scalar_is_given(a) || scalar_is_given(b);
-        if (given && !is_listed(x, f->name)) add_field(p, f->name, values, NULL);
+        if (given && !is_listed(x, f->name)) add_field(p->out, f->name, values, NULL);
     }
     strbuf_add_text(p->out, "</tbody></table></div></details>\n");
 }
@@ -574,19 +576,10 @@ static void add_tensor_row(const struct page *p, const struct compared *t)
     strbuf_add_text(p->out, "</tr>\n");
 }
 
-static void add_tools(const struct page *p)
-{
-    strbuf_add_text(p->out,
-                    "<h2>Tensors</h2>\n<div class=\"tools\"><input type=\"search\" id=\"filter\" "
-                    "placeholder=\"name, dtype, hint ..\" aria-label=\"filter\"><label><input "
-                    "type=\"checkbox\" id=\"all\"");
-    if (compare_tensors_pass(p->c)) strbuf_add_text(p->out, " checked");
-    strbuf_add_text(p->out, "> show passing tensors</label><span id=\"count\"></span></div>\n");
-}
-
 static void add_tensors(const struct page *p)
 {
-    add_tools(p);
+    strbuf_add_text(p->out, "<h2>Tensors</h2>\n");
+    html_add_filter(p->out, "name, dtype, hint ..", true, compare_tensors_pass(p->c));
     strbuf_add_text(p->out, "<div class=\"scroll tall\"><table id=\"tensors\"><thead "
                             "title=\"click to sort\"><tr><th>tensor</th>"
                             "<th>outcome</th>");
@@ -607,10 +600,7 @@ static void add_tensors(const struct page *p)
 static void add_comparison(const struct page *p)
 {
     if (!p->c) return;
-    strbuf_add_text(p->out, "<div class=\"cards\">\n");
-    add_side(p, 0);
-    add_side(p, 1);
-    strbuf_add_text(p->out, "</div>\n");
+    report_sides(p->out, p->c->sides, p->a);
     add_configs(p);
     add_notes(p);
 }
@@ -639,8 +629,8 @@ void report_html(struct strbuf *out, const struct verdict *v, const struct html_
                "ferry verify");
     add_banner(&p);
     if (v->c) {
-        add_computing_fields(&p);
-        add_training_fields(&p);
+        report_configs(out, &v->c->configs);
+        add_training_fields(out, &v->c->training);
         add_hints(&p);
     }
     add_comparison(&p);

@@ -17,6 +17,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "common/html.h"
 #include "common/map.h"
 #include "train/loop/engine.h"
 #include "validate/compare/compare.h"
@@ -88,5 +89,7 @@ size_t trained_weights_differ(const struct trained *t);
  * verbose: all steps and differing tensors. */
 void trained_text(struct strbuf *out, const struct trained *t, bool coloured, bool verbose);
 cJSON *trained_json(const struct trained *t);
+/* The page of --report. */
+void trained_html(struct strbuf *out, const struct trained *t, const struct html_environment *e);
 
 #endif

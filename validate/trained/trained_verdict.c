@@ -6,11 +6,11 @@
 #include "common/json.h"
 #include "convert/format.h"
 #include "validate/report/texts.h"
-#include "validate/trained/trained.h"
+#include "validate/trained/trained_internal.h"
 
 enum { SHOWN = 20 }; /* lines of steps, and lines of tensors */
 
-static const char *const words[NUM_OUTCOMES] = {
+const char *const trained_words[NUM_OUTCOMES] = {
     [IDENTICAL] = "identical", [WITHIN] = "within tolerance", [VALUES_DIFFER] = "DIFFERENT"};
 static const char *const ids[NUM_OUTCOMES] = {
     [IDENTICAL] = "identical", [WITHIN] = "within tolerance", [VALUES_DIFFER] = "different"};
@@ -30,10 +30,10 @@ static size_t num_loaded_differ(const struct trained *t)
 
 /* ---- text ---- */
 
-static void first_line(struct strbuf *out, const struct trained *t, bool coloured)
+void trained_first_line(struct strbuf *out, const struct trained *t, bool coloured)
 {
     const enum outcome outcome = trained_outcome(t);
-    const char *word = words[outcome];
+    const char *word = trained_words[outcome];
     strbuf_add_coloured(out,
                         !coloured                  ? COLOUR_NONE
                         : outcome == VALUES_DIFFER ? COLOUR_RED
@@ -58,13 +58,17 @@ static void sides_text(struct strbuf *out, const struct trained *t)
     }
 }
 
-static void facts_text(struct strbuf *out, const struct trained *t)
+void trained_run_text(struct strbuf *out, const struct trained *t)
 {
     const struct trained_options *o = &t->options;
     strbuf_printf(out,
                   "  training  %" PRIu64 " x %" PRIu64 " mock tokens a step, %s, lr %g, AdamW %s\n",
                   o->num_sequences, o->length, o->dtype, o->lr,
                   t->goes_on ? "with the states of each side" : "with new states");
+}
+
+static void configs_text(struct strbuf *out, const struct trained *t)
+{
     for (size_t i = 0; i < t->configs.num_computing; i++) {
         const struct config_difference *d = &t->configs.differences[i];
         strbuf_add_text(out, "  config    ");
@@ -77,8 +81,7 @@ static void facts_text(struct strbuf *out, const struct trained *t)
     }
 }
 
-/* Where the difference begins. */
-static void first_differences_text(struct strbuf *out, const struct trained *t)
+void trained_first_differences_text(struct strbuf *out, const struct trained *t)
 {
     const size_t loaded = num_loaded_differ(t);
     if (loaded) {
@@ -102,7 +105,7 @@ static void step_text(struct strbuf *out, const struct trained *t, size_t at)
 {
     const struct trained_step *s = &t->steps[at];
     strbuf_printf(out, "%6zu %15.9g %15.9g %15.9g %15.9g  %s\n", at + 1, s->loss[0], s->loss[1],
-                  s->grad_norm[0], s->grad_norm[1], words[s->outcome]);
+                  s->grad_norm[0], s->grad_norm[1], trained_words[s->outcome]);
 }
 
 /* The table of steps, from the one before the first difference on. */
@@ -150,10 +153,11 @@ static void weights_text(struct strbuf *out, const struct trained *t, bool verbo
 
 void trained_text(struct strbuf *out, const struct trained *t, bool coloured, bool verbose)
 {
-    first_line(out, t, coloured);
+    trained_first_line(out, t, coloured);
     sides_text(out, t);
-    facts_text(out, t);
-    first_differences_text(out, t);
+    trained_run_text(out, t);
+    configs_text(out, t);
+    trained_first_differences_text(out, t);
     steps_text(out, t, verbose);
     weights_text(out, t, verbose);
 }
