@@ -57,30 +57,31 @@ void html_add_cell(struct strbuf *out, const char *class, const char *text)
     strbuf_add_text(out, "</td>");
 }
 
-/* Adds the text up to the end of the line. */
-static void add_line_text(struct strbuf *out, const char *line)
+static void add_bytes_escaped(struct strbuf *out, const char *text, size_t length)
 {
-    struct strbuf text = {0};
-    strbuf_add(&text, line, strcspn(line, "\n"));
-    html_add_escaped(out, text.data);
-    strbuf_release(&text);
+    struct strbuf copy = {0};
+    strbuf_add(&copy, text, length);
+    if (length) html_add_escaped(out, copy.data);
+    strbuf_release(&copy);
 }
 
 void html_add_rows(struct strbuf *out, const char *lines)
 {
     bool open = false;
-    for (const char *line = lines; *line; line += strcspn(line, "\n") + 1) {
+    for (const char *line = lines, *end; *line; line = *end ? end + 1 : end) {
         const char *word = line + strspn(line, " ");
-        const size_t length = strcspn(word, " \n");
+        end = line + strcspn(line, "\n");
         if (word - line <= 2) {
-            strbuf_printf(out, "%s<dt>%.*s</dt><dd>", open ? "</dd>\n" : "", (int)length, word);
+            const size_t length = strcspn(word, " \n");
+            strbuf_add_text(out, open ? "</dd>\n<dt>" : "<dt>");
+            add_bytes_escaped(out, word, length);
+            strbuf_add_text(out, "</dt><dd>");
             word += length + strspn(word + length, " ");
             open = true;
         } else {
             strbuf_add_text(out, "<br>");
         }
-        add_line_text(out, word);
-        if (!line[strcspn(line, "\n")]) break;
+        if (word < end) add_bytes_escaped(out, word, (size_t)(end - word));
     }
     if (open) strbuf_add_text(out, "</dd>\n");
 }
@@ -124,7 +125,7 @@ void html_end(struct strbuf *out, const struct html_environment *e, const char *
     html_add_row(out, "host", e->host);
     html_add_row(out, "time", e->time);
     html_add_row(out, "command", e->command);
-    html_add_row(out, "took", took);
+    if (took) html_add_row(out, "took", took);
     strbuf_add_text(out, "</dl></footer>\n</main>\n<script>\n");
     add_lines(out, html_script);
     strbuf_add_text(out, "</script></body></html>\n");

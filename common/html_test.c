@@ -39,9 +39,9 @@ static void lines_become_rows(void **state)
 {
     (void)state;
     struct strbuf s = {0};
-    html_add_rows(&s, "a     b c\n      <d>\n  long_label e\n");
+    html_add_rows(&s, "a     b c\n      <d>\n  long_label e\nfinal");
     assert_string_equal(s.data, "<dt>a</dt><dd>b c<br>&lt;d&gt;</dd>\n"
-                                "<dt>long_label</dt><dd>e</dd>\n");
+                                "<dt>long_label</dt><dd>e</dd>\n<dt>final</dt><dd></dd>\n");
     strbuf_release(&s);
 }
 

@@ -57,6 +57,36 @@ prints "attention  no bias, qk norm"
 run inspect "$golden/hf/qwen2.5"
 prints "attention  bias of qkv"
 
+it "--report writes a page of everything, and prints the same as without it"
+run inspect ckpt
+cp "$stdout" without
+run inspect ckpt --report page.html
+exits 0
+cmp -s "$stdout" without || is_wrong "other text: $(cat "$stdout")"
+for text in '<b>llama</b><span>torch_dist</span><span>parameters: 268 K (267,840), 536 kB, BF16</span>' \
+    '<dt>layout</dt><dd>TP2 PP2, parameter naming of the TE spec</dd>' '<dt>rope</dt><dd>base 10000, no scaling</dd>' \
+    '<td class="s">BF16</td><td class="bar"><i style="width:100.0%">' '<td class="t">hidden_size</td><td class="s">64<' \
+    '<td class="t">num_layers</td>' '<summary>Args' '<summary>Files'; do
+    grep -qF "$text" page.html || is_wrong "the page lacks $text"
+done
+[ "$(grep -c '<td class="t">[a-z]*.<wbr>' page.html)" -ge 27 ] || is_wrong "not all tensors"
+! grep -q '<th class="n">std' page.html || is_wrong "statistics"
+run inspect ckpt --report page.html --stats --tensors '*norm*' -q
+exits 0
+grep -q '<th class="n">std' page.html || is_wrong "no statistics"
+! grep -q 'word_<wbr>*embeddings' page.html || is_wrong "other tensors"
+printf '\113\0\0\0\0\0\0\0{"<img src=x>": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}    \0\0\0\0' >img.safetensors
+run inspect img.safetensors --report page.html
+exits 0
+grep -q '&lt;img src=x&gt;' page.html || is_wrong "no name of a tensor"
+! grep -q '<img' page.html || is_wrong "a name is markup"
+run inspect ckpt --report m/config.json
+exits 7
+says "--report m/config.json: exists and is not a report"
+run inspect nosuch --report nosuch/page.html
+exits 4
+says "--report nosuch/page.html: its folder does not exist"
+
 it "-v adds all fields of the config, and the files with their sizes"
 run inspect m -v
 prints "  layernorm_epsilon                       1e-06"
