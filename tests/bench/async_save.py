@@ -45,7 +45,7 @@ class Run:
     def run(self):
         process = subprocess.Popen(self.command, cwd=self.folder, stdout=subprocess.PIPE)
         for line in process.stdout:
-            if b" iteration " in line:
+            if b"] iteration " in line:
                 self.ends[len(self.ends) + 1] = time.time()
                 self.look()
         if process.wait():

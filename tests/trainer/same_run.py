@@ -4,8 +4,8 @@
         lr, weight decay, counters, loss scale and skips are equal; losses and norms are within
         these relative errors. FIRST LAST: only these iterations of WANT.
     same_run.py lines LOG.txt STDOUT ERROR
-        the same lines to the letter, but for times and speeds; numbers have the same form, and are
-        within this relative error or a unit of their last digit. Learning rates are equal.
+        the same lines to the letter, but for times and speeds, and those about checkpoints; numbers
+        have the same form, and are within this relative error or a unit of their last digit. Learning rates are equal.
     same_run.py bits A.jsonl B.jsonl [FIRST]
         every member is equal but times and speeds; FIRST: iterations of A from it on.
 
@@ -130,8 +130,13 @@ def same_line(want, got, error):
     return all(same_number(want[:w.start()], w.group(), g, error) for w, g in pairs)
 
 
+def log_lines(path):
+    with open(path) as log:
+        return [line for line in log.read().split("\n") if " checkpoint " not in line]
+
+
 def lines(want, got, error):
-    want, got = open(want).read().split("\n"), open(got).read().split("\n")
+    want, got = log_lines(want), log_lines(got)
     if len(want) != len(got) or len(want) < 2:
         wrong.append("%d lines, wanted %d" % (len(got), len(want)))
     for w, g in zip(want, got):
@@ -141,7 +146,7 @@ def lines(want, got, error):
 
 def words(want, got, count):
     """The first lines, but for their numbers."""
-    want, got = ([NUMBER.split(without_times(x)) for x in open(p).read().split("\n")[:int(count)]]
+    want, got = ([NUMBER.split(without_times(x)) for x in log_lines(p)[:int(count)]]
                  for p in (want, got))
     for w, g in zip(want, got):
         if w != g:

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* C prints the sign of a NaN, Python does not. */
@@ -59,12 +60,12 @@ static void add_time(struct strbuf *out, struct timespec when)
     char text[64];
     localtime_r(&when.tv_sec, &t);
     strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &t);
-    strbuf_printf(out, " [%s.%06ld]", text, when.tv_nsec / 1000);
+    strbuf_printf(out, "[%s.%06ld] ", text, when.tv_nsec / 1000);
 }
 
 static void add_progress(const struct log_line *l, const struct step_record *s, struct strbuf *out)
 {
-    strbuf_printf(out, " iteration %8" PRIu64 "/%8" PRIu64 " |", s->iteration, l->train_iters);
+    strbuf_printf(out, "iteration %8" PRIu64 "/%8" PRIu64 " |", s->iteration, l->train_iters);
     strbuf_printf(out, " consumed samples: %12" PRIu64 " |", s->consumed_samples);
     if (s->skipped_samples)
         strbuf_printf(out, " skipped samples: %12" PRIu64 " |", s->skipped_samples);
@@ -109,6 +110,7 @@ bool log_line_add(struct log_line *l, const struct step_record *s, struct timesp
     l->is_first = is_first;
     l->seconds_per_iteration = l->seconds / (double)(l->advanced + l->skipped);
     l->throughput = s->flops / (l->seconds_per_iteration * 1e12 * (double)l->world_size);
+    strbuf_add_char(out, ' ');
     add_time(out, when);
     add_progress(l, s, out);
     add_means(l, out);
@@ -139,4 +141,49 @@ void log_line_add_evaluation(uint64_t iteration, const char *where, const struct
     strbuf_add_repeated(out, '-', line.length + 1);
     strbuf_add_char(out, '\n');
     strbuf_release(&line);
+}
+
+/* ---- checkpoints ---- */
+
+static void add_loading(const struct checkpoint_line *c, struct strbuf *out)
+{
+    const char *kind = strcmp(c->format, "torch_dist") == 0 ? "distributed " : "";
+    if (c->iteration < 0)
+        strbuf_printf(out, " loading release %scheckpoint from %s\n", kind, c->dir);
+    else
+        strbuf_printf(out, " loading %scheckpoint from %s at iteration %" PRId64 "\n", kind, c->dir,
+                      c->iteration);
+}
+
+void log_line_add_checkpoint(const struct checkpoint_line *c, struct timespec when,
+                             struct strbuf *out)
+{
+    char rank[64];
+    (void)snprintf(rank, sizeof rank, "[ t 1/%" PRIu64 ", p 1/%" PRIu64 " ]", c->tp, c->pp);
+    switch (c->event) {
+    case CHECKPOINT_LOADING:
+        add_loading(c, out);
+        break;
+    case CHECKPOINT_LOADED:
+        strbuf_printf(out, "  successfully loaded checkpoint from %s %s at iteration %" PRId64 "\n",
+                      c->dir, rank, c->iteration);
+        break;
+    case CHECKPOINT_SAVING:
+        add_time(out, when);
+        strbuf_printf(out, "saving checkpoint at iteration %7" PRId64 " to %s in %s format\n",
+                      c->iteration, c->dir, c->format);
+        break;
+    case CHECKPOINT_SCHEDULED:
+        strbuf_printf(out, "  ");
+        add_time(out, when);
+        strbuf_printf(out, "scheduled an async checkpoint save at iteration %7" PRId64 " to %s\n",
+                      c->iteration, c->dir);
+        break;
+    case CHECKPOINT_SAVED:
+        strbuf_printf(out, "  ");
+        add_time(out, when);
+        strbuf_printf(out, "successfully saved checkpoint from iteration %7" PRId64 " to %s %s\n",
+                      c->iteration, c->dir, rank);
+        break;
+    }
 }

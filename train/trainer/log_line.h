@@ -1,6 +1,6 @@
 /* log_line.h - the lines that Megatron-LM prints while it trains, to the letter
  * (megatron/training/training.py, training_log and evaluate_and_print_results,
- * d98e8a64ddf3).
+ * and checkpointing.py, d98e8a64ddf3).
  *
  *  [2026-11-21 09:50:49.578694] iteration        1/      20 | consumed samples:            8 | ...
  *
@@ -51,5 +51,26 @@ void log_line_add_evaluation(uint64_t iteration, const char *where, const struct
                              size_t num_losses, struct strbuf *out);
 /* exp(min(20, loss)), Megatron's PPL. */
 double log_line_perplexity(double loss);
+
+enum checkpoint_event {
+    CHECKPOINT_LOADING,
+    CHECKPOINT_LOADED,
+    CHECKPOINT_SAVING,
+    CHECKPOINT_SCHEDULED, /* --async-save has begun to write */
+    CHECKPOINT_SAVED
+};
+
+struct checkpoint_line {
+    enum checkpoint_event event;
+    const char *dir;    /* as typed: the root of the iterations */
+    const char *format; /* "torch_dist" */
+    int64_t iteration;  /* negative: a release, without one */
+    uint64_t tp, pp;    /* sizes of the run */
+};
+
+/* Appends the line of an event, which monitors of runs look for. It lacks
+ * "gtp_remat 1/1", new in d98e8a64ddf3. */
+void log_line_add_checkpoint(const struct checkpoint_line *c, struct timespec when,
+                             struct strbuf *out);
 
 #endif

@@ -293,6 +293,44 @@ static void the_time_is_local(void **state)
     strbuf_release(&out);
 }
 
+/* As in checkpointing.py of d98e8a64ddf3, without its "gtp_remat". */
+static void events_of_checkpoints_have_the_lines_of_megatron(void **state)
+{
+    (void)state;
+    static const struct {
+        struct checkpoint_line line;
+        const char *text;
+    } rows[] = {
+        {{CHECKPOINT_LOADING, "in", "torch_dist", 20, 2, 4},
+         " loading distributed checkpoint from in at iteration 20\n"},
+        {{CHECKPOINT_LOADING, "in", "torch", 20, 2, 4},
+         " loading checkpoint from in at iteration 20\n"},
+        {{CHECKPOINT_LOADING, "in", "torch_dist", -1, 2, 4},
+         " loading release distributed checkpoint from in\n"},
+        {{CHECKPOINT_LOADING, "in", "hf", -1, 2, 4}, " loading release checkpoint from in\n"},
+        {{CHECKPOINT_LOADED, "in", "torch", 20, 2, 4},
+         "  successfully loaded checkpoint from in [ t 1/2, p 1/4 ] at iteration 20\n"},
+        {{CHECKPOINT_SAVING, "out", "torch", 30, 2, 4},
+         "[2001-09-09 01:46:40.012345] saving checkpoint at iteration      30 to out in torch "
+         "format\n"},
+        {{CHECKPOINT_SCHEDULED, "out", "torch", 30, 2, 4},
+         "  [2001-09-09 01:46:40.012345] scheduled an async checkpoint save at iteration      30 "
+         "to out\n"},
+        {{CHECKPOINT_SAVED, "out", "torch", 1234567890, 2, 4},
+         "  [2001-09-09 01:46:40.012345] successfully saved checkpoint from iteration 1234567890 "
+         "to out [ t 1/2, p 1/4 ]\n"},
+    };
+    setenv("TZ", "UTC", 1);
+    tzset();
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct strbuf out = {0};
+        log_line_add_checkpoint(&rows[i].line,
+                                (struct timespec){.tv_sec = 1000000000, .tv_nsec = 12345678}, &out);
+        assert_string_equal(out.data, rows[i].text);
+        strbuf_release(&out);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +342,7 @@ int main(void)
         cmocka_unit_test(losses_stand_in_the_order_of_their_first_values),
         cmocka_unit_test(a_perplexity_is_bounded),
         cmocka_unit_test(the_time_is_local),
+        cmocka_unit_test(events_of_checkpoints_have_the_lines_of_megatron),
     };
     return cmocka_run_group_tests_name("log_line", tests, NULL, NULL);
 }

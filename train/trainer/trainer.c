@@ -202,6 +202,15 @@ static enum status plan_run(struct trainer *t, struct error *err)
 
 /* ---- the whole ---- */
 
+/* Logs the checkpoint that the run begins with, if any. */
+static void log_origin(const struct trainer *t, enum checkpoint_event event, int64_t iteration)
+{
+    const struct checkpoint *c = t->origin;
+    if (c != &t->scratch)
+        trainer_log_checkpoint(t, event, t->resumes ? t->o->save : t->o->load, c->format,
+                               iteration);
+}
+
 static enum status run_training(struct trainer *t, struct error *err)
 {
     struct checkpoint_loaded loaded;
@@ -221,8 +230,10 @@ static enum status run_training(struct trainer *t, struct error *err)
     TRY(step_allocate(&t->step, err));
     TRY(trainer_open_saves(t, err));
     TRY(trainer_open_data(t, err));
+    log_origin(t, CHECKPOINT_LOADING, t->origin->training.iteration);
     TRY(trainer_load(t, &loaded, err));
     TRY(trainer_set_up(t, &loaded, err));
+    log_origin(t, CHECKPOINT_LOADED, (int64_t)t->iteration);
     TRY(trainer_agree_on_start(t, err));
     TRY(trainer_open_logs(t, err));
     if (t->q->watch) TRY(trainer_show_weights(t, false, err));

@@ -14,6 +14,7 @@
 #include "train/trainer/events.h"
 #include "train/trainer/flops.h"
 #include "train/trainer/log_jsonl.h"
+#include "train/trainer/log_line.h"
 #include "train/trainer/loss_scale.h"
 #include "train/trainer/lr_schedule.h"
 #include "train/trainer/step.h"
@@ -246,6 +247,8 @@ void trainer_close_saves(struct trainer *t);
  * then returns a failure. */
 MUST_CHECK enum status trainer_save(struct trainer *t, bool waits, struct error *err);
 MUST_CHECK enum status trainer_finish_save(struct trainer *t, struct error *err);
+/* The same without waiting: nothing while the save is being written. */
+MUST_CHECK enum status trainer_poll_save(struct trainer *t, struct error *err);
 
 /* ---- trainer_data.c ---- */
 
@@ -283,6 +286,10 @@ MUST_CHECK enum status trainer_log_step(struct trainer *t, const struct step_rec
 void trainer_show_progress(const struct trainer *t, const struct step_record *r);
 MUST_CHECK enum status trainer_log_evaluation(struct trainer *t, const char *where, double loss,
                                               struct error *err);
+/* Prints the line of an event, on rank 0. A failure shows with the next
+ * iteration's line. */
+void trainer_log_checkpoint(const struct trainer *t, enum checkpoint_event event, const char *dir,
+                            const struct format *format, int64_t iteration);
 /* Prints a note on stderr, on rank 0, unless --quiet. */
 void trainer_note(const struct trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Prints a warning on stderr, on rank 0, also with --quiet. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "convert/format.h"
 #include "kernels/ceilings.h"
 #include "train/trainer/trainer_internal.h"
 
@@ -133,6 +134,22 @@ void trainer_show_progress(const struct trainer *t, const struct step_record *r)
                   "\riteration %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f tokens/s  %.0f s left   %s",
                   t->iteration, t->train_iters, r->loss.value, (double)r->tokens / r->seconds,
                   left * each, t->iteration == t->train_iters ? "\n" : "");
+}
+
+void trainer_log_checkpoint(const struct trainer *t, enum checkpoint_event event, const char *dir,
+                            const struct format *format, int64_t iteration)
+{
+    const struct checkpoint_line c = {.event = event,
+                                      .dir = dir,
+                                      .format = format->name,
+                                      .iteration = iteration,
+                                      .tp = t->model.groups.sizes.tp,
+                                      .pp = t->model.groups.sizes.pp};
+    struct strbuf text = {0};
+    struct error ignored;
+    if (t->comm.rank || t->q->watch) return;
+    log_line_add_checkpoint(&c, time_now(), &text);
+    (void)!print_lines(&text, t->o->json, &ignored);
 }
 
 enum status trainer_log_evaluation(struct trainer *t, const char *where, double loss,

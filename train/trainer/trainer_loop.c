@@ -230,6 +230,7 @@ static enum status save_or_warn(struct trainer *t, struct error *err)
 static enum status after_iteration(struct trainer *t, bool *ends, struct error *err)
 {
     const struct train_options *o = t->o;
+    TRY(warn_of_io(t, trainer_poll_save(t, err), err));
     if (is_multiple(t->iteration, o->eval_interval) && t->iteration >= o->start_eval_at_iter)
         TRY(evaluate_split(t, SPLIT_VALID, "", err));
     if (is_multiple(t->iteration, o->save_interval)) TRY(save_or_warn(t, err));

@@ -2,6 +2,7 @@
  * --save-hf. */
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -276,6 +277,7 @@ struct saving {
     enum status st[2];
     struct error err[2];
     pthread_t thread;
+    atomic_bool is_over; /* set by the thread */
 };
 
 /* Takes config.json, its companions and the tokenizer from the run's newest
@@ -311,8 +313,11 @@ static void *write_all(void *context)
  * priority applies to a thread and those it starts. */
 static void *write_behind(void *context)
 {
+    struct saving *s = context;
     (void)setpriority(PRIO_PROCESS, 0, 19);
-    return write_all(context);
+    (void)write_all(s);
+    atomic_store(&s->is_over, true);
+    return NULL;
 }
 
 static enum status begin_saving(struct trainer *t, struct saving *s, struct error *err)
@@ -343,9 +348,13 @@ static enum status conclude_saving(struct trainer *t, struct saving *s, struct e
     enum status first = OK;
     for (unsigned i = 0; i < s->num_destinations; i++) {
         struct error *why = &s->err[i];
-        if (t->destinations[i].saved != s->destinations[i].saved)
-            t->saved = s->destinations[i].target.dir;
-        t->destinations[i].saved = s->destinations[i].saved;
+        struct destination *d = &t->destinations[i];
+        if (d->saved != s->destinations[i].saved) {
+            t->saved = d->target.dir;
+            trainer_log_checkpoint(t, CHECKPOINT_SAVED, d->target.dir, d->target.format,
+                                   (int64_t)s->training.iteration);
+        }
+        d->saved = s->destinations[i].saved;
         if (!s->st[i]) continue;
         (void)!fail_in(why, "iteration %" PRIu64 " is not saved%s", s->training.iteration,
                        s->num_destinations > 1
@@ -370,10 +379,27 @@ enum status trainer_finish_save(struct trainer *t, struct error *err)
     return conclude_saving(t, s, err);
 }
 
+enum status trainer_poll_save(struct trainer *t, struct error *err)
+{
+    return t->saving && atomic_load(&t->saving->is_over) ? trainer_finish_save(t, err) : OK;
+}
+
+/* Logs an event of each destination that lacks the iteration. */
+static void log_unsaved(const struct trainer *t, enum checkpoint_event event)
+{
+    for (unsigned i = 0; i < t->num_destinations; i++) {
+        const struct destination *d = &t->destinations[i];
+        if (d->saved != t->iteration)
+            trainer_log_checkpoint(t, event, d->target.dir, d->target.format,
+                                   (int64_t)t->iteration);
+    }
+}
+
 enum status trainer_save(struct trainer *t, bool waits, struct error *err)
 {
     TRY(trainer_finish_save(t, err));
     if (trainer_is_saved(t)) return OK;
+    log_unsaved(t, CHECKPOINT_SAVING);
     struct saving *s = must_calloc(1, sizeof *s);
     enum status st = begin_saving(t, s, err);
     if (t->ranks) st = comm_agree(&t->model.groups.of[GROUP_WORLD], st, err);
@@ -383,9 +409,11 @@ enum status trainer_save(struct trainer *t, bool waits, struct error *err)
     }
     if (trainer_saves_behind(t) && !waits) {
         copy_regions(t, &s->state);
-        t->saving = s;
-        if (!pthread_create(&s->thread, NULL, write_behind, s)) return OK;
-        t->saving = NULL;
+        if (!pthread_create(&s->thread, NULL, write_behind, s)) {
+            t->saving = s;
+            log_unsaved(t, CHECKPOINT_SCHEDULED);
+            return OK;
+        }
     }
     (void)write_all(s);
     return conclude_saving(t, s, err);
