@@ -1,5 +1,6 @@
 #include "common/progress.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -29,14 +30,15 @@ static const struct {
 
 struct sample {
     double seconds;
-    uint64_t worked_bytes;
+    uint64_t worked;
 };
 
 struct progress {
     enum progress_style style;
-    const char *what;
-    uint64_t total_bytes;
-    _Atomic uint64_t worked_bytes, skipped_bytes; /* the sum is done_bytes */
+    const char *what, *unit;
+    uint64_t total;
+    _Atomic uint64_t worked, skipped; /* the sum is done */
+    char note[64];                    /* guarded by lock */
     _Atomic(const char *) file;
     double start; /* seconds_now() */
 
@@ -53,10 +55,10 @@ struct progress {
 
 /* ---- text ---- */
 
-/* Bytes done by this run. */
-static uint64_t worked_bytes(const struct progress_view *v)
+/* The part done by this run. */
+static uint64_t worked_of(const struct progress_view *v)
 {
-    return v->done_bytes - v->skipped_bytes;
+    return v->done - v->skipped;
 }
 
 static void add_three_digits(struct strbuf *out, double v)
@@ -97,6 +99,27 @@ void progress_rate(struct strbuf *out, double bytes_per_second)
     strbuf_printf(out, " %s/s", name);
 }
 
+/* "12.3 of 29.1 GB"; "420 of 1000 steps". */
+static void add_amount(struct strbuf *out, const struct progress_view *v)
+{
+    if (!v->unit)
+        progress_bytes(out, v->done, v->total);
+    else if (v->done < v->total)
+        strbuf_printf(out, "%" PRIu64 " of %" PRIu64 " %s", v->done, v->total, v->unit);
+    else
+        strbuf_printf(out, "%" PRIu64 " %s", v->done, v->unit);
+}
+
+static void add_rate(struct strbuf *out, const struct progress_view *v)
+{
+    if (!v->unit) {
+        progress_rate(out, v->per_second);
+        return;
+    }
+    add_three_digits(out, v->per_second);
+    strbuf_printf(out, " %s/s", v->unit);
+}
+
 static void add_duration(struct strbuf *out, double seconds)
 {
     unsigned long s = (unsigned long)ceil(seconds);
@@ -111,48 +134,49 @@ static void add_duration(struct strbuf *out, double seconds)
 static void running_text(struct strbuf *out, const struct progress_view *v)
 {
     strbuf_add_text(out, v->what);
-    if (v->total_bytes) {
-        double part = (double)v->done_bytes / (double)v->total_bytes;
+    if (v->total) {
+        double part = (double)v->done / (double)v->total;
         strbuf_printf(out, "  %3.0f%%", part < 1 ? floor(100 * part) : 100);
     }
     strbuf_add_text(out, "  ");
-    progress_bytes(out, v->done_bytes, v->total_bytes);
+    add_amount(out, v);
     strbuf_add_text(out, "  ");
-    progress_rate(out, v->bytes_per_second);
-    if (worked_bytes(v) && v->done_bytes < v->total_bytes) {
-        double left = (double)(v->total_bytes - v->done_bytes);
+    add_rate(out, v);
+    if (worked_of(v) && v->done < v->total) {
+        double left = (double)(v->total - v->done);
         strbuf_add_text(out, "  ");
-        add_duration(out, left * v->seconds / (double)worked_bytes(v));
+        add_duration(out, left * v->seconds / (double)worked_of(v));
         strbuf_add_text(out, " left");
     }
-    if (v->file) {
+    if (v->detail) {
         strbuf_add_text(out, "  ");
-        strbuf_add_escaped(out, v->file, strlen(v->file));
+        strbuf_add_escaped(out, v->detail, strlen(v->detail));
     }
 }
 
 static void last_text(struct strbuf *out, const struct progress_view *v)
 {
     strbuf_printf(out, "%s %s: ", v->what, v->event == PROGRESS_DONE ? "done" : "stopped");
-    progress_bytes(out, v->done_bytes, v->total_bytes);
+    add_amount(out, v);
     strbuf_add_text(out, " in ");
     add_duration(out, v->seconds);
     strbuf_add_text(out, ", ");
-    progress_rate(out, v->bytes_per_second);
+    add_rate(out, v);
 }
 
 static void json_text(struct strbuf *out, const struct progress_view *v)
 {
     static const char *const events[] = {"progress", "done", "stopped"};
+    const char *unit = v->unit ? v->unit : "bytes";
     strbuf_printf(out, "{\"event\":\"%s\",\"what\":", events[v->event]);
     json_print_text(out, v->what);
     strbuf_printf(out,
-                  ",\"done_bytes\":%llu,\"total_bytes\":%llu,\"seconds\":%.3f,"
-                  "\"bytes_per_second\":%.0f,\"file\":",
-                  (unsigned long long)v->done_bytes, (unsigned long long)v->total_bytes, v->seconds,
-                  v->bytes_per_second);
-    if (v->file)
-        json_print_text(out, v->file);
+                  ",\"done_%s\":%" PRIu64 ",\"total_%s\":%" PRIu64 ",\"seconds\":%.3f,"
+                  "\"%s_per_second\":%.*f,\"%s\":",
+                  unit, v->done, unit, v->total, v->seconds, unit, v->unit ? 3 : 0, v->per_second,
+                  v->unit ? "note" : "file");
+    if (v->detail)
+        json_print_text(out, v->detail);
     else
         strbuf_add_text(out, "null");
     strbuf_add_char(out, '}');
@@ -219,13 +243,14 @@ static void show_line(struct progress *p, const struct progress_view *v)
 
 static struct progress_view view_of(struct progress *p, enum progress_event event)
 {
-    uint64_t skipped = atomic_load(&p->skipped_bytes);
+    uint64_t skipped = atomic_load(&p->skipped);
     return (struct progress_view){
         .what = p->what,
-        .file = atomic_load(&p->file),
-        .skipped_bytes = skipped,
-        .done_bytes = skipped + atomic_load(&p->worked_bytes),
-        .total_bytes = p->total_bytes,
+        .unit = p->unit,
+        .detail = *p->note ? p->note : atomic_load(&p->file),
+        .skipped = skipped,
+        .done = skipped + atomic_load(&p->worked),
+        .total = p->total,
         .seconds = seconds_now() - p->start,
         .event = event,
     };
@@ -234,18 +259,16 @@ static struct progress_view view_of(struct progress *p, enum progress_event even
 static double rate_between(struct sample from, const struct progress_view *v)
 {
     double seconds = v->seconds - from.seconds;
-    uint64_t worked = worked_bytes(v);
-    return seconds > 0 && worked > from.worked_bytes
-               ? (double)(worked - from.worked_bytes) / seconds
-               : 0;
+    uint64_t worked = worked_of(v);
+    return seconds > 0 && worked > from.worked ? (double)(worked - from.worked) / seconds : 0;
 }
 
 /* Sets v's rate since the oldest sample kept, and adds v to the samples. */
 static void take_sample(struct progress *p, struct progress_view *v)
 {
     size_t oldest = p->num_samples < NUM_SAMPLES ? 0 : p->num_samples % NUM_SAMPLES;
-    v->bytes_per_second = rate_between(p->samples[oldest], v);
-    p->samples[p->num_samples++ % NUM_SAMPLES] = (struct sample){v->seconds, worked_bytes(v)};
+    v->per_second = rate_between(p->samples[oldest], v);
+    p->samples[p->num_samples++ % NUM_SAMPLES] = (struct sample){v->seconds, worked_of(v)};
 }
 
 /* Sleeps one tick with p->lock held; false: the work is finished. */
@@ -279,7 +302,16 @@ static void *watch_progress(void *argument)
     return NULL;
 }
 
-struct progress *progress_start(enum progress_style style, const char *what, uint64_t total_bytes)
+enum progress_style progress_style_named(const char *name, bool quiet)
+{
+    static const char *const names[] = {"auto", "bar", "plain", "json", "none"};
+    for (size_t i = 0; name && i < COUNT(names); i++)
+        if (strcmp(name, names[i]) == 0) return (enum progress_style)i;
+    return quiet ? PROGRESS_NONE : PROGRESS_AUTO;
+}
+
+struct progress *progress_start_counting(enum progress_style style, const char *what,
+                                         const char *unit, uint64_t total)
 {
     if (style == PROGRESS_AUTO) style = isatty(STDERR_FILENO) ? PROGRESS_BAR : PROGRESS_PLAIN;
     if (style == PROGRESS_NONE) return NULL;
@@ -287,7 +319,8 @@ struct progress *progress_start(enum progress_style style, const char *what, uin
     struct progress *p = must_calloc(1, sizeof *p);
     p->style = style;
     p->what = what;
-    p->total_bytes = total_bytes;
+    p->unit = unit;
+    p->total = total;
     p->num_samples = 1; /* nothing done at second 0 */
     p->start = seconds_now();
     pthread_condattr_t monotonic;
@@ -301,19 +334,40 @@ struct progress *progress_start(enum progress_style style, const char *what, uin
     return p;
 }
 
-void progress_add(struct progress *p, uint64_t bytes)
+struct progress *progress_start(enum progress_style style, const char *what, uint64_t total_bytes)
 {
-    if (p) atomic_fetch_add_explicit(&p->worked_bytes, bytes, memory_order_relaxed);
+    return progress_start_counting(style, what, NULL, total_bytes);
 }
 
-void progress_skip(struct progress *p, uint64_t bytes)
+void progress_add(struct progress *p, uint64_t count)
 {
-    if (p) atomic_fetch_add_explicit(&p->skipped_bytes, bytes, memory_order_relaxed);
+    if (p) atomic_fetch_add_explicit(&p->worked, count, memory_order_relaxed);
+}
+
+void progress_skip(struct progress *p, uint64_t count)
+{
+    if (p) atomic_fetch_add_explicit(&p->skipped, count, memory_order_relaxed);
 }
 
 void progress_file(struct progress *p, const char *name)
 {
     if (p) atomic_store_explicit(&p->file, name, memory_order_relaxed);
+}
+
+void progress_note(struct progress *p, const char *note)
+{
+    if (!p) return;
+    pthread_mutex_lock(&p->lock);
+    (void)snprintf(p->note, sizeof p->note, "%s", note);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void progress_hide(struct progress *p)
+{
+    if (!p || p->style != PROGRESS_BAR) return;
+    pthread_mutex_lock(&p->lock);
+    if (p->shown) fputs(CLEAR_LINE, stderr);
+    pthread_mutex_unlock(&p->lock);
 }
 
 void progress_finish(struct progress *p, bool ok)
@@ -326,7 +380,7 @@ void progress_finish(struct progress *p, bool ok)
     if (p->has_thread) pthread_join(p->thread, NULL);
 
     struct progress_view last = view_of(p, ok ? PROGRESS_DONE : PROGRESS_STOPPED);
-    last.bytes_per_second = rate_between((struct sample){0}, &last);
+    last.per_second = rate_between((struct sample){0}, &last);
     if (p->shown || p->style == PROGRESS_JSON) show_line(p, &last);
 
     strbuf_release(&p->line);

@@ -8,6 +8,9 @@
  *            "total_bytes":..,"seconds":..,"bytes_per_second":..,"file":".."}
  *            each second; the last has "event":"done" or "stopped"
  *
+ * Work in another unit ("steps") has it in place of bytes, and a "note" in
+ * place of the file.
+ *
  * Units are decimal. The rate is over the last few seconds, in the last line
  * over the whole time; time left follows from the rate since the start. An
  * unknown total is 0: without percent and time left. */
@@ -21,6 +24,9 @@
 #include "common/strbuf.h"
 
 enum progress_style { PROGRESS_AUTO, PROGRESS_BAR, PROGRESS_PLAIN, PROGRESS_JSON, PROGRESS_NONE };
+/* The choices of --progress, and their style; NULL is AUTO, or NONE if quiet. */
+#define PROGRESS_STYLES "auto|bar|plain|json|none"
+enum progress_style progress_style_named(const char *name, bool quiet);
 
 struct progress;
 
@@ -28,21 +34,27 @@ struct progress;
  * terminal, else plain. Shows nothing for the first half second (bar) or 10
  * seconds (plain). */
 struct progress *progress_start(enum progress_style style, const char *what, uint64_t total_bytes);
+/* The same in another unit ("steps", not copied). */
+struct progress *progress_start_counting(enum progress_style style, const char *what,
+                                         const char *unit, uint64_t total);
 /* Cheap; callable from any thread. p may be NULL in all these calls. */
-void progress_add(struct progress *p, uint64_t bytes);
-/* Adds bytes of an earlier run: done, without effect on rate and time left. */
-void progress_skip(struct progress *p, uint64_t bytes);
+void progress_add(struct progress *p, uint64_t count);
+/* Adds work of an earlier run: done, without effect on rate and time left. */
+void progress_skip(struct progress *p, uint64_t count);
 void progress_file(struct progress *p, const char *name); /* the current file; not copied */
+void progress_note(struct progress *p, const char *note); /* in its place; copied, truncated */
+void progress_hide(struct progress *p);                   /* clears a bar before other output */
 void progress_finish(struct progress *p, bool ok);        /* frees p */
 
 enum progress_event { PROGRESS_RUNNING, PROGRESS_DONE, PROGRESS_STOPPED };
 
 /* The contents of one line. */
 struct progress_view {
-    const char *what, *file; /* file may be NULL */
-    uint64_t done_bytes, total_bytes;
-    uint64_t skipped_bytes; /* part of done_bytes: written by an earlier run */
-    double seconds, bytes_per_second;
+    const char *what, *detail; /* detail: a file or note; may be NULL */
+    const char *unit;          /* of the numbers; NULL: bytes */
+    uint64_t done, total;
+    uint64_t skipped; /* part of done: by an earlier run */
+    double seconds, per_second;
     enum progress_event event;
 };
 

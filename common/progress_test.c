@@ -33,16 +33,16 @@ static void a_line_tells_percent_bytes_rate_and_time_left(void **state)
     (void)state;
     struct progress_view v = {
         .what = "converting",
-        .file = "model-00002-of-00030.safetensors",
-        .done_bytes = 12300000000,
-        .total_bytes = 29100000000,
+        .detail = "model-00002-of-00030.safetensors",
+        .done = 12300000000,
+        .total = 29100000000,
         .seconds = 10,
-        .bytes_per_second = 1.434e9,
+        .per_second = 1.434e9,
     };
     assert_text(PROGRESS_BAR, v,
                 "converting   42%  12.3 of 29.1 GB  1.43 GB/s  14 s left  "
                 "model-00002-of-00030.safetensors");
-    v.file = NULL;
+    v.detail = NULL;
     v.seconds = 1000;
     assert_text(PROGRESS_PLAIN, v,
                 "converting   42%  12.3 of 29.1 GB  1.43 GB/s  22 min 46 s left");
@@ -50,9 +50,9 @@ static void a_line_tells_percent_bytes_rate_and_time_left(void **state)
     assert_text(PROGRESS_PLAIN, v,
                 "converting   42%  12.3 of 29.1 GB  1.43 GB/s  37 h 56 min left");
     v.seconds = 10;
-    v.skipped_bytes = 11100000000; /* of the 12.3 */
+    v.skipped = 11100000000; /* of the 12.3 */
     assert_text(PROGRESS_PLAIN, v, "converting   42%  12.3 of 29.1 GB  1.43 GB/s  2 min 20 s left");
-    v.skipped_bytes = v.done_bytes;
+    v.skipped = v.done;
     assert_text(PROGRESS_PLAIN, v, "converting   42%  12.3 of 29.1 GB  1.43 GB/s");
 }
 
@@ -74,8 +74,8 @@ static void units_are_decimal_and_numbers_have_three_digits(void **state)
         {5000000000000000000, "x  5000 PB  5000 PB/s"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct progress_view v = {.what = "x", .done_bytes = cases[i].bytes};
-        v.bytes_per_second = (double)cases[i].bytes;
+        struct progress_view v = {.what = "x", .done = cases[i].bytes};
+        v.per_second = (double)cases[i].bytes;
         assert_text(PROGRESS_PLAIN, v, cases[i].text);
     }
 }
@@ -83,13 +83,13 @@ static void units_are_decimal_and_numbers_have_three_digits(void **state)
 static void nothing_is_100_percent_before_it_is_done(void **state)
 {
     (void)state;
-    struct progress_view v = {.what = "x", .total_bytes = 1000000, .seconds = 1};
+    struct progress_view v = {.what = "x", .total = 1000000, .seconds = 1};
     assert_text(PROGRESS_BAR, v, "x    0%  0.00 of 1.00 MB  0.00 B/s");
-    v.done_bytes = 999999;
+    v.done = 999999;
     assert_text(PROGRESS_BAR, v, "x   99%  1.00 of 1.00 MB  0.00 B/s  1 s left");
-    v.done_bytes = 1000000;
+    v.done = 1000000;
     assert_text(PROGRESS_BAR, v, "x  100%  1.00 MB  0.00 B/s");
-    v.done_bytes = 2000000;
+    v.done = 2000000;
     assert_text(PROGRESS_BAR, v, "x  100%  2.00 MB  0.00 B/s");
 }
 
@@ -98,16 +98,16 @@ static void the_last_line_tells_whether_all_was_done(void **state)
     (void)state;
     struct progress_view v = {
         .what = "converting",
-        .file = "not shown",
-        .done_bytes = 29100000000,
-        .total_bytes = 29100000000,
+        .detail = "not shown",
+        .done = 29100000000,
+        .total = 29100000000,
         .seconds = 19.2,
-        .bytes_per_second = 1.51e9,
+        .per_second = 1.51e9,
         .event = PROGRESS_DONE,
     };
     assert_text(PROGRESS_PLAIN, v, "converting done: 29.1 GB in 20 s, 1.51 GB/s");
     v.event = PROGRESS_STOPPED;
-    v.done_bytes = 1000000000;
+    v.done = 1000000000;
     assert_text(PROGRESS_PLAIN, v, "converting stopped: 1.00 of 29.1 GB in 20 s, 1.51 GB/s");
 }
 
@@ -127,28 +127,62 @@ static void a_json_line_is_exact(void **state)
     (void)state;
     struct progress_view v = {
         .what = "converting",
-        .file = "a \"b\"",
-        .done_bytes = 9007199254740993,
-        .total_bytes = UINT64_MAX,
+        .detail = "a \"b\"",
+        .done = 9007199254740993,
+        .total = UINT64_MAX,
         .seconds = 1.5,
-        .bytes_per_second = 1234567.8,
+        .per_second = 1234567.8,
     };
     assert_text(PROGRESS_JSON, v,
                 "{\"event\":\"progress\",\"what\":\"converting\",\"done_bytes\":9007199254740993,"
                 "\"total_bytes\":18446744073709551615,\"seconds\":1.500,"
                 "\"bytes_per_second\":1234568,\"file\":\"a \\\"b\\\"\"}");
     v.event = PROGRESS_STOPPED;
-    v.file = NULL;
+    v.detail = NULL;
     assert_text(PROGRESS_JSON, v,
                 "{\"event\":\"stopped\",\"what\":\"converting\",\"done_bytes\":9007199254740993,"
                 "\"total_bytes\":18446744073709551615,\"seconds\":1.500,"
                 "\"bytes_per_second\":1234568,\"file\":null}");
 }
 
+static void work_in_another_unit_has_a_note(void **state)
+{
+    (void)state;
+    struct progress_view v = {
+        .what = "training",
+        .unit = "steps",
+        .detail = "loss 4.9123",
+        .done = 420,
+        .total = 1000,
+        .skipped = 400,
+        .seconds = 10,
+        .per_second = 2,
+    };
+    assert_text(PROGRESS_BAR, v,
+                "training   42%  420 of 1000 steps  2.00 steps/s  4 min 50 s left  loss 4.9123");
+    assert_text(PROGRESS_JSON, v,
+                "{\"event\":\"progress\",\"what\":\"training\",\"done_steps\":420,"
+                "\"total_steps\":1000,\"seconds\":10.000,\"steps_per_second\":2.000,"
+                "\"note\":\"loss 4.9123\"}");
+    v.event = PROGRESS_DONE;
+    v.done = 1000;
+    assert_text(PROGRESS_PLAIN, v, "training done: 1000 steps in 10 s, 2.00 steps/s");
+}
+
+static void a_style_has_a_name(void **state)
+{
+    (void)state;
+    assert_int_equal(progress_style_named(NULL, false), PROGRESS_AUTO);
+    assert_int_equal(progress_style_named(NULL, true), PROGRESS_NONE);
+    assert_int_equal(progress_style_named("auto", true), PROGRESS_AUTO);
+    assert_int_equal(progress_style_named("plain", true), PROGRESS_PLAIN);
+    assert_int_equal(progress_style_named("none", false), PROGRESS_NONE);
+}
+
 static void a_file_name_cannot_disturb_the_terminal(void **state)
 {
     (void)state;
-    struct progress_view v = {.what = "x", .file = "a\033[2J\n"};
+    struct progress_view v = {.what = "x", .detail = "a\033[2J\n"};
     assert_text(PROGRESS_BAR, v, "x  0.00 B  0.00 B/s  a\\x1b[2J\\x0a");
 }
 
@@ -320,6 +354,8 @@ int main(void)
         cmocka_unit_test(the_last_line_tells_whether_all_was_done),
         cmocka_unit_test(plain_lines_begin_with_the_time),
         cmocka_unit_test(a_json_line_is_exact),
+        cmocka_unit_test(work_in_another_unit_has_a_note),
+        cmocka_unit_test(a_style_has_a_name),
         cmocka_unit_test(a_file_name_cannot_disturb_the_terminal),
         cmocka_unit_test(short_work_shows_nothing),
         cmocka_unit_test(the_bar_rewrites_its_line_and_clears_it_at_the_end),

@@ -65,7 +65,7 @@ const struct arg run_args[] = {
 
 const struct arg output_args[] = {
     FLAG(struct output_flags, "--json", json, "print the result, or the error, as one JSON object on stdout (fields: JSON.md)"),
-    {"--progress", ARG_CHOICE, offsetof(struct output_flags, progress), NULL, "auto|bar|plain|json|none", "progress on stderr; auto (default): a bar on a terminal, else occasional lines; json: JSON lines"},
+    {"--progress", ARG_CHOICE, offsetof(struct output_flags, progress), NULL, PROGRESS_STYLES, "progress on stderr; auto (default): a bar on a terminal, else occasional lines; json: JSON lines"},
     FLAG(struct output_flags, "-q --quiet", quiet, "print errors only"),
     FLAG(struct output_flags, "-v --verbose", verbose, "print details"),
 };
@@ -80,14 +80,11 @@ _Static_assert(COUNT(output_args) == NUM_OUTPUT_ARGS, "options.h");
 
 struct executor_options executor_options_of(const struct run_flags *r, const struct output_flags *o)
 {
-    static const char *const styles[] = {"auto", "bar", "plain", "json", "none"};
     struct executor_options out = {.threads = (unsigned)min_u64(r->threads, UINT32_MAX),
                                    .max_memory = r->max_memory,
                                    .fsync = !r->no_fsync,
                                    .direct_io = r->direct_io};
-    out.progress = o->quiet ? PROGRESS_NONE : PROGRESS_AUTO;
-    for (int i = 0; o->progress && i < 5; i++)
-        if (strcmp(o->progress, styles[i]) == 0) out.progress = (enum progress_style)i;
+    out.progress = progress_style_named(o->progress, o->quiet);
     return out;
 }
 

@@ -198,4 +198,7 @@ run synth shown --model llama --progress json
 exits 0
 run synth shown --model llama --progress json --overwrite
 cp "$stderr" lines
+run train --load shown --mock-data --seq-length 8 --micro-batch-size 1 --train-iters 2 --lr 1e-3 --progress json
+exits 0
+cat "$stderr" >>lines
 python3 "$root/tests/cli/json_check.py" progress "$root/JSON.md" lines >checked 2>&1 || is_wrong "$(cat checked)"

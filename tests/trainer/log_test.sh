@@ -114,3 +114,24 @@ says_nothing
 goes --load out --dry-run
 exits 0
 ! grep -q " checkpoint from " "$stdout" || is_wrong "$ran: $(cat "$stdout")"
+
+it "--progress has the modes of other commands: none unless given, a note in each line, the end of the run"
+rm -rf out
+goes --load "$models/llama" --save out --exit-interval 4
+exits 0
+! grep -q training "$stderr" || is_wrong "$ran: $(cat "$stderr")"
+goes --load "$models/llama" --save out --progress json --eval-iters 0
+exits 0
+python3 - "$stderr" <<'EOF' || is_wrong "$ran: $(cat "$stderr")"
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1]) if line.startswith("{")]
+last = lines[-1]
+assert last["event"] == "done" and last["what"] == "training" and "loading" in lines[0]["what"], lines
+assert last["done_steps"] == last["total_steps"] == 9 and last["note"].startswith("loss "), last
+EOF
+goes --load "$models/llama" --progress none -q
+exits 0
+says_nothing
+goes --load "$models/llama" --progress fast
+exits 2
+says '--progress: "fast" is not one of auto|bar|plain|json|none'

@@ -23,7 +23,7 @@ static struct train_request request_of(const struct train_options *o)
                                              .allow_config = &o->allow_config},
                                   .model_map = o->model_map,
                                   .threads = (unsigned)o->threads,
-                                  .progress = o->quiet ? PROGRESS_NONE : PROGRESS_AUTO};
+                                  .progress = progress_style_named(o->progress, o->quiet)};
 }
 
 /* Names the part in JSON: "first moments" is first_moments. */

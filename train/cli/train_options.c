@@ -203,7 +203,7 @@ static const struct arg log_args[] = {
     TEXT("--log-jsonl", log_jsonl, "FILE", "append a JSON object per step to FILE"),
     TEXT("--tensorboard-dir", tensorboard_dir, "DIR", "write event files for TensorBoard"),
     UINT("--tensorboard-log-interval", tensorboard_log_interval, "write events every N steps; default 1"),
-    FLAG("--progress", progress, "show a live progress line on stderr"),
+    CHOICE("--progress", progress, PROGRESS_STYLES, "progress of the steps on stderr, beside the log lines; auto: a bar on a terminal, else occasional lines; json: JSON lines; default: none, but auto while loading"),
     FLAG("-q --quiet", quiet, "print no notes on stderr"),
     FLAG("--json", json, "print the result, or the error, as one JSON object on stdout (fields: JSON.md); log lines go to stderr"),
 };

@@ -151,8 +151,9 @@ struct train_options {
 
     /* ---- logging ---- */
     uint64_t log_interval; /* 100 */
-    bool log_params_norm, log_throughput, log_num_zeros_in_grad, progress;
+    bool log_params_norm, log_throughput, log_num_zeros_in_grad;
     const char *log_jsonl, *tensorboard_dir;
+    const char *progress;              /* NULL: of loading alone; train_request has the style */
     uint64_t tensorboard_log_interval; /* 1 */
 
     /* ---- parallel ---- */

@@ -97,14 +97,15 @@ struct trainer {
     uint64_t updates; /* of the optimizer */
     uint64_t skipped_iterations;
     double flops_so_far;
-    double begun, started; /* clock: of the run in this process; of its first iteration */
+    double begun; /* clock: of the run in this process */
 
     /* ---- logs: trainer_log.c ---- */
     struct log_line lines;
     struct log_jsonl jsonl;
     struct events events;
     bool has_jsonl, has_events;
-    struct peak peak; /* of the device; unknown where no log counts with it */
+    struct progress *progress; /* of the steps; NULL: it is not shown */
+    struct peak peak;          /* of the device; unknown where no log counts with it */
     struct flops flops;
     double last_loss;
 
@@ -282,8 +283,10 @@ void trainer_close_logs(struct trainer *t);
 /* Logs a finished iteration. */
 MUST_CHECK enum status trainer_log_step(struct trainer *t, const struct step_record *r,
                                         struct error *err);
-/* The live line of --progress. */
+/* --progress: it begins with the first step and ends after the last. */
+void trainer_start_progress(struct trainer *t);
 void trainer_show_progress(const struct trainer *t, const struct step_record *r);
+void trainer_end_progress(struct trainer *t);
 MUST_CHECK enum status trainer_log_evaluation(struct trainer *t, const char *where, double loss,
                                               struct error *err);
 /* Prints the line of an event, on rank 0. A failure shows with the next

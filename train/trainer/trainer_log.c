@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/clock.h"
 #include "convert/format.h"
 #include "kernels/ceilings.h"
 #include "train/trainer/trainer_internal.h"
@@ -17,9 +16,10 @@ static struct timespec time_now(void)
     return t;
 }
 
-static enum status print_lines(struct strbuf *text, bool json, struct error *err)
+static enum status print_lines(const struct trainer *t, struct strbuf *text, struct error *err)
 {
-    FILE *to = json ? stderr : stdout;
+    FILE *to = t->o->json ? stderr : stdout;
+    if (text->length) progress_hide(t->progress);
     const bool good = fputs(text->data ? text->data : "", to) >= 0 && fflush(to) == 0;
     strbuf_release(text);
     return good ? OK : fail(err, ERR_IO, "cannot print log lines: %s", strerror(errno));
@@ -122,18 +122,30 @@ enum status trainer_log_step(struct trainer *t, const struct step_record *r, str
         events_add_step(&t->events, r, &t->lines, due, when);
         flush_events(t);
     }
-    return print_lines(&text, t->o->json, err);
+    return print_lines(t, &text, err);
+}
+
+void trainer_start_progress(struct trainer *t)
+{
+    const bool shows = t->o->progress && !t->comm.rank;
+    t->progress = progress_start_counting(shows ? t->q->progress : PROGRESS_NONE, "training",
+                                          "steps", t->train_iters);
+    progress_skip(t->progress, t->iteration);
 }
 
 void trainer_show_progress(const struct trainer *t, const struct step_record *r)
 {
-    const double done = (double)(t->iteration - t->start_iteration),
-                 left = (double)(t->train_iters - t->iteration),
-                 each = (seconds_now() - t->started) / done;
-    (void)fprintf(stderr,
-                  "\riteration %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f tokens/s  %.0f s left   %s",
-                  t->iteration, t->train_iters, r->loss.value, (double)r->tokens / r->seconds,
-                  left * each, t->iteration == t->train_iters ? "\n" : "");
+    char note[64];
+    (void)snprintf(note, sizeof note, "loss %.4f  %.0f tokens/s", r->loss.value,
+                   (double)r->tokens / r->seconds);
+    progress_note(t->progress, note);
+    progress_add(t->progress, 1);
+}
+
+void trainer_end_progress(struct trainer *t)
+{
+    progress_finish(t->progress, t->iteration == t->train_iters);
+    t->progress = NULL;
 }
 
 void trainer_log_checkpoint(const struct trainer *t, enum checkpoint_event event, const char *dir,
@@ -149,7 +161,7 @@ void trainer_log_checkpoint(const struct trainer *t, enum checkpoint_event event
     struct error ignored;
     if (t->comm.rank || t->q->watch) return;
     log_line_add_checkpoint(&c, time_now(), &text);
-    (void)!print_lines(&text, t->o->json, &ignored);
+    (void)!print_lines(t, &text, &ignored);
 }
 
 enum status trainer_log_evaluation(struct trainer *t, const char *where, double loss,
@@ -163,5 +175,5 @@ enum status trainer_log_evaluation(struct trainer *t, const char *where, double 
         events_add_evaluation(&t->events, t->iteration, t->consumed, &named, 1, time_now());
         flush_events(t);
     }
-    return print_lines(&text, t->o->json, err);
+    return print_lines(t, &text, err);
 }

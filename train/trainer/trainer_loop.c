@@ -191,7 +191,7 @@ static enum status train_iteration(struct trainer *t, struct error *err)
     struct step_record s = record_of(t, &i, &r, seconds_now() - begun);
     advance_counters(t, &i, &s);
     TRY(trainer_log_step(t, &s, err));
-    if (t->o->progress && !t->o->quiet && !t->comm.rank) trainer_show_progress(t, &s);
+    trainer_show_progress(t, &s);
     note_exhausted(t);
     return OK;
 }
@@ -289,18 +289,19 @@ static void finish_save_or_warn(struct trainer *t)
 enum status trainer_loop(struct trainer *t, struct error *err)
 {
     bool ends = false, stopped = false;
-    t->started = seconds_now();
     if (t->iteration >= t->train_iters)
         trainer_note(t, "nothing is left to train: the run is at iteration %" PRIu64 " of %" PRIu64,
                      t->iteration, t->train_iters);
     interrupt_hold(true);
     enum status st = save_where_it_is_not(t, err);
     if (!st) st = is_stopped(t, &stopped, err);
+    trainer_start_progress(t);
     while (!st && !ends && t->iteration < t->train_iters && !stopped) {
         st = train_iteration(t, err);
         if (!st) st = after_iteration(t, &ends, err);
         if (!st) st = is_stopped(t, &stopped, err);
     }
+    trainer_end_progress(t);
     if (!st) st = finish_run(t, ends, &stopped, err);
     finish_save_or_warn(t);
     if (st || !stopped) return st;

@@ -33,6 +33,7 @@ void trainer_note(const struct trainer *t, const char *fmt, ...)
 {
     va_list args;
     if (t->o->quiet || t->comm.rank) return;
+    progress_hide(t->progress);
     va_start(args, fmt);
     print_line("note", fmt, args);
     va_end(args);
@@ -42,6 +43,7 @@ void trainer_warn(const struct trainer *t, const char *fmt, ...)
 {
     va_list args;
     if (t->comm.rank) return;
+    progress_hide(t->progress);
     va_start(args, fmt);
     print_line("warning", fmt, args);
     va_end(args);
