@@ -276,7 +276,8 @@ for recipe in "$tests_folder"/../recipes/*.yaml; do
     train --config "$recipe" --mock-data --dry-run --memory-per-rank 141
     exits 0
     prints "model: "
-    prints "fits --memory-per-rank"
+    prints "fits: "
+    prints " of 141 GB"
     train --config "$recipe" --mock-data --dry-run --memory-per-rank 1
     exits 6
     says " GB of memory, but 1.00 GB are given"
@@ -309,7 +310,8 @@ train --config "$tests_folder/../recipes/llama3.1-8b.yaml" --mock-data --dry-run
 exits 0
 grep -q '"fits": null' "$stdout" || is_wrong "fits: $(cat "$stdout")"
 mocks --load hf --train-iters 2 --dry-run
-prints "fits this machine"
+prints "fits this machine: the run takes "
+prints " GB free"
 mocks --load hf --train-iters 2 --memory-per-rank 1
 refused 2 "--memory-per-rank needs --dry-run"
 for size in 0 -1 1e300; do

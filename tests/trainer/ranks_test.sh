@@ -269,6 +269,30 @@ says "--async-save is ignored: with several ranks training waits for each save"
 run inspect kept --json
 ! grep -q exp_avg "$stdout" || is_wrong "there is an optimizer"
 
+it "the parts of a rank's memory add up to what is compared"
+adds_up() { # RANKS
+    python3 - "$stdout" "$1" <<'EOF' || is_wrong "$ran: $(cat "$stdout")"
+import re, sys
+text = open(sys.argv[1]).read()
+parts = [float(x) for x in re.findall(r"^  [a-z ]+? +([0-9.]+) MB$", text, re.M)]
+total = parts.pop()
+assert abs(sum(parts) - total) < 0.05 and len(parts) > 5, parts
+fits, given = re.search(r"^fits: .* takes ([0-9.]+) MB of ([0-9.]+) MB$", text, re.M).groups()
+assert abs(float(fits) - total) < 0.05 and given == "900", fits
+ranks = int(sys.argv[2])
+whole = re.search(r"^memory of all (\d+) ranks: ([0-9.]+) MB$", text, re.M)
+assert ranks == 1 and not whole or whole[1] == sys.argv[2] and abs(float(whole[2]) - ranks * total) < 0.5, whole
+EOF
+}
+begins llama3.2 --dry-run --memory-per-rank 0.9
+adds_up 1
+prints "fits: the run takes "
+begins llama3.2 --dry-run --memory-per-rank 0.9 --async-save --save other
+adds_up 1
+begins llama3.2 --dry-run --memory-per-rank 0.9 --tp 2
+adds_up 2
+prints "fits: a rank takes "
+
 it "a dry run starts no ranks, and says what each takes"
 begins llama3.2 --tp 2 --dp 64 --global-batch-size 64 --dry-run
 exits 0
@@ -305,6 +329,7 @@ plan "[s['sent']['PP'] for s in j['stages']] == [8 * $stream, 16 * $stream, 16 *
 plan '[s["sent"]["embedding"] > 0 for s in j["stages"]] == [True, False, False, True]'
 plan 'j["schedule"]["name"] == "1f1b" and j["schedule"]["micro_batches"] == 8'
 plan 'abs(j["schedule"]["bubble"] - 3 / 11) < 1e-12'
+plan 'j["needed_per_rank"] == max(s["peak_device"] for s in j["stages"]) <= j["available_per_rank"]'
 most=$(python3 -c 'import json, sys; print("%.9f" % (max(s["peak_device"] for s in json.load(open(sys.argv[1]))["stages"]) / 1e9))' "$stdout")
 first=$(python3 -c 'import json, sys; print("%.9f" % (json.load(open(sys.argv[1]))["stages"][0]["peak_device"] / 1e9))' "$stdout")
 [ "$most" != "$first" ] || is_wrong "stage 0 takes most"
@@ -317,6 +342,8 @@ grep -Eq "^ +0  0-1 +E " "$stdout" || is_wrong "no stage 0: $(cat "$stdout")"
 grep -Eq "^ +2  4-5 +1-2 " "$stdout" || is_wrong "no stage 2: $(cat "$stdout")"
 grep -Eq "^ +3  6-7 +L " "$stdout" || is_wrong "no stage 3: $(cat "$stdout")"
 prints "  embedding      2 ranks, such as 0 6 "
+prints "memory of all 8 ranks: "
+prints "fits: the largest rank takes "
 prints "schedule: 1f1b, 8 micro-batches, bubble 27.3%"
 # The advice fits all stages: the memory is just enough for stage 2, with one sample at a time.
 begins qwen3 --pp 4 --tp 2 --pipeline-model-parallel-layout "E|t|tt|L" --micro-batch-size 4 --dry-run --memory-per-rank "${most}1"

@@ -84,15 +84,23 @@ static void add_ranks(cJSON *o, const struct train_plan *p)
     json_add_number(schedule, "bubble", p->bubble);
 }
 
+static void add_fit(cJSON *o, const struct train_plan *p)
+{
+    const bool is_known = p->fit != FIT_UNKNOWN;
+    cJSON_AddItemToObject(o, "fits",
+                          is_known ? cJSON_CreateBool(p->fit == FITS) : cJSON_CreateNull());
+    cJSON_AddItemToObject(o, "needed_per_rank",
+                          is_known ? json_new_u64(p->needed) : cJSON_CreateNull());
+    cJSON_AddItemToObject(o, "available_per_rank",
+                          is_known ? json_new_u64(p->available) : cJSON_CreateNull());
+}
+
 static void add_plan(cJSON *o, const struct train_options *options, const struct train_plan *p)
 {
     const char *const folders[] = {options->save, options->save_hf};
     cJSON_AddTrueToObject(o, "dry_run");
     json_add_text(o, "dtype", options->dtype);
-    if (p->fit == FIT_UNKNOWN)
-        cJSON_AddNullToObject(o, "fits");
-    else
-        cJSON_AddBoolToObject(o, "fits", p->fit == FITS);
+    add_fit(o, p);
     json_add_text(o, "device", p->on_gpu ? "cuda" : "cpu");
     json_add_u64(o, "ranks", p->ranks);
     json_add_u64(o, "parameters", p->parameters);

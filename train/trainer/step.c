@@ -261,15 +261,6 @@ const char *step_region_name(enum value_class class)
     return region_names[class];
 }
 
-void step_print_memory(const struct step *s, struct strbuf *out)
-{
-    for (unsigned k = 0; k < NUM_VALUE_CLASSES; k++)
-        if (s->region_bytes[k])
-            strbuf_printf(out, "  %-15s %12.2f MB\n", region_names[k],
-                          (double)s->region_bytes[k] / 1e6);
-    strbuf_printf(out, "  %-15s %12.2f MB\n", "total", (double)step_bytes(s) / 1e6);
-}
-
 struct run step_run_of(const struct step *s, const struct program *p)
 {
     struct run r = {.program = p,

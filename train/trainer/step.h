@@ -139,8 +139,6 @@ MUST_CHECK enum status step_allocate(struct step *s, struct error *err);
 uint64_t step_bytes(const struct step *s);
 /* Name of the memory of this class: "first moments". */
 const char *step_region_name(enum value_class class);
-/* The parts of its memory, as text. */
-void step_print_memory(const struct step *s, struct strbuf *out);
 
 /* Whether parameters are rounded, so that there are masters. */
 bool step_has_masters(const struct step *s);

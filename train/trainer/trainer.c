@@ -10,6 +10,7 @@
 #include "common/checked.h"
 #include "common/clock.h"
 #include "common/file.h"
+#include "common/numbers.h"
 #include "common/text.h"
 #include "common/threads.h"
 #include "train/trainer/trainer_internal.h"
@@ -162,6 +163,7 @@ static enum status print_fit(struct trainer *t, enum status fit, const struct er
                              struct error *err)
 {
     FILE *to = t->o->json ? stderr : stdout;
+    const bool is_given = !isnan(t->o->memory_per_rank);
     t->plan.fit = fit ? FITS_NOT : trainer_compares_memory(t) ? FITS : FIT_UNKNOWN;
     if (fit && !is_of_others(t)) {
         *err = *why;
@@ -171,8 +173,12 @@ static enum status print_fit(struct trainer *t, enum status fit, const struct er
     if (fit)
         (void)fprintf(to, "does not fit this machine: %s\n", why->text);
     else
-        (void)fprintf(to, "fits %s\n",
-                      isnan(t->o->memory_per_rank) ? "this machine" : "--memory-per-rank");
+        (void)fprintf(to, "fits%s: %s takes %s of %s%s\n", is_given ? "" : " this machine",
+                      t->plan.ranks == 1        ? "the run"
+                      : t->plan.num_stages == 1 ? "a rank"
+                                                : "the largest rank",
+                      bytes_text(t->plan.needed), bytes_text(t->plan.available),
+                      is_given ? "" : " free");
     return OK;
 }
 

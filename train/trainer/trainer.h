@@ -80,6 +80,7 @@ struct train_plan {
     } memory[16]; /* [num_memory] */
     unsigned num_memory;
     enum train_fit { FIT_UNKNOWN, FITS, FITS_NOT } fit; /* FIT_UNKNOWN: it was not compared */
+    uint64_t needed, available;                         /* compared, of the largest rank */
     uint64_t device, host;      /* at once; host: beside the device, 0 where that is the CPU */
     struct train_stage *stages; /* [num_stages] pipeline ranks, at least one */
     unsigned num_stages;

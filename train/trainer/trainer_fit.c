@@ -7,6 +7,7 @@
 #include "common/checked.h"
 #include "common/count.h"
 #include "common/host_memory.h"
+#include "common/numbers.h"
 #include "train/trainer/trainer_internal.h"
 
 /* For data, and for reading and writing checkpoints; independent of the model. */
@@ -38,16 +39,6 @@ struct rank_memory trainer_memory_of(const struct trainer *t, const struct step 
         .device = own + (is_host ? copies : 0), .host = is_host ? 0 : copies, .copies = copies};
 }
 
-void trainer_print_memory(const struct trainer *t, struct strbuf *out)
-{
-    const uint64_t copies = copies_bytes(t, &t->step);
-    step_print_memory(&t->step, out);
-    strbuf_printf(out, "  %-15s %12.2f MB\n", "buffers", (double)BUFFER_BYTES / 1e6);
-    if (copies)
-        strbuf_printf(out, "  %-15s %12.2f MB%s\n", "copy of states", (double)copies / 1e6,
-                      t->model.device->is_host ? ", for --async-save" : " of the host");
-}
-
 static void add_memory(struct train_plan *p, const char *name, uint64_t bytes)
 {
     if (bytes) p->memory[p->num_memory++] = (struct train_memory){name, bytes};
@@ -67,11 +58,6 @@ void trainer_plan_memory(const struct trainer *t, struct train_plan *p)
 }
 
 /* ---- advice ---- */
-
-static double gb(uint64_t bytes)
-{
-    return (double)bytes / 1e9;
-}
 
 /* The most device memory that a rank of any pipeline stage needs with this
  * step. */
@@ -126,8 +112,8 @@ static void print_candidate(const struct trainer *t, uint64_t size, const struct
         if (!o->is_global_batch_size_given && !o->num_batch_size_steps)
             strbuf_printf(out, " --global-batch-size %" PRIu64, o->global_batch_size);
     }
-    strbuf_printf(out, "%s%s fits (%.2f GB)", out->length && *p->options ? " " : "", p->options,
-                  gb(bytes));
+    strbuf_printf(out, "%s%s fits (%s)", out->length && *p->options ? " " : "", p->options,
+                  bytes_text(bytes));
 }
 
 /* Tries each policy with all sizes that divide the given one: smaller
@@ -207,14 +193,14 @@ static void print_advice(const struct trainer *t, const struct need *need, uint6
     if (t->q->watch)
         strbuf_printf(out, "use fewer or shorter sequences");
     else if (need->lean <= there)
-        strbuf_printf(out, "without --async-save it fits (%.2f GB)", gb(need->lean));
+        strbuf_printf(out, "without --async-save it fits (%s)", bytes_text(need->lean));
     else if (fits_sharded(t, there, &bytes))
-        strbuf_printf(out, "--use-distributed-optimizer fits (%.2f GB)", gb(bytes));
+        strbuf_printf(out, "--use-distributed-optimizer fits (%s)", bytes_text(bytes));
     else if (!find_fitting(t, there, out, &least))
         strbuf_printf(out,
                       "no smaller --micro-batch-size and no --recompute-granularity fits (at least "
-                      "%.2f GB)",
-                      gb(least));
+                      "%s)",
+                      bytes_text(least));
 }
 
 /* Ranks of this host; in a dry run without ranks, all. */
@@ -252,14 +238,14 @@ static enum status refuse_memory(const struct trainer *t, const struct need *nee
         (void)snprintf(who, sizeof who, "each rank");
     print_advice(t, need, there, &advice);
     const enum status st =
-        fail(err, ERR_MEMORY, "%s needs %.2f GB of memory, but %.2f GB are %s%s; %s", who,
-             gb(need->device), gb(there), is_memory_given(t) ? "given" : "free",
+        fail(err, ERR_MEMORY, "%s needs %s of memory, but %s are %s%s; %s", who,
+             bytes_text(need->device), bytes_text(there), is_memory_given(t) ? "given" : "free",
              is_one ? "" : " for it", advice.data);
     strbuf_release(&advice);
     return st;
 }
 
-enum status trainer_check_memory(const struct trainer *t, struct error *err)
+enum status trainer_check_memory(struct trainer *t, struct error *err)
 {
     const uint64_t host = host_memory_available() / sharers_of(t);
     uint64_t there = UINT64_MAX;
@@ -269,9 +255,11 @@ enum status trainer_check_memory(const struct trainer *t, struct error *err)
     }
     const struct need need = need_of(t);
     TRY(memory_of_rank(t, &there, err));
+    t->plan.needed = need.device;
+    t->plan.available = there;
     if (need.device > there) return refuse_memory(t, &need, there, err);
     if (need.host <= host || is_memory_given(t)) return OK;
     return fail(err, ERR_MEMORY,
-                "a copy of the run's state needs %.2f GB of host memory, but %.2f GB are free",
-                gb(need.host), gb(host));
+                "a copy of the run's state needs %s of host memory, but %s are free",
+                bytes_text(need.host), bytes_text(host));
 }

@@ -206,16 +206,16 @@ struct rank_memory {
     uint64_t copies;       /* of states; included in one of these */
 };
 struct rank_memory trainer_memory_of(const struct trainer *t, const struct step *s);
-/* The parts of this rank's memory, as text and for --json. */
-void trainer_print_memory(const struct trainer *t, struct strbuf *out);
+/* Sets the parts of this rank's memory, and their sum. */
 void trainer_plan_memory(const struct trainer *t, struct train_plan *p);
 /* Whether a memory size is known to compare with. */
 bool trainer_compares_memory(const struct trainer *t);
 /* ERR_MEMORY if this rank (in a dry run without ranks: the largest one) takes
  * more than is free on its device and host, or than --memory-per-rank. The
  * message advises what would fit every rank: a smaller micro-batch, or
- * recomputed activations. Call it before anything is allocated. */
-MUST_CHECK enum status trainer_check_memory(const struct trainer *t, struct error *err);
+ * recomputed activations. Sets what t->plan compares. Call it before anything
+ * is allocated. */
+MUST_CHECK enum status trainer_check_memory(struct trainer *t, struct error *err);
 
 /* ---- trainer_plan.c ---- */
 

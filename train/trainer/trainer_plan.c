@@ -216,14 +216,34 @@ static void print_stages(const struct train_plan *p, struct strbuf *out)
     arena_release(&a);
 }
 
-static void print_memory(const struct trainer *t, const struct train_plan *p, struct strbuf *out)
+static void print_part(struct strbuf *out, const char *name, uint64_t bytes, const char *where)
 {
+    strbuf_printf(out, "  %-15s %12.2f MB%s\n", name, (double)bytes / 1e6, where);
+}
+
+/* The total is what a rank is compared by: it lacks the part on the host. */
+static void print_parts(const struct train_plan *p, struct strbuf *out)
+{
+    for (unsigned i = 0; i < p->num_memory; i++)
+        if (!p->host || i + 1 < p->num_memory)
+            print_part(out, p->memory[i].name, p->memory[i].bytes, "");
+    print_part(out, "total", p->device, "");
+    if (p->host) print_part(out, "copy of states", p->host, " of the host, beside it");
+}
+
+static void print_memory(const struct train_plan *p, struct strbuf *out)
+{
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < p->num_stages; i++)
+        sum += p->stages[i].num_ranks * p->stages[i].device;
     if (p->num_stages > 1) {
         print_stages(p, out);
-        return;
+    } else {
+        strbuf_printf(out, p->ranks > 1 ? "memory of each rank:\n" : "memory:\n");
+        print_parts(p, out);
     }
-    strbuf_printf(out, p->ranks > 1 ? "memory of each rank:\n" : "memory:\n");
-    trainer_print_memory(t, out);
+    if (p->ranks > 1)
+        strbuf_printf(out, "memory of all %" PRIu64 " ranks: %s\n", p->ranks, bytes_text(sum));
 }
 
 /* "0 2 4 6"; for many "0 2 4 .. 126". */
@@ -285,7 +305,7 @@ static void print_plan(const struct trainer *t, const struct train_plan *p,
     struct strbuf text = {0};
     print_run(t, p, &text);
     if (p->ranks > 1) print_layout(t, p, &text);
-    print_memory(t, p, &text);
+    print_memory(p, &text);
     print_groups(p, &text);
     print_schedule(p, order, &text);
     (void)fputs(text.data, to);
