@@ -4,29 +4,16 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "common/arena.h"
-#include "common/file.h"
 #include "common/host_memory.h"
+#include "common/library.h"
 #include "common/ranks.h"
 #include "common/result.h"
 #include "common/threads.h"
 #include "common/version.h"
 #include "train/loop/engine.h"
 
-/* The library lies beside a built program, in ../lib/ferry of an installed one. */
-static void *load_library(struct arena *a)
-{
-    char own[4096];
-    ssize_t n = readlink("/proc/self/exe", own, sizeof own - 1);
-    if (n < 0) return NULL;
-    own[n] = '\0';
-    const char *folder = path_parent(a, own);
-    const char *beside = path_join(a, folder, "libferry_engine.so");
-    if (path_exists(beside)) return dlopen(beside, RTLD_NOW);
-    return dlopen(path_join(a, folder, "../lib/ferry/libferry_engine.so"), RTLD_NOW);
-}
+static const char ENGINE_FILE[] = "libferry_engine.so";
 
 /* OpenBLAS reserves this much address space per CPU on loading, and retries
  * forever if that fails. */
@@ -72,18 +59,20 @@ static void name_instructions(void)
 
 enum status engine_open(const struct engine **out, struct error *err)
 {
-    struct arena a;
+    char path[LIBRARY_PATH];
     TRY(check_address_space(err));
     spin_briefly();
     name_instructions();
-    arena_init(&a);
-    void *library = load_library(&a);
-    arena_release(&a);
+    if (!library_find(path, ENGINE_FILE, NULL))
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s is neither beside ferry nor in ../lib/ferry: build it with make",
+                    ENGINE_FILE);
+    void *library = dlopen(path, RTLD_NOW);
     if (!library) return fail(err, ERR_UNSUPPORTED, "cannot load the engine: %s", dlerror());
     *out = dlsym(library, ENGINE_SYMBOL);
     const char *const *version = dlsym(library, ENGINE_VERSION_SYMBOL);
     if (*out && version && strcmp(*version, FERRY_VERSION) == 0) return OK;
-    return fail(err, ERR_UNSUPPORTED, "libferry_engine.so has version %s, ferry has version %s",
+    return fail(err, ERR_UNSUPPORTED, "%s has version %s, ferry has version %s", ENGINE_FILE,
                 version ? *version : "(none)", FERRY_VERSION);
 }
 

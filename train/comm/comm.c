@@ -3,13 +3,12 @@
 #include "train/comm/comm.h"
 
 #include <dlfcn.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
+#include "common/library.h"
 #include "common/memory.h"
 #include "common/threads.h"
 #include "train/comm/comm_mpi.h"
@@ -142,29 +141,13 @@ enum status comm_end(struct comm *c, enum status st, struct error *err)
 
 /* ---- the library with MPI in it ---- */
 
-static void *open_in_folder(const char *path_beside, const char *below)
-{
-    char path[PATH_MAX + 64];
-    const char *slash = strrchr(path_beside, '/');
-    if (!slash) return NULL;
-    snprintf(path, sizeof path, "%.*s/%s%s", (int)(slash - path_beside), path_beside, below,
-             MPI_LIBRARY);
-    return dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's plugins look for its names */
-}
-
-/* Looks beside our own code (program or library), beside the program, in its
- * installed library folder, then where the system looks. */
+/* Where libraries of Ferry are, else where the system looks. Open MPI's plugins
+ * look for its names among global ones. */
 static void *open_mpi_library(void)
 {
-    char program[PATH_MAX] = "";
-    (void)!readlink("/proc/self/exe", program, sizeof program - 1);
-    Dl_info own = {.dli_fname = NULL};
-    void *library = NULL;
-    if (dladdr(MPI_LIBRARY, &own) && own.dli_fname) library = open_in_folder(own.dli_fname, "");
-    if (!library) library = open_in_folder(program, "");
-    if (!library) library = open_in_folder(program, "../lib/ferry/");
-    if (!library) library = dlopen(MPI_LIBRARY, RTLD_NOW | RTLD_GLOBAL);
-    return library;
+    char path[LIBRARY_PATH];
+    return dlopen(library_find(path, MPI_LIBRARY, MPI_LIBRARY) ? path : MPI_LIBRARY,
+                  RTLD_NOW | RTLD_GLOBAL);
 }
 
 enum status comm_mpi_open(struct comm *c, struct error *err)
