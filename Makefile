@@ -180,14 +180,24 @@ demo: ## install what the program needs, build it, show a conversion there and b
 	@$(MAKE) all
 	@sh tests/demo.sh $(BUILD)/ferry
 
-# A tag and the commits since, or CHANGELOG's newest version and the commit.
-VERSION = $(shell git describe --tags 2>/dev/null || \
-            echo "$$(sed -n 's/^## \([0-9.]*\).*/\1/p' CHANGELOG.md | head -n 1)+$$(git rev-parse --short HEAD)")
+# ---- the version ----
 
+# Written only if it changes: another version compiles two small files.
+$(BUILD)/VERSION: FORCE
+	@mkdir -p $(@D)
+	@sh common/version.sh > $@.$$$$ && if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
+.PHONY: FORCE
+
+VERSION_OBJECTS = $(BUILD)/common/version.o $(BUILD)/train/loop/engine_version.o
+$(VERSION_OBJECTS): FLAGS += -DFERRY_VERSION='"$(shell cat $(BUILD)/VERSION)"' -DFERRY_TARGET='"$(MACHINE)"'
+$(VERSION_OBJECTS): $(BUILD)/VERSION
+
+# An archive has what is committed, whatever has changed since.
+COMMITTED = $(patsubst %-dirty,%,$(shell sh common/version.sh))
 dist: ## pack what is committed into build/ferry-VERSION.tar.gz, with a file VERSION
-	@mkdir -p $(BUILD)
-	@echo '$(VERSION)' > $(BUILD)/VERSION
-	git archive --prefix=ferry-$(VERSION)/ --add-file=$(BUILD)/VERSION -o $(BUILD)/ferry-$(VERSION).tar.gz HEAD
+	@mkdir -p $(BUILD)/dist
+	@echo '$(COMMITTED)' > $(BUILD)/dist/VERSION
+	git archive --prefix=ferry-$(COMMITTED)/ --add-file=$(BUILD)/dist/VERSION -o $(BUILD)/ferry-$(COMMITTED).tar.gz HEAD
 
 # ---- the tree ----
 

@@ -84,7 +84,7 @@ static const struct arg_section sections[] = {
 /* Words of other tools, for commands that do not take them. */
 static const struct arg_hint hints[] = {
     {"check", "ferry verify A B compares two checkpoints"},
-    {"doctor ls", "ferry inspect PATH describes a checkpoint"},
+    {"ls", "ferry inspect PATH describes a checkpoint"},
     {"run infer", "ferry generate PATH generates, ferry forward PATH computes logits"},
     {"--hf-model --hf-model-id --hf-path --megatron-path",
      "ferry import and ferry export take these options; ferry convert SOURCE DESTINATION needs "
@@ -116,7 +116,8 @@ static void add_values(struct strbuf *out, const char *value)
 
 static const struct arg_program ferry = {
     .name = "ferry",
-    .version = FERRY_VERSION,
+    .version = ferry_version,
+    .add_build = version_add_build,
     .about = about,
     .commands = commands,
     .num_commands = COUNT(commands),

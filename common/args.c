@@ -615,27 +615,46 @@ MUST_CHECK static enum status run_parsed(const struct arg_program *p, const stru
     return st;
 }
 
+static const char *const version_words[] = {"--version", "-V", "version", NULL},
+                         *const help_words[] = {"help", "--help", "-h", NULL};
+
+static bool is_one_of(const char *word, const char *const *words)
+{
+    while (*words && strcmp(*words, word))
+        words++;
+    return *words;
+}
+
+/* The first line is the version alone; the others say what this build has. */
+static void print_version(const struct arg_program *p, bool as_json)
+{
+    cJSON *build = cJSON_CreateObject();
+    if (p->add_build) p->add_build(build);
+    if (as_json) {
+        result_begin("version");
+        result_set(build);
+        result_end(OK, NULL);
+        return;
+    }
+    printf("%s %s\n", p->name, p->version);
+    for (const cJSON *i = build->child; i; i = i->next)
+        printf("%-9s %s\n", i->string, cJSON_IsString(i) ? i->valuestring : "none");
+    cJSON_Delete(build);
+}
+
 /* `ferry help`, `ferry help COMMAND`, and options of the program itself. */
 MUST_CHECK static enum status run_program(const struct arg_program *p, int argc, char **argv,
                                           struct error *err)
 {
     const struct command *c = NULL;
     const struct arg_alias *alias;
-    if (strcmp(argv[0], "--version") == 0 || strcmp(argv[0], "version") == 0) {
-        printf("%s %s\n", p->name, p->version);
+    if (is_one_of(argv[0], version_words)) {
+        print_version(p, argc > 1 && strcmp(argv[1], "--json") == 0);
         return OK;
     }
     if (strcmp(argv[0], "help") == 0 && argc > 1) TRY(find_command(p, argv[1], &c, &alias, err));
     print_help(stdout, p, c);
     return OK;
-}
-
-static bool is_for_program(const char *word)
-{
-    static const char *const words[] = {"help", "--help", "-h", "--version", "version"};
-    for (size_t i = 0; i < COUNT(words); i++)
-        if (strcmp(words[i], word) == 0) return true;
-    return false;
 }
 
 static int print_error_line(const struct arg_program *p, const struct command *c, enum status st,
@@ -683,7 +702,8 @@ MUST_CHECK static enum status flush_stdout(struct error *err)
 MUST_CHECK static enum status run_words(const struct arg_program *p, const struct command **c,
                                         int argc, char **argv, struct error *err)
 {
-    if (is_for_program(argv[0])) return run_program(p, argc, argv, err);
+    if (is_one_of(argv[0], version_words) || is_one_of(argv[0], help_words))
+        return run_program(p, argc, argv, err);
     const struct arg_alias *alias;
     TRY(defer_to_rank_0(find_command(p, argv[0], c, &alias, err), err));
     if (asks_for_help(argc - 1, argv + 1)) {

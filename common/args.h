@@ -15,6 +15,7 @@
 #ifndef FERRY_COMMON_ARGS_H
 #define FERRY_COMMON_ARGS_H
 
+#include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -121,6 +122,8 @@ struct arg_section {
 
 struct arg_program {
     const char *name, *version;
+    /* Adds texts and nulls, for --version. May be NULL. */
+    void (*add_build)(cJSON *o);
     /* The text behind "ferry - "; more paragraphs may follow an empty line. */
     const char *about;
     const struct command *const *commands;
@@ -146,7 +149,7 @@ MUST_CHECK enum status args_parse(const struct command *c, int argc, char **argv
 void args_release(const struct command *c, void *options);
 
 /* The program's main: `ferry COMMAND ...`, `ferry --help`, `ferry --version`,
- * `ferry version`, `ferry help COMMAND`.
+ * `ferry version --json`, `ferry help COMMAND`.
  *
  * Parses, runs, and prints a non-empty error on stderr ("ferry convert: ...").
  * Among processes of one launcher (ranks.h) rank 0 prints an error of the

@@ -76,7 +76,7 @@ struct html_environment html_report_environment(struct arena *a)
         strftime(now_text, sizeof now_text, "%Y-%m-%d %H:%M:%S %z", &local);
     bool known = uname(&host) == 0;
     return (struct html_environment){
-        .version = FERRY_VERSION,
+        .version = ferry_version,
         .host = known ? arena_printf(a, "%s, %s %s, %s", host.nodename, host.sysname, host.release,
                                      host.machine)
                       : "",

@@ -46,7 +46,7 @@ void result_set(cJSON *fields)
 static cJSON *head_new(void)
 {
     cJSON *o = cJSON_CreateObject();
-    json_add_text(o, "ferry", FERRY_VERSION);
+    json_add_text(o, "ferry", ferry_version);
     json_add_u64(o, "schema", RESULT_SCHEMA);
     json_add_text(o, "command", answer.command);
     return o;

@@ -1,7 +1,7 @@
 /* result.h - the JSON object that a command prints on stdout with --json when
  * it ends, in success and failure.
  *
- *   {"ferry": "0.1.0", "schema": 1, "command": "convert",
+ *   {"ferry": "0.1.0+fc116cac", "schema": 1, "command": "convert",
  *    ...                            the command's fields; none if it failed early
  *    "seconds": 0.31,               wall time of the command
  *    "exit_code": 0, "error": null} the text of stderr if exit_code is 2 or more

@@ -42,7 +42,7 @@ static void assert_printed(const char *fields)
     assert_non_null(json_get(o, "seconds"));
     cJSON_DeleteItemFromObjectCaseSensitive(o, "seconds");
     json_print(&text, o, -1);
-    strbuf_printf(&want, "{\"ferry\":\"%s\",\"schema\":%d,\"command\":\"x\",%s}", FERRY_VERSION,
+    strbuf_printf(&want, "{\"ferry\":\"%s\",\"schema\":%d,\"command\":\"x\",%s}", ferry_version,
                   RESULT_SCHEMA, fields);
     assert_string_equal(text.data, want.data);
     strbuf_release(&text);

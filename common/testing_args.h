@@ -147,9 +147,16 @@ static void add_values(struct strbuf *out, const char *value)
     if (strcmp(value, "DTYPE") == 0) strbuf_add_text(out, "f32 bf16");
 }
 
+static void add_build(cJSON *o)
+{
+    cJSON_AddStringToObject(o, "compiler", "cc 7");
+    cJSON_AddNullToObject(o, "cuda");
+}
+
 static const struct arg_program ferry = {
     .name = "ferry",
     .version = "1.2",
+    .add_build = add_build,
     .about = "carries checkpoints between formats\n\nIt needs no GPU.",
     .commands = commands,
     .num_commands = COUNT(commands),

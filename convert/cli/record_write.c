@@ -161,7 +161,7 @@ enum status record_write(const struct conversion *c, const char *folder, const c
     struct strbuf text = {0};
     cJSON *o = cJSON_CreateObject();
     arena_init(&a);
-    cJSON_AddStringToObject(o, "ferry", FERRY_VERSION);
+    cJSON_AddStringToObject(o, "ferry", ferry_version);
     add_time_and_place(o);
     report_sides_json(o, c);
     report_lossy_json(o, c->target);

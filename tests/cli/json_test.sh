@@ -182,12 +182,15 @@ answers 0 "$@" --dry-run
 answers 0 "$@" --dry-run --pp 2 --dp 2
 answers 2 "$@" --cp 2
 
+it "the version answers"
+answers 0 version
+
 it "help with --json is help"
 run convert --json --help
 exits 0
 prints "usage: ferry convert"
 
-for command in convert verify digest inspect print models synth forward generate perplexity bench data train; do
+for command in convert verify digest inspect print models synth forward generate perplexity bench data train version; do
     it "JSON.md names what $command prints, and nothing else"
     python3 "$root/tests/cli/json_check.py" page "$root/JSON.md" "$command" "answers/$command" >checked 2>&1 ||
         is_wrong "$(cat checked)"

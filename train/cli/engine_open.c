@@ -71,9 +71,9 @@ enum status engine_open(const struct engine **out, struct error *err)
     if (!library) return fail(err, ERR_UNSUPPORTED, "cannot load the engine: %s", dlerror());
     *out = dlsym(library, ENGINE_SYMBOL);
     const char *const *version = dlsym(library, ENGINE_VERSION_SYMBOL);
-    if (*out && version && strcmp(*version, FERRY_VERSION) == 0) return OK;
+    if (*out && version && strcmp(*version, ferry_version) == 0) return OK;
     return fail(err, ERR_UNSUPPORTED, "%s has version %s, ferry has version %s", ENGINE_FILE,
-                version ? *version : "(none)", FERRY_VERSION);
+                version ? *version : "(none)", ferry_version);
 }
 
 enum status engine_run(engine_work *work, void *context, struct error *err)

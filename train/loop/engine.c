@@ -13,7 +13,6 @@
 #include "common/memory.h"
 #include "common/ranks.h"
 #include "common/threads.h"
-#include "common/version.h"
 #include "train/loop/job_fingerprint.h"
 #include "train/loop/subprocess.h"
 #include "train/model/fingerprint.h"
@@ -288,8 +287,6 @@ static enum status train_here(const struct train_request *q,
 }
 
 extern const struct engine ferry_engine;
-extern const char *const ferry_engine_version;
 
 const struct engine ferry_engine = {join_job,        agree_on_bytes, leave_job, handle_forward,
                                     handle_generate, handle_bench,   train_here};
-const char *const ferry_engine_version = FERRY_VERSION;
