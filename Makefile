@@ -31,8 +31,16 @@ ENGINE_FOLDERS = $(filter kernels kernels/cpu/ops train/%, $(filter-out train/cl
 FOLDERS = $(filter-out $(ENGINE_FOLDERS), $(SOURCE_FOLDERS))
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wvla -Wundef -Wstrict-prototypes \
        -Wmissing-prototypes -Wwrite-strings
+# Hardened: it reads files of others. glibc's checks want optimized code; sanitizers have their own.
+LAST_OPTIMIZE = $(lastword -O0 $(filter -O%, $(OPTIMIZE) $(CFLAGS)))
+FORTIFY = $(if $(filter -O0, $(LAST_OPTIMIZE))$(findstring -fsanitize, $(CFLAGS))$(findstring _FORTIFY_SOURCE, $(CFLAGS)),, \
+            -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+HARDEN = -fPIE -fstack-protector-strong $(FORTIFY)
+HARDEN_LINK = -Wl,-z,relro,-z,now
+# Builds in two folders are the same, byte by byte.
+SAME_PATHS = '-ffile-prefix-map=$(CURDIR)=.'
 # CFLAGS and LDFLAGS are the user's
-FLAGS = -std=c11 -D_GNU_SOURCE -I. -g $(OPTIMIZE) -pthread $(WARN) $(CFLAGS)
+FLAGS = -std=c11 -D_GNU_SOURCE -I. -g $(OPTIMIZE) -pthread $(WARN) $(HARDEN) $(SAME_PATHS) $(CFLAGS)
 LIBS = -lcjson -lyaml -ldeflate -lcrypto -lz -lm
 # $(call say,PHASE) in front of a command hides it, and prints the phase where it is the first of it.
 # $(call compiling,FILE) does it for a file of a folder.
@@ -87,7 +95,7 @@ help: ## list the targets
 
 # The engine uses the program's own copy of libferry: it is whole there, and its names are exported.
 $(BUILD)/ferry: $(BUILD)/ferry.o $(BUILD)/libferry.a
-	$(call say,linking $@)$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -o $@ $< \
+	$(call say,linking $@)$(CC) $(FLAGS) $(HARDEN_LINK) -pie $(LDFLAGS) -rdynamic -o $@ $< \
 	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive $(LIBS) -ldl
 
 $(BUILD)/libferry.a: $(OBJECTS)
@@ -110,15 +118,15 @@ $(BUILD)/%.o: %.c Makefile
 # ---- the engine ----
 
 $(BUILD)/libferry_engine.so: $(ENGINE_OBJECTS)
-	$(call say,linking $@)$(CC) $(FLAGS) $(OPENMP) $(LDFLAGS) -shared -o $@ $^ $(ENGINE_LIBS)
+	$(call say,linking $@)$(CC) $(FLAGS) $(OPENMP) $(HARDEN_LINK) $(LDFLAGS) -shared -o $@ $^ $(ENGINE_LIBS)
 
 $(BUILD)/libferry_engine.a: $(ENGINE_OBJECTS)
 	$(call say,linking $@)rm -f $@ && $(AR) rcs $@ $^
 
 $(BUILD)/libferry_mpi.so: $(MPI_SOURCES) $(wildcard train/comm/*.h common/*.h) Makefile
 	@mkdir -p $(@D)
-	$(call say,compiling $@)OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) $(OPENMP) $(LDFLAGS) -fPIC -fvisibility=hidden \
-	    -shared -o $@ $(MPI_SOURCES)
+	$(call say,compiling $@)OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) $(OPENMP) $(HARDEN_LINK) $(LDFLAGS) -fPIC \
+	    -fvisibility=hidden -shared -o $@ $(MPI_SOURCES)
 
 $(ENGINE_OBJECTS): FLAGS += -fPIC $(OPENMP)
 

@@ -18,7 +18,7 @@ NO_CUDA = $(if $(NVCC),$(if $(CUBLAS),,cublasLt.h is not here; make cuda-libs),n
 CUDNN = $(CUDA_LIBS)/nvidia/cudnn
 CUDA_SOURCES = $(wildcard kernels/cuda/*.cu)
 # -lineinfo: sanitizers and profilers name lines
-CUDA_FLAGS = -std=c++17 $(CUDA_OPTIMIZE) -lineinfo -I. -I$(CUBLAS)/include -I$(CUDNN)/include -I$(CUDA_LIBS)/nvidia/nccl/include -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden \
+CUDA_FLAGS = -std=c++17 $(CUDA_OPTIMIZE) -lineinfo -I. -I$(CUBLAS)/include -I$(CUDNN)/include -I$(CUDA_LIBS)/nvidia/nccl/include -Xcompiler=-Wall,-Wextra,-fPIC,-fvisibility=hidden,-fstack-protector-strong \
              $(CUDA_CODE)
 CUDA_CODE = $(foreach a, $(CUDA_ARCHS), -gencode arch=compute_$(a),code=sm_$(a)) \
             $(foreach a, $(CUDA_PTX), -gencode arch=compute_$(a),code=compute_$(a))
@@ -37,7 +37,7 @@ no-cuda:
 
 # It takes the functions of libferry from the program, as libferry_engine.so does.
 $(BUILD)/libferry_cuda.so: $(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o)
-	$(call say,linking $@)$(NVCC) -shared -Xlinker -s -o $@ $^ -L$(CUBLAS)/lib -L$(CUBLAS)/lib64 \
+	$(call say,linking $@)$(NVCC) -shared -Xlinker -s $(HARDEN_LINK:-Wl,%=-Xlinker %) -o $@ $^ -L$(CUBLAS)/lib -L$(CUBLAS)/lib64 \
 	    -Xlinker -rpath -Xlinker '$(CUDA_PATHS)' -l:libcublasLt.so.13
 
 $(BUILD)/%.cu.o: %.cu Makefile kernels/cuda/cuda.mk
