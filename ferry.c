@@ -14,7 +14,7 @@
 static const struct command *const commands[] = {
     &command_convert, &command_verify, &command_digest,  &command_inspect,  &command_print,
     &command_models,  &command_synth,  &command_forward, &command_generate, &command_perplexity,
-    &command_bench,   &command_data,   &command_train,
+    &command_bench,   &command_data,   &command_train,   &command_doctor,
 };
 
 static const char about[] =

@@ -32,7 +32,7 @@ static const char *folder_of(struct arena *a, const char *variable)
     return value;
 }
 
-static const char *cache_folder(struct arena *a)
+const char *hub_cache_folder(struct arena *a)
 {
     static const struct {
         const char *variable, *below;
@@ -50,7 +50,7 @@ static const char *cache_folder(struct arena *a)
 
 const char *hub_cache_model(struct arena *a, const struct hub_name *name)
 {
-    const char *cache = cache_folder(a), *slash = strchr(name->model, '/');
+    const char *cache = hub_cache_folder(a), *slash = strchr(name->model, '/');
     if (!cache) return NULL;
     const char *base = slash ? arena_printf(a, "models--%.*s--%s", (int)(slash - name->model),
                                             name->model, slash + 1)

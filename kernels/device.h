@@ -12,6 +12,7 @@
 
 enum { NUM_LATER = 2, LATER_BYTES = 64 << 10 };
 
+struct device_library;
 struct device {
     const char *name; /* "cpu", "cuda" */
     bool is_host;     /* in the host's memory: upload and download are plain copies */
@@ -49,6 +50,14 @@ struct device {
     const struct device_graphs *graphs;           /* NULL: calls run one by one */
     const struct device_collectives *collectives; /* NULL: ranks communicate through host memory */
     const struct device_buffers *buffers;         /* NULL: the device is the host */
+    /* Library `number` that it loads, from 0; false: no more. NULL: none. */
+    bool (*library)(unsigned number, struct device_library *out);
+};
+
+struct device_library {
+    const char *name;     /* "NCCL" */
+    unsigned version;     /* 22809 is 2.28.9; 0: missing */
+    struct error missing; /* says why */
 };
 
 /* One of several kernels of an op, for programs that compare them. */

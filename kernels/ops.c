@@ -98,3 +98,15 @@ const char *cpu_instructions(void)
 {
     return level()->description;
 }
+
+const char *cpu_level_name(size_t number, bool *is_here)
+{
+    if (number >= COUNT(levels)) return NULL;
+    *is_here = levels[number].is_here();
+    return levels[number].name;
+}
+
+const char *cpu_level_in_use(void)
+{
+    return level()->name;
+}

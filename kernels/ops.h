@@ -88,6 +88,10 @@ extern "C" {
 const struct op_kernel *cpu_ops(enum elem_type elem);
 /* Names of these instructions: "CPU, AVX2, AVX-512 BF16 for bf16". */
 const char *cpu_instructions(void);
+/* Names of FERRY_CPU, from the lowest; NULL: no more. *is_here: this CPU has
+ * them. */
+const char *cpu_level_name(size_t number, bool *is_here);
+const char *cpu_level_in_use(void);
 
 #ifdef __cplusplus
 }

@@ -460,6 +460,7 @@ extern const struct device_timers cuda_timers;
 extern const struct device_buffers cuda_buffers;
 extern const struct device_graphs cuda_graphs;
 extern const struct device_collectives *const cuda_collectives; /* NULL: built without NCCL */
+unsigned cuda_collectives_version(struct error *err);           /* NCCL's; 0: missing */
 
 /* Free handles and plans of cuBLASLt (matmul.cu) and cuDNN
  * (attention_cudnn.cu), and verdicts, when the device closes. */

@@ -4,7 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cublasLt.h>
+
+#include "common/count.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/cudnn_plan.h"
 #include "kernels/device.h"
 
 enum { STAGES = 2, SLOTS = 32 };
@@ -276,6 +280,22 @@ static const char *device_describe(void)
     return description;
 }
 
+static bool device_library(unsigned number, struct device_library *out)
+{
+    static const struct {
+        const char *name;
+        unsigned (*version)(struct error *err); /* 0: missing */
+    } libraries[] = {
+        {"cuBLASLt", [](struct error *) { return (unsigned)cublasLtGetVersion(); }},
+        {"cuDNN", [](struct error *err) { return cudnn_load(err) ? 0 : cudnn_version(); }},
+        {"NCCL", cuda_collectives_version}};
+    if (number >= COUNT(libraries)) return false;
+    *out = {};
+    out->name = libraries[number].name;
+    out->version = libraries[number].version(&out->missing);
+    return true;
+}
+
 static const struct device cuda_device = {"cuda",
                                           false,
                                           device_open,
@@ -296,7 +316,8 @@ static const struct device cuda_device = {"cuda",
                                           &cuda_timers,
                                           &cuda_graphs,
                                           cuda_collectives,
-                                          &cuda_buffers};
+                                          &cuda_buffers,
+                                          device_library};
 
 extern "C" {
 extern const struct device *ferry_cuda_device;

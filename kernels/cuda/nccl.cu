@@ -15,6 +15,7 @@
 #include <nccl.h>
 
 #define FUNCTIONS(X)                                                                               \
+    X(ncclGetVersion)                                                                              \
     X(ncclGetUniqueId)                                                                             \
     X(ncclCommInitRank)                                                                            \
     X(ncclCommDestroy)                                                                             \
@@ -231,6 +232,18 @@ static const struct device_collectives nccl_collectives = {
 
 const struct device_collectives *const cuda_collectives = &nccl_collectives;
 
+unsigned cuda_collectives_version(struct error *err)
+{
+    int version;
+    if (load_nccl(err) || nccl_status("a version", nccl.ncclGetVersion(&version), err)) return 0;
+    return (unsigned)version;
+}
+
 #else
 const struct device_collectives *const cuda_collectives = NULL;
+
+unsigned cuda_collectives_version(struct error *err)
+{
+    return fail(err, ERR_UNSUPPORTED, "built without NCCL") == OK;
+}
 #endif

@@ -182,15 +182,19 @@ answers 0 "$@" --dry-run
 answers 0 "$@" --dry-run --pp 2 --dp 2
 answers 2 "$@" --cp 2
 
-it "the version answers"
+it "the version answers, and doctor, well or not"
 answers 0 version
+answers 0 doctor
+export RANK=2 WORLD_SIZE=1
+answers 3 doctor
+unset RANK WORLD_SIZE
 
 it "help with --json is help"
 run convert --json --help
 exits 0
 prints "usage: ferry convert"
 
-for command in convert verify digest inspect print models synth forward generate perplexity bench data train version; do
+for command in convert verify digest inspect print models synth forward generate perplexity bench data train doctor version; do
     it "JSON.md names what $command prints, and nothing else"
     python3 "$root/tests/cli/json_check.py" page "$root/JSON.md" "$command" "answers/$command" >checked 2>&1 ||
         is_wrong "$(cat checked)"

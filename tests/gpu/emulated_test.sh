@@ -143,6 +143,8 @@ fused_are_searched() {
 # ---- groups of checks, which a share of them takes one by one ----
 
 check_search() {
+    check "ferry doctor opens it" says "^CUDA .*an emulated GPU.*\[ok\]" "$ferry" doctor
+    check "and asks its libraries" says "^cuBLASLt .*13\.1\.0.*\[ok\]" "$ferry" doctor
     check "ops_check takes some ops, and leaves some out" lists_ops
     check "ops_check refuses an unknown op" fails 2 "usage: ops_check" "$build/tests/gpu/ops_check" --only matmull
     check "large attention is for cuDNN" says "^skipped: attention \[1 x 8192, 32/8, 128\] f16: no cudnn" \

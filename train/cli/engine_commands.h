@@ -5,6 +5,6 @@
 #include "common/args.h"
 
 extern const struct command command_forward, command_generate, command_perplexity, command_bench,
-    command_data, command_train;
+    command_data, command_train, command_doctor;
 
 #endif

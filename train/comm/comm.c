@@ -150,13 +150,36 @@ static void *open_mpi_library(void)
                   RTLD_NOW | RTLD_GLOBAL);
 }
 
+static enum status load_mpi(void **library, struct error *err)
+{
+    *library = open_mpi_library();
+    return *library ? OK
+                    : fail(err, ERR_UNSUPPORTED,
+                           "MPI: this build has none, or its library is missing: %s", dlerror());
+}
+
+enum status comm_mpi_version(char *text, size_t room, struct error *err)
+{
+    enum { LONGEST = 8192 }; /* MPICH's MPI_MAX_LIBRARY_VERSION_STRING */
+    char all[LONGEST] = "";
+    int (*version)(char *, int *) = NULL, length;
+    void *library;
+    TRY(load_mpi(&library, err));
+    *(void **)&version = dlsym(library, "MPI_Get_library_version");
+    if (!version) return fail(err, ERR_UNSUPPORTED, "MPI: %s", dlerror());
+    (void)version(all, &length);
+    all[strcspn(all, ",\n")] = '\0';
+    for (char *tab = all; (tab = strchr(tab, '\t'));)
+        *tab = ' ';
+    (void)snprintf(text, room, "%s", all);
+    return OK;
+}
+
 enum status comm_mpi_open(struct comm *c, struct error *err)
 {
     comm_mpi_start_fn *start = NULL;
-    void *library = open_mpi_library();
-    if (!library)
-        return fail(err, ERR_UNSUPPORTED, "MPI: this build has none, or its library is missing: %s",
-                    dlerror());
+    void *library;
+    TRY(load_mpi(&library, err));
     *(void **)&start = dlsym(library, "comm_mpi_start"); /* as POSIX has it: ISO C has no way */
     if (!start) return fail(err, ERR_UNSUPPORTED, "MPI: %s", dlerror());
     const struct comm_mpi_program program = {interrupted, work_stop};

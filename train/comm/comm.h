@@ -152,6 +152,10 @@ MUST_CHECK enum status comm_barrier(struct comm_group *g, struct error *err);
  * end it. */
 MUST_CHECK enum status comm_agree(struct comm_group *g, enum status own, struct error *err);
 
+/* "Open MPI v4.1.4". ERR_UNSUPPORTED if this build or host has no MPI. Does not
+ * start it. */
+MUST_CHECK enum status comm_mpi_version(char *text, size_t room, struct error *err);
+
 /* CPU threads of a rank. asked: total for all ranks on its host; 0: number of
  * CPUs. c may be zero: ranks are not open yet. */
 unsigned comm_threads(const struct comm *c, unsigned asked);

@@ -288,5 +288,5 @@ static enum status train_here(const struct train_request *q,
 
 extern const struct engine ferry_engine;
 
-const struct engine ferry_engine = {join_job,        agree_on_bytes, leave_job, handle_forward,
-                                    handle_generate, handle_bench,   train_here};
+const struct engine ferry_engine = {join_job,        agree_on_bytes, leave_job,  handle_forward,
+                                    handle_generate, handle_bench,   train_here, describe_machine};

@@ -9,6 +9,7 @@
 #ifndef FERRY_TRAIN_LOOP_ENGINE_H
 #define FERRY_TRAIN_LOOP_ENGINE_H
 
+#include "common/facts.h"
 #include "convert/source.h"
 #include "train/model/fit.h"
 #include "train/model/weights.h"
@@ -113,6 +114,8 @@ struct engine {
     enum status (*train)(const struct train_request *q,
                          void (*ended)(void *context, const struct train_summary *s), void *context,
                          struct error *err);
+    /* Adds CPU, BLAS, MPI, GPUs and their libraries. Opens the first GPU. */
+    void (*describe)(struct facts *f);
 };
 
 /* Loads the library for good. ERR_UNSUPPORTED if it is missing or has another

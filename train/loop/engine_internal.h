@@ -43,6 +43,9 @@ MUST_CHECK enum status worker_load(struct worker *w, struct error *err);
 MUST_CHECK enum status worker_end(struct worker *w, const struct work *work, size_t count,
                                   enum status st, struct error *err);
 
+/* As engine.h says. */
+void describe_machine(struct facts *f);
+
 /* Work of each rank for a request of engine.h. */
 MUST_CHECK enum status generate_rank(struct worker *w, const void *request, struct error *err);
 MUST_CHECK enum status bench_rank(struct worker *w, const void *request, struct error *err);
