@@ -56,3 +56,8 @@ enum status end_tokens_read(const char *hf_folder, struct end_tokens *out, struc
     arena_release(&a);
     return st;
 }
+
+int64_t end_tokens_of_document(const struct end_tokens *e)
+{
+    return e->count ? e->ids[0] : -1;
+}

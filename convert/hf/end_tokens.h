@@ -23,4 +23,7 @@ struct end_tokens {
 MUST_CHECK enum status end_tokens_read(const char *hf_folder, struct end_tokens *out,
                                        struct error *err);
 
+/* The token that ends a document: the first. -1: none. */
+int64_t end_tokens_of_document(const struct end_tokens *e);
+
 #endif

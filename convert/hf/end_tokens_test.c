@@ -17,6 +17,7 @@ static void assert_tokens(size_t count, const int32_t *ids, const char *from)
     assert_int_equal(e.count, count);
     for (size_t i = 0; i < count; i++)
         assert_int_equal(e.ids[i], ids[i]);
+    assert_int_equal(end_tokens_of_document(&e), count ? ids[0] : -1);
     assert_true(!from == !e.from);
     if (from) assert_string_equal(e.from, from);
 }

@@ -94,11 +94,57 @@ says "folder nosuch does not exist"
 it "refuses options that contradict one another"
 run data ids.jsonl new --append-eod
 exits 2
-says "--append-eod needs --eod-id"
+says "--append-eod needs --hf-config FOLDER of the model, or --eod-id N"
 run data ids.jsonl new --eod-id 3
 exits 2
+says "--eod-id needs --append-eod"
+run data ids.jsonl new --hf-config .
+exits 2
+says "--hf-config needs --append-eod"
 run data ids.jsonl new --append-eod --eod-id 600 --vocab-size 600
 exits 2
 says "--eod-id 600 is not below --vocab-size 600"
 run data ids.jsonl ''
 exits 2
+
+# ends_with FILE ID - ids.jsonl in 32 bits, with this id in hexadecimal behind each document
+ends_with() {
+    holds "$1" "010000000200000003000000${2}04000000f4010000$2"
+}
+
+mkdir llama base none
+echo '{"eos_token_id": 2}' | tee llama/config.json >base/config.json
+echo '{"eos_token_id": [128001, 128008, 128009]}' >llama/generation_config.json
+echo '{"eos_token_id": null}' >none/config.json
+
+it "takes the end of a document from the folder of the model: of a list the first, as ferry train does"
+run data ids.jsonl eod --append-eod --hf-config llama
+exits 0
+prints "each document ends with id 128001"
+says_nothing
+ends_with eod.bin 01f40100
+run data ids.jsonl eod-base --append-eod --hf-config base --vocab-size 70000
+exits 0
+ends_with eod-base.bin 02000000
+
+it "prefers --eod-id, and notes that the folder has another"
+run data ids.jsonl eod-given --append-eod --hf-config llama --eod-id 128009
+exits 0
+prints "each document ends with id 128009"
+says "note: --eod-id 128009 ends documents; eos_token_id of llama is 128001"
+ends_with eod-given.bin 09f40100
+run data ids.jsonl eod-same --append-eod --hf-config llama --eod-id 128001
+exits 0
+says_nothing
+
+it "refuses a folder without such a token, or with one that does not fit"
+run data ids.jsonl new --append-eod --hf-config none
+exits 2
+says "--hf-config none: no eos_token_id in generation_config.json or config.json; give --eod-id N"
+run data ids.jsonl new --append-eod --hf-config nosuch
+exits 4
+says "--hf-config nosuch: no such folder"
+run data ids.jsonl new --append-eod --hf-config llama --vocab-size 128000
+exits 2
+says "eos_token_id 128001 is not below --vocab-size 128000"
+is_not_there new.bin new.idx

@@ -171,6 +171,7 @@ answers 0 bench "$hf/llama2" --seq 8 --repeats 1 --decode
 answers 2 bench "$hf/llama2" --repeats 0
 echo '{"ids": [1, 2], "loss_mask": [0, 1]}' >ids.jsonl
 answers 0 data ids.jsonl tokens
+answers 0 data ids.jsonl ended --append-eod --hf-config "$hf/llama2"
 answers 7 data ids.jsonl tokens
 
 it "train answers, planned and done"

@@ -16,12 +16,14 @@
 #include "common/result.h"
 #include "common/text.h"
 #include "convert/cli/options.h"
+#include "convert/hf/end_tokens.h"
 #include "formats/ids_lines.h"
 #include "formats/indexed_dataset_writer.h"
 #include "train/cli/engine_commands.h"
 
 struct data_flags {
     uint64_t vocab_size, eod_id; /* eod_id: UINT64_MAX is not given */
+    const char *hf_config;
     bool append_eod, overwrite, json, quiet;
 };
 
@@ -29,8 +31,9 @@ struct data_flags {
 #define AT(field) offsetof(struct data_flags, field)
 static const struct arg data_args[] = {
     {"--vocab-size", ARG_UINT,      AT(vocab_size), "N", NULL, "vocabulary size: refuse ids from N on, write u16 if N < 65500, else i32; default: from the largest id"},
-    {"--append-eod", ARG_FLAG,      AT(append_eod), NULL, NULL, "append --eod-id to each document; it counts for the loss"},
-    {"--eod-id",     ARG_UINT_OR_0, AT(eod_id),     "N", NULL, "id of the token that ends a document"},
+    {"--append-eod", ARG_FLAG,      AT(append_eod), NULL, NULL, "append the token that ends a document to each one; it counts for the loss"},
+    {"--eod-id",     ARG_UINT_OR_0, AT(eod_id),     "N", NULL, "id of that token; default: from --hf-config"},
+    {"--hf-config",  ARG_TEXT,      AT(hf_config),  "DIR", NULL, "model folder, for its eos_token_id: of generation_config.json, else config.json; of a list the first, as ferry train takes it"},
     {"--overwrite",  ARG_FLAG,      AT(overwrite),  NULL, NULL, "replace the files of OUT"},
     {"--json",       ARG_FLAG,      AT(json),       NULL, NULL, "print the result as JSON"},
     {"--quiet -q",   ARG_FLAG,      AT(quiet),      NULL, NULL, "print errors only"},
@@ -49,6 +52,7 @@ enum { U16_BELOW = 65500 }; /* vocabularies of u16: Megatron's DType.optimal_dty
 struct conversion {
     const struct data_flags *flags;
     const char *source;
+    int64_t eod;  /* with --append-eod */
     char *prefix; /* of the files, on the heap */
     /* found by the first reading */
     uint64_t num_documents, num_tokens, num_counting, num_empty;
@@ -101,7 +105,7 @@ static enum status survey(struct conversion *c, struct error *err)
     TRY(ids_lines_read(c->source, survey_line, c, err));
     if (!c->num_documents) return fail(err, ERR_CORRUPT, "%s: no line has a token id", c->source);
     if (f->append_eod) {
-        if (f->eod_id > (uint64_t)c->largest) c->largest = (int32_t)f->eod_id;
+        if (c->eod > c->largest) c->largest = (int32_t)c->eod;
         c->num_tokens += c->num_documents;
         c->num_counting += c->num_documents;
     }
@@ -140,7 +144,7 @@ static enum status write_line(void *context, const struct ids_line *line, struct
     struct conversion *c = context;
     if (line->count == 0) return OK;
     TRY(check_vocabulary(c, line, err));
-    TRY(add_document(c, &c->tokens, line->ids, line->count, (int32_t)c->flags->eod_id, err));
+    TRY(add_document(c, &c->tokens, line->ids, line->count, (int32_t)c->eod, err));
     if (c->has_mask) TRY(write_mask(c, line, err));
     c->written++;
     return OK;
@@ -198,6 +202,7 @@ static void report_dataset(const struct conversion *c)
     json_add_text(o, "source", c->source);
     json_add_text(o, "data", c->prefix);
     json_add_text(o, "dtype", c->dtype == DT_U16 ? "u16" : "i32");
+    if (c->flags->append_eod) json_add_u64(o, "eod_id", (uint64_t)c->eod);
     json_add_u64(o, "documents", c->num_documents);
     json_add_u64(o, "tokens", c->num_tokens);
     json_add_u64(o, "empty_documents", c->num_empty);
@@ -208,6 +213,7 @@ static void report_dataset(const struct conversion *c)
     printf("%s.bin, %s.idx: %" PRIu64 " document%s, %" PRIu64 " tokens, %s\n", c->prefix, c->prefix,
            c->num_documents, c->num_documents == 1 ? "" : "s", c->num_tokens,
            c->dtype == DT_U16 ? "u16" : "i32");
+    if (c->flags->append_eod) printf("each document ends with id %" PRId64 "\n", c->eod);
     if (c->has_mask)
         printf("%s.mask.bin, %s.mask.idx: %" PRIu64 " tokens count for the loss\n", c->prefix,
                c->prefix, c->num_counting);
@@ -216,19 +222,53 @@ static void report_dataset(const struct conversion *c)
                c->num_empty == 1 ? "" : "s");
 }
 
-static enum status check_data_flags(const struct data_flags *f, struct error *err)
+/* The folder's, which ferry train takes, too. */
+static enum status read_folder_eod(const char *folder, int64_t *eod, struct error *err)
 {
-    if (f->append_eod && f->eod_id == UINT64_MAX)
-        return fail(err, ERR_USAGE, "--append-eod needs --eod-id");
-    if (!f->append_eod && f->eod_id != UINT64_MAX)
-        return fail(err, ERR_USAGE, "--eod-id needs --append-eod");
-    if (f->append_eod && f->eod_id > INT32_MAX)
-        return fail(err, ERR_USAGE, "--eod-id %" PRIu64 " is above the largest id, %d", f->eod_id,
-                    INT32_MAX);
-    if (f->append_eod && f->vocab_size && f->eod_id >= f->vocab_size)
-        return fail(err, ERR_USAGE, "--eod-id %" PRIu64 " is not below --vocab-size %" PRIu64,
-                    f->eod_id, f->vocab_size);
+    struct end_tokens ends;
+    if (!path_is_folder(folder)) return fail(err, ERR_IO, "--hf-config %s: no such folder", folder);
+    TRY(end_tokens_read(folder, &ends, err));
+    *eod = end_tokens_of_document(&ends);
     return OK;
+}
+
+static enum status check_eod(const struct conversion *c, const char *from, struct error *err)
+{
+    const uint64_t vocab = c->flags->vocab_size;
+    if (c->eod > INT32_MAX)
+        return fail(err, ERR_USAGE, "%s %" PRId64 " is above the largest id, %d", from, c->eod,
+                    INT32_MAX);
+    if (vocab && (uint64_t)c->eod >= vocab)
+        return fail(err, ERR_USAGE, "%s %" PRId64 " is not below --vocab-size %" PRIu64, from,
+                    c->eod, vocab);
+    return OK;
+}
+
+/* --eod-id, else the folder's. */
+static enum status find_eod(struct conversion *c, struct error *err)
+{
+    const struct data_flags *f = c->flags;
+    const bool is_given = f->eod_id != UINT64_MAX;
+    int64_t of_folder = -1;
+    if (!f->append_eod)
+        return is_given || f->hf_config ? fail(err, ERR_USAGE, "%s needs --append-eod",
+                                               is_given ? "--eod-id" : "--hf-config")
+                                        : OK;
+    if (!is_given && !f->hf_config)
+        return fail(err, ERR_USAGE,
+                    "--append-eod needs --hf-config FOLDER of the model, or --eod-id N");
+    if (f->hf_config) TRY(read_folder_eod(f->hf_config, &of_folder, err));
+    if (!is_given && of_folder < 0)
+        return fail(err, ERR_USAGE,
+                    "--hf-config %s: no eos_token_id in generation_config.json or config.json; "
+                    "give --eod-id N",
+                    f->hf_config);
+    c->eod = is_given ? (int64_t)f->eod_id : of_folder;
+    if (is_given && of_folder >= 0 && of_folder != c->eod)
+        fprintf(stderr,
+                "note: --eod-id %" PRId64 " ends documents; eos_token_id of %s is %" PRId64 "\n",
+                c->eod, f->hf_config, of_folder);
+    return check_eod(c, is_given ? "--eod-id" : "eos_token_id", err);
 }
 
 static char *prefix_of(const char *path)
@@ -244,7 +284,7 @@ static enum status data(void *options, const char *const *positional, size_t num
 {
     struct conversion c = {.flags = options, .source = positional[0]};
     (void)num_positional;
-    TRY(check_data_flags(c.flags, err));
+    TRY(find_eod(&c, err));
     if (!*positional[1]) return fail(err, ERR_USAGE, "OUT is empty");
     c.prefix = prefix_of(positional[1]);
     enum status st = survey(&c, err);
@@ -266,7 +306,7 @@ const struct command command_data = {
             "\"input_ids\" and \"tokens\" are other names of \"ids\"; \"labels\" with -100 is "
             "another form of the mask. Writes OUT.bin and OUT.idx, with masks also OUT.mask.bin "
             "and OUT.mask.idx.\n\n"
-            "  ferry data ids.jsonl corpus --append-eod --eod-id 50256\n\n"
+            "  ferry data ids.jsonl corpus --append-eod --hf-config model\n\n"
             "Convert texts, one per line, to ids in Python:\n\n"
             "  python3 -c 'from transformers import AutoTokenizer as A; import json, sys; "
             "t = A.from_pretrained(\"model\"); "

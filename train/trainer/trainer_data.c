@@ -47,7 +47,8 @@ static enum status take_folder_eod(const struct trainer *t, int64_t *eod, struct
 {
     struct end_tokens ends;
     TRY(end_tokens_read(t->origin->hf_folder, &ends, err));
-    if (ends.count && (uint64_t)ends.ids[0] < t->model.config.vocab_size) *eod = ends.ids[0];
+    const int64_t id = end_tokens_of_document(&ends);
+    if (id >= 0 && (uint64_t)id < t->model.config.vocab_size) *eod = id;
     return OK;
 }
 
