@@ -368,9 +368,46 @@ cat >expected <<'TEXT'
   stage 1      0a 1a 0b [ 0b] 1b [ 1b] 2a [ 0a] 3a [ 1a] 2b [ 2b] 3b [ 3b] [ 2a] [ 3a]
 TEXT
 grep "^  stage [0-9] " "$stdout" | diff expected - || is_wrong "another timeline"
-python3 -c 'import xml.dom.minidom, sys
+prints "  (0: forward of micro-batch 0; [0]: backward, twice as long; blank: waiting; a, b ..: chunk)"
+# drawing FILE STAGES CHUNKS MICRO_BATCHES BUBBLE: all actions of the timeline, and what they mean
+drawing() {
+    python3 - "$@" <<'EOF' || is_wrong "$ran: $1"
+import sys, xml.dom.minidom
 d = xml.dom.minidom.parse(sys.argv[1])
-assert len(d.getElementsByTagName("rect")) == 1 + 2 * 2 * 2 * 4, d.toxml()' drawn.svg || is_wrong "drawn.svg"
+stages, chunks, batches = map(int, sys.argv[2:5])
+def texts(name):
+    return ["".join(x.data for x in e.childNodes) for e in d.getElementsByTagName(name)]
+left, top, width, height = map(int, d.documentElement.getAttribute("viewBox").split())
+assert (left, top) == (0, 0) and not d.documentElement.hasAttribute("width"), "it is not scaled"
+assert texts("title")[0] in texts("text"), texts("title")
+assert texts("title")[0].endswith("%d stages, %d micro-batches, bubble %s of the time" % (stages, batches, sys.argv[5]))
+assert "prefers-color-scheme: dark" in texts("style")[0]
+words = texts("text")
+for word in ["forward", "backward", "waiting (bubble)"] + ["stage %d" % i for i in range(stages)]:
+    assert words.count(word) == 1, word
+ticks = [int(w) for e, w in zip(d.getElementsByTagName("text"), words) if e.getAttribute("class") == "tick"]
+assert ticks[0] == 0 and ticks == sorted(ticks) and 1 < len(ticks) <= 21, ticks
+letters = "ab"[:chunks] if chunks > 1 else [""]
+for letter in letters:
+    assert chunks == 1 or words.count(letter) == 2, "the legend lacks a chunk"
+    for batch in range(batches):
+        n = sum(w == "%d%s" % (batch, letter) for w in words) - (chunks == 1 and ticks.count(batch))
+        assert n == 2 * stages, (batch, letter, n)
+for e in d.getElementsByTagName("rect")[1:]:
+    assert float(e.getAttribute("x")) + float(e.getAttribute("width")) <= width, e.toxml()
+    assert float(e.getAttribute("y")) + float(e.getAttribute("height")) <= height, e.toxml()
+EOF
+}
+drawing drawn.svg 2 2 4 11.1%
+# The bubble is (stages - 1) / (micro-batches + stages - 1).
+for shape in "2 8 11.1% Et|ttL" "4 8 27.3% E|t|tt|L" "4 24 11.1% E|t|tt|L"; do
+    # shellcheck disable=SC2086 # words
+    set -- $shape
+    rm -f plain.svg
+    begins qwen3 --pp "$1" --pipeline-model-parallel-layout "$4" --global-batch-size "$2" --dry-run --timeline plain.svg
+    exits 0
+    drawing plain.svg "$1" 1 "$2" "$3"
+done
 nothing_partial_in .
 begins qwen3 --pp 2 --pipeline-model-parallel-layout "E|t|tt|L" --dry-run --timeline drawn.svg
 exits 7

@@ -106,9 +106,9 @@ double schedule_bubble(const struct schedule *s);
 
 /* Appends a line a rank: actions over time, each as the number of its
  * micro-batch, backward parts in brackets. columns: approximate width; longer
- * lines are truncated. */
+ * lines are truncated. A last line says what these mean. */
 void schedule_print(const struct schedule *s, unsigned columns, struct strbuf *out);
-/* The same as an SVG drawing. */
+/* The same as an SVG drawing, with a legend, an axis and the bubble. */
 void schedule_draw(const struct schedule *s, struct strbuf *out);
 
 #endif
