@@ -83,6 +83,12 @@ static void add_gaps(struct strbuf *out, const char *what, const char *const *na
 
 /* ---- sizes ---- */
 
+/* Sorted by the number, whatever its unit. */
+static void add_bytes_cell(struct strbuf *out, uint64_t bytes)
+{
+    strbuf_printf(out, "<td class=\"n\" data-v=\"%" PRIu64 "\">%s</td>", bytes, bytes_text(bytes));
+}
+
 static void add_bar(struct strbuf *out, const char *name, const struct sum *s, uint64_t whole)
 {
     if (!s->tensors) return;
@@ -90,8 +96,9 @@ static void add_bar(struct strbuf *out, const char *name, const struct sum *s, u
     strbuf_add_text(out, "<tr>");
     html_add_cell(out, "s", name);
     strbuf_printf(out, "<td class=\"bar\"><i style=\"width:%.1f%%\"></i></td>", part);
-    html_add_cell(out, "n", bytes_text(s->bytes));
-    strbuf_printf(out, "<td class=\"n\">%s</td></tr>\n", grouped_text(s->tensors));
+    add_bytes_cell(out, s->bytes);
+    html_add_cell(out, "n", grouped_text(s->tensors));
+    strbuf_add_text(out, "</tr>\n");
 }
 
 static void begin_bars(struct strbuf *out, const char *title)
@@ -171,8 +178,7 @@ static void add_tensor(struct strbuf *out, const struct inspection *x, size_t i,
     html_add_cell(out, "s", dtype_infos[t->dtype].name);
     html_add_cell(out, "s", shape_text(a, t->num_dims, t->shape));
     html_add_cell(out, "n", grouped_text(numel));
-    strbuf_printf(out, "<td class=\"n\" data-v=\"%" PRIu64 "\">%s</td>", weight ? 0 : bytes,
-                  bytes_text(weight ? 0 : bytes));
+    add_bytes_cell(out, weight ? 0 : bytes);
     html_add_cell(out, "n", grouped_text(weight ? 0 : t->num_shards));
     if (x->stats) add_stats(out, t->dtype, &x->stats[i]);
     strbuf_add_text(out, "</tr>\n");
@@ -202,12 +208,12 @@ static void add_tensors(struct strbuf *out, const struct inspection *x, struct a
 
 /* ---- all fields ---- */
 
-static void begin_table(struct strbuf *out, const char *title, const char *name, const char *value)
+static void begin_table(struct strbuf *out, const char *title, const char *columns)
 {
     strbuf_printf(out,
                   "<details><summary>%s</summary><div class=\"scroll tall\"><table "
-                  "class=\"fields\"><thead><tr><th>%s</th><th>%s</th></tr></thead><tbody>\n",
-                  title, name, value);
+                  "class=\"fields\"><thead><tr>%s</tr></thead><tbody>\n",
+                  title, columns);
 }
 
 static void end_table(struct strbuf *out)
@@ -219,7 +225,7 @@ static void end_table(struct strbuf *out)
 static void add_members(struct strbuf *out, const char *title, const cJSON *object)
 {
     if (!object || !object->child) return;
-    begin_table(out, title, "field", "value");
+    begin_table(out, title, "<th>field</th><th>value</th>");
     for (const cJSON *i = object->child; i; i = i->next) {
         struct strbuf value = {0};
         if (cJSON_IsNull(i)) continue;
@@ -243,13 +249,13 @@ static void add_config(struct strbuf *out, const struct inspection *x)
 
 static void add_files(struct strbuf *out, const struct stored *s)
 {
-    begin_table(out, "Files", "file", "bytes");
+    begin_table(out, "Files", "<th>file</th><th class=\"n\">bytes</th>");
     for (size_t i = 0; i < s->num_files; i++) {
         if (s->files[i].coding) continue;
         strbuf_add_text(out, "<tr><td class=\"t\">");
         html_add_name(out, s->files[i].path);
         strbuf_add_text(out, "</td>");
-        html_add_cell(out, "s", bytes_text(s->files[i].stamp.size_bytes));
+        add_bytes_cell(out, s->files[i].stamp.size_bytes);
         strbuf_add_text(out, "</tr>\n");
     }
     end_table(out);
