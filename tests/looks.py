@@ -23,7 +23,7 @@ CHECK = """(function () {
   }
   function name(e) { return e.tagName.toLowerCase() + (e.getAttribute('class') ? '.' + e.getAttribute('class') : ''); }
   var wrong = [], root = document.documentElement, closed = document.querySelectorAll('details:not([open])');
-  var all = document.getElementById('all'), height = root.scrollHeight;
+  var all = document.getElementById('all'), height = root.scrollHeight, footer = document.querySelector('footer');
   if (all && !all.checked) all.click(); else all = null;
   [].forEach.call(closed, function (e) { e.open = true; });
   if (root.scrollWidth > innerWidth) wrong.push('the page is ' + root.scrollWidth + ' px wide');
@@ -40,7 +40,7 @@ CHECK = """(function () {
   if (all) all.click();
   [].forEach.call(closed, function (e) { e.open = false; });
   return JSON.stringify({wrong: wrong.slice(0, 5), height: height,
-    footer: (document.querySelector('footer') || root).getBoundingClientRect().top + scrollY});
+    top: footer ? footer.getBoundingClientRect().top + scrollY : document.body.offsetHeight});
 })()"""
 
 
@@ -127,7 +127,7 @@ def main():
                 found = browser.check()
                 browser.shoot(folder / f"{page.stem}-{device}-{scheme}.png", width, min(found["height"], MOST_HEIGHT))
                 if (device, scheme) == ("desktop", "light"):
-                    browser.shoot(folder / f"{page.stem}.png", width, min(found["footer"] or found["height"], TOP_HEIGHT))
+                    browser.shoot(folder / f"{page.stem}.png", width, min(found["top"], TOP_HEIGHT))
                 for text in found["wrong"]:
                     print(f"{page.name}, {device}, {scheme}: {text}")
                 wrong += len(found["wrong"])

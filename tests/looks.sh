@@ -58,9 +58,13 @@ ferry inspect from-ds --report inspect.html >inspect.log 2>&1
 ferry inspect moe-megatron --stats --report inspect-stats.html >inspect.log 2>&1
 ferry inspect hf/model.safetensors --report inspect-file.html >inspect.log 2>&1
 
+ferry train --load hf --mock-data --seq-length 64 --micro-batch-size 1 --global-batch-size 8 --train-iters 1 --lr 1e-4 \
+    --pp 4 --vpp 2 --dry-run --timeline timeline.svg --device cpu >train.log 2>&1
+echo '<!DOCTYPE html><body style="margin:0"><img src="timeline.svg" style="display:block;width:100%">' >timeline.html
+
 python3 "$here/looks.py" "$shots" ./*.html
 [ -n "$images" ] || exit 0
-for name in verify inspect; do
+for name in verify inspect timeline; do
     if command -v pngquant >/dev/null; then
         pngquant --force --speed 1 --output "$images/$name.png" 64 "$shots/$name.png"
     else
