@@ -70,11 +70,12 @@ FORMATTED = $(wildcard *.c $(SOURCE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch
               kernels/cuda/*.cu kernels/cuda/*.h tests/gpu/*.cu tests/gpu/emulator/*.h tests/gpu/emulator/*.cpp \
               tests/gpu/emulator/kernels/cuda/*.h)
 
-.PHONY: all help deps deps-build deps-test deps-clang demo docs install uninstall dist fmt fmt-check clean cuda-libs no-cuda \
+.PHONY: all help deps deps-build deps-test deps-clang demo docs install install-cuda-libs uninstall dist deb fmt fmt-check clean cuda-libs no-cuda \
         test tests check check-tests check-all test-all asan asan-tests fuzz fuzzers fuzz-quick fuzz-long hostile faults \
         kills late valgrind bare looks deps-aarch64 aarch64 aarch64-tests aarch64-test interop interop-megatron interop-trainers \
         interop-deps findings bench bench-quick bench-optimizer bench-trainers bench-train bench-ops bench-pieces gpu-tests
 .SECONDARY:
+.DELETE_ON_ERROR:
 .DEFAULT_GOAL = all
 
 include kernels/cuda/cuda.mk tests/tests.mk
@@ -86,7 +87,8 @@ MPI_LIBRARY = $(if $(shell command -v $(MPICC)), $(BUILD)/libferry_mpi.so)
 MPI_SOURCES = train/comm/comm_mpi.c train/comm/call.c train/comm/reduce.c train/comm/watch.c \
               common/status.c common/memory.c
 
-all: $(BUILD)/ferry $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(if $(NO_CUDA), no-cuda, $(BUILD)/libferry_cuda.so) ## build the program and its libraries (the default)
+LIBRARIES = $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(if $(NO_CUDA),, $(BUILD)/libferry_cuda.so)
+all: $(BUILD)/ferry $(LIBRARIES) $(if $(NO_CUDA), no-cuda) ## build the program and its libraries (the default)
 
 help: ## list the targets
 	@sed -n 's/^\([A-Za-z0-9-]*\):.*## /\1\t/p' $(filter %Makefile %.mk, $(MAKEFILE_LIST)) | expand -t 18
@@ -147,32 +149,51 @@ $(foreach v, $(OP_VARIANTS), $(eval $(call op_rule,$(word 1,$(subst ., ,$(v))),$
 
 # ---- what is installed ----
 
-docs: $(BUILD)/ferry.1 $(BUILD)/ferry.bash $(BUILD)/_ferry ## make the manual page, bash and zsh completion
+# The program prints all of these. A page is of the program (ferry.1) or of a command (ferry-COMMAND.1); a shell in
+# COMPLETIONS has a line that says where it looks.
+MAN_PAGES = ferry.1
+COMPLETIONS = bash zsh
+COMPLETION.bash = share/bash-completion/completions/ferry
+COMPLETION.zsh = share/zsh/site-functions/_ferry
 
-$(BUILD)/ferry.1: $(BUILD)/ferry
-	$< --man-page > $@
+docs: $(MAN_PAGES:%=$(BUILD)/%) $(COMPLETIONS:%=$(BUILD)/completion.%) ## make manual pages and completion of shells
 
-$(BUILD)/ferry.bash: $(BUILD)/ferry
-	$< --bash-completion > $@
+$(MAN_PAGES:%=$(BUILD)/%): $(BUILD)/%.1: $(BUILD)/ferry
+	$< --man-page $(patsubst ferry-%,%,$(filter ferry-%, $*)) > $@
 
-$(BUILD)/_ferry: $(BUILD)/ferry
-	$< --zsh-completion > $@
+$(COMPLETIONS:%=$(BUILD)/completion.%): $(BUILD)/completion.%: $(BUILD)/ferry
+	$< --$*-completion > $@
 
-install: all docs ## install program, manual page and completion below DESTDIR/PREFIX
-	install -D -m 755 $(BUILD)/ferry $(DESTDIR)$(PREFIX)/bin/ferry
-	mkdir -p $(DESTDIR)$(PREFIX)/lib/ferry
-	install -m 755 $(BUILD)/libferry_engine.so $(MPI_LIBRARY) $(if $(NO_CUDA),,$(BUILD)/libferry_cuda.so) \
-	    $(DESTDIR)$(PREFIX)/lib/ferry
-	install -D -m 644 $(BUILD)/ferry.1 $(DESTDIR)$(PREFIX)/share/man/man1/ferry.1
-	install -D -m 644 $(BUILD)/ferry.bash \
-	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ferry
-	install -D -m 644 $(BUILD)/_ferry $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_ferry
+# Files in $(BUILD) stay unstripped. Documents keep their folders, so that links between them hold.
+STRIP ?= $(patsubst %ar,%strip,$(AR))
+INSTALL_STRIPPED = install -D -s --strip-program=$(STRIP)
+DEST = "$(DESTDIR)$(PREFIX)"
+
+# Beside libferry_cuda.so, which looks for NVIDIA's libraries there: what `make cuda-libs` brought, and its licences.
+# INSTALL_CUDA_LIBS= leaves out these 1.5 GB.
+INSTALL_CUDA_LIBS = $(if $(NO_CUDA),, install-cuda-libs)
+CUDA_LICENSES = $(wildcard $(CUDA_LIBS)/*.dist-info/licenses/*)
+
+install: all docs $(INSTALL_CUDA_LIBS) ## install program, manual pages, completion, documents and recipes below DESTDIR/PREFIX
+	$(INSTALL_STRIPPED) -m 755 $(BUILD)/ferry $(DEST)/bin/ferry
+	$(INSTALL_STRIPPED) -m 644 -t $(DEST)/lib/ferry $(LIBRARIES)
+	install -D -m 644 -t $(DEST)/share/man/man1 $(MAN_PAGES:%=$(BUILD)/%)
+	$(foreach c, $(COMPLETIONS), install -D -m 644 $(BUILD)/completion.$(c) $(DEST)/$(COMPLETION.$(c)) &&) :
+	install -D -m 644 -t $(DEST)/share/doc/ferry $(wildcard *.md)
+	install -D -m 644 -t $(DEST)/share/doc/ferry/docs $(wildcard docs/*.md)
+	install -D -m 644 -t $(DEST)/share/ferry/recipes $(wildcard recipes/*.yaml)
+	ln -sfn ../../ferry/recipes $(DEST)/share/doc/ferry/recipes
+
+install-cuda-libs:
+	$(foreach d, $(CUDA_FOLDERS:cuda-libs/%=%), $(if $(wildcard $(CUDA_LIBS)/$(d)/*.so*), \
+	    install -D -m 644 -t $(DEST)/lib/ferry/cuda-libs/$(d) $(CUDA_LIBS)/$(d)/*.so* &&)) :
+	$(foreach f, $(CUDA_LICENSES), install -D -m 644 $(f) \
+	    $(DEST)/lib/ferry/cuda-libs/$(patsubst $(CUDA_LIBS)/%,%, $(f)) &&) :
 
 uninstall: ## remove what install installed
-	rm -rf $(DESTDIR)$(PREFIX)/lib/ferry
-	rm -f $(DESTDIR)$(PREFIX)/bin/ferry $(DESTDIR)$(PREFIX)/share/man/man1/ferry.1 \
-	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ferry \
-	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_ferry
+	rm -rf $(DEST)/lib/ferry $(DEST)/share/ferry $(DEST)/share/doc/ferry
+	rm -f $(DEST)/bin/ferry $(MAN_PAGES:%=$(DEST)/share/man/man1/%) \
+	    $(foreach c, $(COMPLETIONS), $(DEST)/$(COMPLETION.$(c)))
 
 deps: ## install the Debian packages of all checks (deps-build: of the program)
 	@sh tests/deps.sh $(CHECK_PACKAGES)
@@ -199,6 +220,12 @@ $(BUILD)/VERSION: FORCE
 VERSION_OBJECTS = $(BUILD)/common/version.o $(BUILD)/train/loop/engine_version.o
 $(VERSION_OBJECTS): FLAGS += -DFERRY_VERSION='"$(shell cat $(BUILD)/VERSION)"' -DFERRY_TARGET='"$(MACHINE)"'
 $(VERSION_OBJECTS): $(BUILD)/VERSION
+
+deb: all docs ## pack build/ferry_VERSION_ARCHITECTURE.deb, for this release of Debian or Ubuntu
+	@sh tests/deps.sh dpkg-dev
+	@rm -rf $(BUILD)/deb
+	@$(MAKE) -s install DESTDIR=$(BUILD)/deb/debian/ferry PREFIX=/usr INSTALL_CUDA_LIBS= COMPLETION.zsh=share/zsh/vendor-completions/_ferry
+	@sh packaging/deb.sh $(BUILD)/deb "$$(cat $(BUILD)/VERSION)"
 
 # An archive has what is committed, whatever has changed since.
 COMMITTED = $(patsubst %-dirty,%,$(shell sh common/version.sh))
