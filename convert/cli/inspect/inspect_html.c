@@ -184,7 +184,7 @@ static void add_tensor(struct strbuf *out, const struct inspection *x, size_t i,
     strbuf_add_text(out, "</tr>\n");
 }
 
-static void add_tensors(struct strbuf *out, const struct inspection *x, struct arena *a)
+static void add_tensor_table(struct strbuf *out, const struct inspection *x, struct arena *a)
 {
     static const char *const titles[] = {[NAME_LOGICAL] = "Tensors",
                                          [NAME_STORED] = "Tensors, as the files name them",
@@ -274,7 +274,7 @@ void inspection_html(struct strbuf *out, const struct inspection *x,
     add_gaps(out, "Unexpected:", c->gaps.unexpected, c->gaps.num_unexpected);
     add_notes(out, c);
     add_sizes(out, x);
-    add_tensors(out, x, &a);
+    add_tensor_table(out, x, &a);
     add_config(out, x);
     add_members(out, "Args", x->page_args);
     add_files(out, &c->catalog.stored);
