@@ -149,12 +149,13 @@ $(foreach v, $(OP_VARIANTS), $(eval $(call op_rule,$(word 1,$(subst ., ,$(v))),$
 
 # ---- what is installed ----
 
-# The program prints all of these. A page is of the program (ferry.1) or of a command (ferry-COMMAND.1); a shell in
+# The program prints all of these: a page of itself (ferry.1) and one of each command (ferry-COMMAND.1). Each shell in
 # COMPLETIONS has a line that says where it looks.
-MAN_PAGES = ferry.1
-COMPLETIONS = bash zsh
+MAN_PAGES = ferry.1 $(patsubst &command_%,ferry-%.1, $(shell grep -o '&command_[a-z]*' ferry.c))
+COMPLETIONS = bash zsh fish
 COMPLETION.bash = share/bash-completion/completions/ferry
 COMPLETION.zsh = share/zsh/site-functions/_ferry
+COMPLETION.fish = share/fish/vendor_completions.d/ferry.fish
 
 docs: $(MAN_PAGES:%=$(BUILD)/%) $(COMPLETIONS:%=$(BUILD)/completion.%) ## make manual pages and completion of shells
 
@@ -181,6 +182,7 @@ install: all docs $(INSTALL_CUDA_LIBS) ## install program, manual pages, complet
 	$(foreach c, $(COMPLETIONS), install -D -m 644 $(BUILD)/completion.$(c) $(DEST)/$(COMPLETION.$(c)) &&) :
 	install -D -m 644 -t $(DEST)/share/doc/ferry $(wildcard *.md)
 	install -D -m 644 -t $(DEST)/share/doc/ferry/docs $(wildcard docs/*.md)
+	install -D -m 644 -t $(DEST)/share/doc/ferry/docs/images $(wildcard docs/images/*.png)
 	install -D -m 644 -t $(DEST)/share/ferry/recipes $(wildcard recipes/*.yaml)
 	ln -sfn ../../ferry/recipes $(DEST)/share/doc/ferry/recipes
 
@@ -221,14 +223,16 @@ VERSION_OBJECTS = $(BUILD)/common/version.o $(BUILD)/train/loop/engine_version.o
 $(VERSION_OBJECTS): FLAGS += -DFERRY_VERSION='"$(shell cat $(BUILD)/VERSION)"' -DFERRY_TARGET='"$(MACHINE)"'
 $(VERSION_OBJECTS): $(BUILD)/VERSION
 
+VERSION = $(shell sh common/version.sh)
+
 deb: all docs ## pack build/ferry_VERSION_ARCHITECTURE.deb, for this release of Debian or Ubuntu
 	@sh tests/deps.sh dpkg-dev
 	@rm -rf $(BUILD)/deb
 	@$(MAKE) -s install DESTDIR=$(BUILD)/deb/debian/ferry PREFIX=/usr INSTALL_CUDA_LIBS= COMPLETION.zsh=share/zsh/vendor-completions/_ferry
-	@sh packaging/deb.sh $(BUILD)/deb "$$(cat $(BUILD)/VERSION)"
+	@sh packaging/deb.sh $(BUILD)/deb '$(VERSION)'
 
 # An archive has what is committed, whatever has changed since.
-COMMITTED = $(patsubst %-dirty,%,$(shell sh common/version.sh))
+COMMITTED = $(patsubst %-dirty,%,$(VERSION))
 dist: ## pack what is committed into build/ferry-VERSION.tar.gz, with a file VERSION
 	@mkdir -p $(BUILD)/dist
 	@echo '$(COMMITTED)' > $(BUILD)/dist/VERSION
