@@ -32,7 +32,7 @@ const char *const html_style[] = {
     ".hints .id{flex:none;font-size:12px;color:var(--soft);background:var(--head);border-radius:6px;padding:2px 8px;white-space:nowrap}",
     ".hints .text{overflow-wrap:anywhere}",
     ".hints li.none{border-left-color:var(--line);color:var(--soft)}",
-    ".notes{margin:14px 0 0;padding:0 0 0 18px;color:var(--soft);font-size:14px}",
+    ".way{margin:8px 2px 0;color:var(--soft);font-size:14px}.notes{margin:14px 0 0;padding:0 0 0 18px;color:var(--soft);font-size:14px}",
     "details{margin-top:16px}summary{cursor:pointer;color:var(--soft)}",
     ".scroll{overflow:auto;border:1px solid var(--line);border-radius:12px;background:linear-gradient(90deg,var(--card) 40%,transparent) 0 0/48px 100% local,",
     "linear-gradient(270deg,var(--card) 40%,transparent) 100% 0/48px 100% local,linear-gradient(90deg,var(--shade),transparent) 0 0/14px 100%,",
@@ -66,7 +66,7 @@ const char *const html_style[] = {
 };
 
 /* A click on a title sorts a table. Tables of tensors have a filter by name,
- * and hide or show equal tensors. */
+ * and hide or show equal tensors. A map that scrolls begins at its data. */
 const char *const html_script[] = {
     "(function(){",
     "function value(row,i){var c=row.cells[i];if(!c)return'';var v=c.getAttribute('data-v');",
@@ -78,6 +78,8 @@ const char *const html_script[] = {
     "[].forEach.call(titles,function(o){o.removeAttribute('data-dir')});th.setAttribute('data-dir',dir);",
     "[].slice.call(body.rows).sort(function(x,y){var a=value(x,i),b=value(y,i);return a<b?-dir:a>b?dir:0})",
     ".forEach(function(r){body.appendChild(r)})})})});",
+    "[].forEach.call(document.querySelectorAll('[data-labels]'),function(box){",
+    "if(box.scrollWidth>box.clientWidth)box.scrollLeft=box.getAttribute('data-labels')-box.clientWidth/2});",
     "var tensors=document.getElementById('tensors');if(!tensors)return;",
     "var rows=[].slice.call(tensors.tBodies[0].rows);",
     "var filter=document.getElementById('filter'),all=document.getElementById('all'),count=document.getElementById('count');",

@@ -206,6 +206,10 @@ prints "TRAINING DIFFERS: 3 fields of the training state, 0 of 36 tensors"
 prints "training: num_steps 40 in A, 60 in B"
 prints "training: groups[1].lr 0.01 in A, 0.02 in B"
 says "note: the iterations differ: 10 in A, 12 in B"
+run verify run later -q --report run.html
+grep -q "to leave out fields that may differ: --ignore-training &#39;num_steps&#39;" run.html || is_wrong "no way on"
+rm run.html
+run verify run later
 prints "training: to leave out fields that may differ: --ignore-training 'num_steps'"
 run verify run later --ignore-training num_steps --ignore-training 'groups[1].lr' --json
 exits 1

@@ -142,7 +142,8 @@ static void add_training_field(struct strbuf *out, const struct training_differe
     strbuf_add_text(out, "</tr>\n");
 }
 
-static void add_training_fields(struct strbuf *out, const struct training_comparison *x)
+static void add_training_fields(struct strbuf *out, const struct training_comparison *x,
+                                struct arena *a)
 {
     if (!x->count && !x->num_ignored) return;
     begin_fields(out);
@@ -151,6 +152,10 @@ static void add_training_fields(struct strbuf *out, const struct training_compar
     for (size_t i = 0; i < x->num_ignored; i++)
         add_training_field(out, &x->ignored[i], true);
     strbuf_add_text(out, "</tbody></table></div>\n");
+    if (!x->count) return;
+    strbuf_add_text(out, "<p class=\"way\">");
+    html_add_escaped(out, training_way_on(a, x));
+    strbuf_add_text(out, "</p>\n");
 }
 
 static bool is_listed(const struct config_comparison *x, const char *field)
@@ -434,9 +439,11 @@ static void add_map(const struct page *p)
     if (width < 7) width = 7;
     if (!m.num_kinds) return;
     strbuf_printf(p->out,
-                  "<h2>Where</h2>\n<div class=\"scroll map\"><svg width=\"%.0f\" height=\"%u\" "
+                  "<h2>Where</h2>\n<div class=\"scroll map\" data-labels=\"%u\"><svg "
+                  "width=\"%.0f\" height=\"%u\" "
                   "role=\"img\" aria-label=\"relative error by layer and kind of tensor\">\n",
-                  left + (double)m.num_layers * width + 2, (unsigned)m.num_kinds * ROW_HEIGHT + 22);
+                  left, left + (double)m.num_layers * width + 2,
+                  (unsigned)m.num_kinds * ROW_HEIGHT + 22);
     for (size_t i = 0; i < m.num_kinds; i++)
         add_kind(p, &m, i, left, width);
     add_layer_numbers(p, &m, left, width);
@@ -630,7 +637,7 @@ void report_html(struct strbuf *out, const struct verdict *v, const struct html_
     add_banner(&p);
     if (v->c) {
         report_configs(out, &v->c->configs);
-        add_training_fields(out, &v->c->training);
+        add_training_fields(out, &v->c->training, &a);
         add_hints(&p);
     }
     add_comparison(&p);

@@ -164,18 +164,18 @@ static void configs_text(struct strbuf *out, const struct config_comparison *x)
     }
 }
 
-/* Names the option that leaves the first difference out. */
-static void add_training_way_on(struct strbuf *out, const struct training_comparison *x)
+const char *training_way_on(struct arena *a, const struct training_comparison *x)
 {
     const char *field = x->differences[0].field;
     const bool in_group = strncmp(field, "groups[", strlen("groups[")) == 0;
-    strbuf_printf(out, "training: to leave out fields that may differ: --ignore-training '%s'\n",
-                  in_group ? "groups*" : field);
+    return arena_printf(a, "to leave out fields that may differ: --ignore-training '%s'",
+                        in_group ? "groups*" : field);
 }
 
 /* "training: step 10 in A, 2 in B", a line for each field. */
-static void training_text(struct strbuf *out, const struct training_comparison *x, bool verbose)
+static void training_text(struct strbuf *out, struct comparison *c, bool verbose)
 {
+    const struct training_comparison *x = &c->training;
     const size_t shown = verbose || x->count < SHOWN_FIELDS ? x->count : SHOWN_FIELDS;
     for (size_t i = 0; i < shown; i++) {
         const struct training_difference *d = &x->differences[i];
@@ -187,7 +187,7 @@ static void training_text(struct strbuf *out, const struct training_comparison *
     }
     if (shown < x->count)
         strbuf_printf(out, "training: %zu more (-v, or --json)\n", x->count - shown);
-    if (x->count) add_training_way_on(out, x);
+    if (x->count) strbuf_printf(out, "training: %s\n", training_way_on(&c->arena, x));
 }
 
 static void sides_text(struct strbuf *out, struct comparison *c)
@@ -311,7 +311,7 @@ static void comparison_text(struct strbuf *out, const struct verdict *v, bool ve
 {
     coloured_line(out, v);
     configs_text(out, &v->c->configs);
-    training_text(out, &v->c->training, verbose);
+    training_text(out, v->c, verbose);
     sides_text(out, v->c);
     if (compare_tensors_pass(v->c)) return;
     places_text(out, v->c, verbose);

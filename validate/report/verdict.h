@@ -34,6 +34,9 @@ void verdict_text(struct strbuf *out, const struct verdict *v, bool verbose);
 /* The verdict for --json. */
 cJSON *verdict_json(const struct verdict *v);
 
+/* Names the option that leaves the first difference out. */
+const char *training_way_on(struct arena *a, const struct training_comparison *x);
+
 /* "hf, llama, iteration 1000, TP2 PP4, 2.47 GB, BF16"; in the comparison's
  * arena. */
 const char *side_text(struct comparison *c, unsigned side);
