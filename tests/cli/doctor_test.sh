@@ -75,6 +75,19 @@ line engine warning
 prints "cannot load the engine: "
 rm libferry_engine.so
 
+it "an engine of another version is a warning, and refused by commands that need it"
+version=$(cat "$build/VERSION")
+other=$(printf '%s' "$version" | tr 0-9 1-90)
+LC_ALL=C sed "s/$version/$other/" "$build/libferry_engine.so" >libferry_engine.so
+run_program ./alone doctor
+exits 0
+line engine warning
+prints "libferry_engine.so has version $other, ferry has version $version  [warning]"
+run_program ./alone generate m --prompt-ids 1,2
+exits 3
+says "libferry_engine.so has version $other, ferry has version $version"
+rm libferry_engine.so
+
 it "low limits are warnings"
 # shellcheck disable=SC3045 # dash has them, too
 run_program sh -c "ulimit -n 64; ulimit -f 100000; exec \"\$@\"" - "$ferry" doctor

@@ -23,10 +23,10 @@ static void describe_cpu(struct facts *f)
         if (is_here) strcat(strcat(has, *has ? " " : ""), name);
     facts_add(f, "CPU", FACT_OK, NULL, "%s; %s in use: %s", has, cpu_level_in_use(),
               cpu_instructions());
-    const char *config = openblas_get_config(), *version = strchr(config, ' ');
-    if (!version) version = config - 1;
-    facts_add(f, "OpenBLAS", FACT_OK, NULL, "%.*s, kernels for %s", (int)strcspn(version + 1, " "),
-              version + 1, openblas_get_corename());
+    const char *config = openblas_get_config(), *version = strchr(config, ' '); /* its name */
+    version = version ? version + 1 : config;
+    facts_add(f, "OpenBLAS", FACT_OK, NULL, "%.*s, kernels for %s", (int)strcspn(version, " "),
+              version, openblas_get_corename());
 }
 
 static void describe_mpi(struct facts *f)
