@@ -41,7 +41,7 @@ HARDEN_LINK = -Wl,-z,relro,-z,now
 SAME_PATHS = '-ffile-prefix-map=$(CURDIR)=.'
 # CFLAGS and LDFLAGS are the user's
 FLAGS = -std=c11 -D_GNU_SOURCE -I. -g $(OPTIMIZE) -pthread $(WARN) $(HARDEN) $(SAME_PATHS) $(CFLAGS)
-LIBS = -lcjson -lyaml -ldeflate -lcrypto -lz -lm
+LIBS = -lcjson -lyaml -ldeflate -lcrypto -lz -lm -ldl # dlopen() before glibc 2.34
 # $(call say,PHASE) in front of a command hides it, and prints the phase where it is the first of it.
 # $(call compiling,FILE) does it for a file of a folder.
 empty =
@@ -98,7 +98,7 @@ help: ## list the targets
 # The engine uses the program's own copy of libferry: it is whole there, and its names are exported.
 $(BUILD)/ferry: $(BUILD)/ferry.o $(BUILD)/libferry.a
 	$(call say,linking $@)$(CC) $(FLAGS) $(HARDEN_LINK) -pie $(LDFLAGS) -rdynamic -o $@ $< \
-	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive $(LIBS) -ldl
+	    -Wl,--whole-archive $(BUILD)/libferry.a -Wl,--no-whole-archive $(LIBS)
 
 $(BUILD)/libferry.a: $(OBJECTS)
 	$(call say,linking $@)rm -f $@ && $(AR) rcs $@ $^
