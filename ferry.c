@@ -99,6 +99,8 @@ static const struct arg_hint hints[] = {
      "--sequence-parallel --micro-batch-size --global-batch-size --seq-length --use-mcore-models",
      "it does not change how weights are stored: leave it out"},
     {"--format", "ferry convert --to sets the format of the destination"},
+    {"--lora-dim --lora-rank --lora-r --lora-alpha --peft-scheme",
+     "an adapter (LoRA) is merged into its model first, in peft by merge_and_unload()"},
     {"--model-type", "models are GPT models (decoder only): leave it out"},
     {"--trust-remote-code", "Ferry runs no code of a model: leave it out"},
 };

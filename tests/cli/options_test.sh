@@ -82,6 +82,22 @@ says "--save-dir: use --save"
 run train --load-dir=x
 exits 2
 says "--load-dir: use --load"
+run train --load m --num_train_epochs 3 --per_device_train_batch_size 2 --gradient_accumulation_steps=4 --learning-rate 1e-5 \
+    --warmup-steps 5 --max-steps 9 --logging-steps 1 --save-steps 3 --gradient-checkpointing --lora-rank 8
+exits 2
+says "--num_train_epochs: use --train-iters or --train-samples: epochs times the samples of the data"
+says "--per_device_train_batch_size: use --micro-batch-size"
+says "--gradient_accumulation_steps: use --global-batch-size: micro-batch size x data parallel ranks x accumulation steps"
+says "--lora-rank: adapters (LoRA) are not implemented: all parameters are trained"
+for pair in "--learning-rate --lr" "--warmup-steps --lr-warmup-iters" "--max-steps --train-iters" \
+    "--logging-steps --log-interval" "--save-steps --save-interval" "--gradient-checkpointing --recompute-granularity"; do
+    says "${pair% *}: use ${pair#* }"
+done
+run train --help
+prints "context parallel ranks; training supports 1 only"
+run convert m out --lora-rank 8
+exits 2
+says "unknown option --lora-rank: an adapter (LoRA) is merged into its model first"
 
 it "commands have the names that other tools have taught"
 run import m imported --tp 2

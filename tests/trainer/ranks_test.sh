@@ -687,7 +687,7 @@ if command -v mpirun >/dev/null && [ -e "$build/libferry_mpi.so" ]; then
     for rank in 0 1; do
         RANK=$rank WORLD_SIZE=2 begins llama3.2 --save some
         refused 2 "rank $rank of 2 in the environment, but rank 0 of 1 in MPI"
-        says "unset RANK and WORLD_SIZE"
+        says "mpirun or srun (--mpi=pmix) instead of torchrun, or unset RANK and WORLD_SIZE"
         is_not_there some
     done
 

@@ -79,7 +79,28 @@
     X("--checkpoint-activations", NULL, "use --recompute-activations") \
     X("--load-dir --source --src --input --input-dir", "VALUE", "use --load") \
     X("--save-dir --dest --output --output-dir", "VALUE", "use --save") \
-    X("--hf-save-dir", "VALUE", "use --save-hf")
+    X("--hf-save-dir", "VALUE", "use --save-hf") \
+    X("--epochs --num-epochs --num-train-epochs", "VALUE", "use --train-iters or --train-samples: epochs times the samples of the data") \
+    X("--max-steps", "VALUE", "use --train-iters") \
+    X("--per-device-train-batch-size", "VALUE", "use --micro-batch-size") \
+    X("--gradient-accumulation-steps", "VALUE", "use --global-batch-size: micro-batch size x data parallel ranks x accumulation steps") \
+    X("--per-device-eval-batch-size", "VALUE", "use --eval-global-batch-size") \
+    X("--learning-rate", "VALUE", "use --lr") \
+    X("--lr-scheduler-type", "VALUE", "use --lr-decay-style") \
+    X("--warmup-steps", "VALUE", "use --lr-warmup-iters") \
+    X("--warmup-ratio", "VALUE", "use --lr-warmup-fraction") \
+    X("--adam-epsilon", "VALUE", "use --adam-eps") \
+    X("--max-grad-norm", "VALUE", "use --clip-grad") \
+    X("--logging-steps", "VALUE", "use --log-interval") \
+    X("--logging-dir", "VALUE", "use --tensorboard-dir") \
+    X("--eval-steps", "VALUE", "use --eval-interval") \
+    X("--save-steps", "VALUE", "use --save-interval") \
+    X("--save-total-limit", "VALUE", "use --keep-last") \
+    X("--model-name-or-path --resume-from-checkpoint", "VALUE", "use --load") \
+    X("--max-seq-length --block-size", "VALUE", "use --seq-length") \
+    X("--gradient-checkpointing", NULL, "use --recompute-granularity") \
+    X("--lora-dim --lora-rank --lora-r --lora-alpha --lora-dropout --peft-scheme", "VALUE", "adapters (LoRA) are not implemented: all parameters are trained") \
+    X("--lora-target-modules", "VALUE...", "adapters (LoRA) are not implemented: all parameters are trained")
 
 /* Names, name of the value, supported value, reason. */
 #define LIMITED(X) \

@@ -10,7 +10,7 @@
 #include "train/trainer/train_options.h"
 
 extern const struct arg train_other_args[];
-enum { NUM_TRAIN_OTHER_ARGS = 88 };
+enum { NUM_TRAIN_OTHER_ARGS = 109 };
 
 /* Why an option of the list `refused` is refused. `typed` may end with
  * "=value". */

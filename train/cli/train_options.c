@@ -218,7 +218,7 @@ static const struct arg source_args_of_train[] = {
 };
 
 static const struct arg run_args_of_train[] = {
-    UINT("--context-parallel-size --cp", layout.cp, "context parallel ranks; only 1 is supported"),
+    UINT("--context-parallel-size --cp", layout.cp, "context parallel ranks; training supports 1 only"),
     UINT("--data-parallel-size --dp", layout.dp, "data parallel ranks; default: the launcher's ranks divided by the others; without one, the fewest that --ep needs"),
     UINT("--microbatch-group-size-per-virtual-pipeline-stage", microbatch_group_size, "micro-batches that a rank passes through one chunk before the next; default: the number of pipeline stages"),
     CHOICE("--pipeline-schedule", pipeline_schedule, "1f1b|one-by-one", "order of micro-batches: forward and backward in turn (1f1b; interleaved with several chunks per rank), or each micro-batch through all stages and back before the next (one-by-one, for comparison); default 1f1b"),
@@ -226,7 +226,7 @@ static const struct arg run_args_of_train[] = {
     FLAG("--use-distributed-optimizer", use_distributed_optimizer, "shard masters and moments over the data parallel ranks (ZeRO-1), and save the optimizer as Megatron-LM's distributed optimizer"),
     UINT("--num-distributed-optimizer-instances", num_distributed_optimizer_instances, "accepted and ignored: states are sharded over all data parallel ranks, with the same results; default 1"),
     UINT("--ddp-bucket-size", ddp_bucket_size, "parameters per bucket of gradients that data parallel ranks sum at once; default 40M, or 1M times the ranks if larger"),
-    WORDS("--cp-comm-type", cp_comm_type, "NAME...", "exchange of keys and values between context parallel ranks: p2p or all_gather; default p2p"),
+    WORDS("--cp-comm-type", cp_comm_type, "NAME...", "exchange of keys and values between context parallel ranks: p2p or all_gather; unused, since training supports --cp 1 only"),
     CHOICE("--device", device, "cpu|cuda", "compute device; default: cuda if there is a GPU"),
     CHOICE("--distributed-backend", distributed_backend, "nccl|gloo", "gloo implies --device cpu unless given, and saves checkpoints for Megatron-LM on CPUs; default nccl"),
     UINT("--threads", threads, "total CPU threads of all ranks on this host, at most 1024; default: number of CPUs"),

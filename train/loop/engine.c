@@ -41,8 +41,8 @@ static enum status check_job(const struct ranks *ranks, struct error *err)
     if (job.rank == ranks->rank && job.size == ranks->size) return OK;
     (void)!fail(err, ERR_USAGE,
                 "rank %u of %u in the environment, but rank %u of %u in MPI: start all ranks with "
-                "mpirun or srun (--mpi=pmix), or unset RANK and WORLD_SIZE to start ranks on one "
-                "host without a launcher",
+                "mpirun or srun (--mpi=pmix) instead of torchrun, or unset RANK and WORLD_SIZE to "
+                "start ranks on one host without a launcher",
                 ranks->rank, ranks->size, job.rank, job.size);
     if (ranks->rank && ranks->share_output) err->text[0] = '\0'; /* rank 0 says it */
     return ERR_USAGE;
