@@ -53,9 +53,10 @@ SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fram
 
 SOURCES = $(filter-out %_test.c, $(foreach f, $(FOLDERS), $(wildcard $(f)/*.c)))
 # Ops are compiled for each type of element and for what CPUs have: any (v1); of x86-64 ones AVX2, FMA and F16C;
-# AVX-512 with instructions for bf16; AMX beside these.
+# AVX-512 with instructions for bf16; AMX beside these, where the compiler knows it (gcc 11 and later).
 OPS = $(filter-out %_test.c, $(wildcard kernels/cpu/ops/*.c))
-OP_VARIANTS = f32.v1 f64.v1 bf16.v1 f16.v1 $(if $(filter x86_64-%, $(MACHINE)), f32.v3 f64.v3 bf16.v3 f16.v3 bf16.v4 bf16.amx)
+AMX := $(shell $(CC) -mamx-bf16 -E -x c /dev/null >/dev/null 2>&1 && echo bf16.amx)
+OP_VARIANTS = f32.v1 f64.v1 bf16.v1 f16.v1 $(if $(filter x86_64-%, $(MACHINE)), f32.v3 f64.v3 bf16.v3 f16.v3 bf16.v4 $(AMX))
 ENGINE_SOURCES = $(filter-out %_test.c %_mpi.c, $(foreach f, $(ENGINE_FOLDERS:kernels/cpu/ops=), \
                    $(wildcard $(f)/*.c)))
 ENGINE_OBJECTS = $(ENGINE_SOURCES:%.c=$(BUILD)/%.o) \
@@ -131,6 +132,7 @@ $(BUILD)/libferry_mpi.so: $(MPI_SOURCES) $(wildcard train/comm/*.h common/*.h) M
 	    -fvisibility=hidden -shared -o $@ $(MPI_SOURCES)
 
 $(ENGINE_OBJECTS): FLAGS += -fPIC $(OPENMP)
+$(BUILD)/kernels/ops.o $(BUILD)/kernels/ops_test.o: FLAGS += $(if $(AMX),-DHAVE_AMX)
 
 # No op looks at the flags that a comparison with NaN raises, nor at errno; NaN itself is kept.
 OP_FLAGS.v1 = -fno-trapping-math -fno-math-errno

@@ -21,7 +21,7 @@ static bool any(void)
 #if defined(__x86_64__)
 extern const struct op_kernel ops_f32_v3[NUM_OPS], ops_f64_v3[NUM_OPS], ops_bf16_v3[NUM_OPS],
     ops_f16_v3[NUM_OPS];
-extern const struct op_kernel ops_bf16_v4[NUM_OPS], ops_bf16_amx[NUM_OPS];
+extern const struct op_kernel ops_bf16_v4[NUM_OPS];
 
 static bool has_v3(void)
 {
@@ -36,6 +36,9 @@ static bool has_v4(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
 }
 
+#ifdef HAVE_AMX
+extern const struct op_kernel ops_bf16_amx[NUM_OPS];
+
 /* Linux grants a process AMX tiles on request, since 5.16. */
 static bool has_amx(void)
 {
@@ -45,6 +48,7 @@ static bool has_amx(void)
     return has_v4() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & wanted) == wanted &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
+#endif
 #define INSTRUCTIONS_OF_ALL "CPU, SSE2, no bf16 instructions"
 #elif defined(__aarch64__)
 #define INSTRUCTIONS_OF_ALL "CPU, NEON, no bf16 instructions"
@@ -70,7 +74,9 @@ static const struct level levels[] = {
      has_v3,
      {ops_f32_v3, ops_f64_v3, ops_bf16_v3, ops_f16_v3}},
     {"v4", "CPU, AVX2, AVX-512 BF16 for bf16", has_v4, {NULL, NULL, ops_bf16_v4, NULL}},
+#ifdef HAVE_AMX
     {"amx", "CPU, AVX2, AMX for bf16", has_amx, {NULL, NULL, ops_bf16_amx, NULL}},
+#endif
 #endif
 };
 

@@ -18,7 +18,19 @@ static bool has_avx512_bf16(void)
 {
     return has_avx2() && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
 }
+#else
+static bool has_avx2(void)
+{
+    return false;
+}
 
+static bool has_avx512_bf16(void)
+{
+    return false;
+}
+#endif
+
+#ifdef HAVE_AMX
 /* As Linux reports it. */
 static bool has_amx(void)
 {
@@ -31,16 +43,6 @@ static bool has_amx(void)
     return found;
 }
 #else
-static bool has_avx2(void)
-{
-    return false;
-}
-
-static bool has_avx512_bf16(void)
-{
-    return false;
-}
-
 static bool has_amx(void)
 {
     return false;
