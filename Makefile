@@ -1,7 +1,7 @@
 # make            the program at build/ferry, and the library it is made of
 # make help       every target, with a line on each
 #
-# kernels/cuda/cuda.mk builds for GPUs, tests/tests.mk has tests and other checks.
+# kernels/cuda/cuda.mk builds for GPUs, python/python.mk the wheel, tests/tests.mk has tests and other checks.
 #
 # CC, CFLAGS, LDFLAGS, PREFIX and DESTDIR mean what they always do; BUILD is the build folder; V=1
 # shows whole command lines.
@@ -79,7 +79,7 @@ FORMATTED = $(wildcard *.c $(SOURCE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL = all
 
-include kernels/cuda/cuda.mk tests/tests.mk
+include kernels/cuda/cuda.mk python/python.mk tests/tests.mk
 
 # Where there is MPI, what needs it is a library that is loaded for `mpi` only, and has its own copies
 # of the little it shares with the program.
@@ -248,7 +248,7 @@ fmt: ## format all C
 fmt-check: ## check format, shell scripts, names and prose (docs/STYLE.md)
 	@python3 tests/prose.py
 	@clang-format --dry-run --Werror $(FORMATTED)
-	@shellcheck -x -P SCRIPTDIR .ci/run tests/gpu/run $(wildcard convert/*/*.sh tests/*.sh tests/*/*.sh findings/*.sh)
+	@shellcheck -x -P SCRIPTDIR .ci/run tests/gpu/run $(wildcard convert/*/*.sh python/*.sh tests/*.sh tests/*/*.sh findings/*.sh)
 
 clean: ## remove the build folder
 	rm -rf $(BUILD)
