@@ -3,7 +3,7 @@
 # STATIC=yes links libraries statically. Debian has no libcjson.a, and a libgomp.a for programs alone: these two
 # lie beside the program, which looks there.
 ifdef STATIC
-LIBS = -s -Wl,--as-needed,-rpath,'$$ORIGIN' -lcjson -l:libyaml.a -l:libdeflate.a -l:libcrypto.a -l:libz.a -lm
+LIBS = -s -Wl,--as-needed,-rpath,'$$ORIGIN' -lcjson -l:libyaml.a -l:libdeflate.a -l:libcrypto.a -l:libz.a -lm -ldl
 ENGINE_LIBS = -s -Wl,--as-needed,-rpath,'$$ORIGIN',--exclude-libs,ALL -l:libopenblas.a -l:libcrypto.a -lm -ldl
 endif
 

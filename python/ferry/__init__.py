@@ -31,7 +31,8 @@ OnProgress = Optional[Callable[[Progress], Any]]
 OnLine = Optional[Callable[[str], Any]]
 
 # How options take several values; others take them in one word, with commas.
-REPEATED = {"allow-config", "allow-mismatch", "allow-missing", "allow-unexpected", "ignore", "ignore-config", "only"}
+REPEATED = {"allow-config", "allow-mismatch", "allow-missing", "allow-unexpected", "ignore", "ignore-config",
+            "ignore-training", "only"}
 WORDS = {"cp-comm-type", "data-path", "moe-aux-loss-coeff", "moe-router-load-balancing-type", "rampup-batch-size",
          "recompute-modules", "test-data-path", "train-data-path", "valid-data-path"}
 
