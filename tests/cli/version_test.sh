@@ -11,11 +11,9 @@ has_version() {
 
 # A tree that only has what makes its version.
 make_tree() {
-    mkdir -p "$1/common" "$1/kernels/cuda" "$1/tests"
-    cp "$root/common/version.sh" "$1/common"
-    cp "$root/Makefile" "$root/CHANGELOG.md" "$1"
-    cp "$root/kernels/cuda/cuda.mk" "$1/kernels/cuda"
-    cp "$root/tests/tests.mk" "$1/tests"
+    for file in common/version.sh CHANGELOG.md Makefile ferry.c $(sed -n 's/^include //p' "$root/Makefile"); do
+        mkdir -p "$1/$(dirname "$file")" && cp "$root/$file" "$1/$file"
+    done
 }
 
 git_in() {
