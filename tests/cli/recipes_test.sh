@@ -9,7 +9,7 @@ synth_model hf --layers 8
 synth_model base --layers 8
 sed -i 's/"vocab_size"/"eos_token_id": 2, &/' hf/config.json # as real models have
 for _ in $(seq 90); do echo '{"ids": [5, 6, 7, 8, 9, 10, 11]}'; done >ids.jsonl # by the tokenizer
-synth_model ds-run --layers 8 --optim --to deepspeed --zero 3 --dp 4 --split-decay
+synth_model ds-run --layers 8 --optim --to deepspeed --zero 3 --dp 4
 
 # Each command that begins with ferry, or runs it in a loop; a line that ends with \ goes on in the next one.
 sed -e :join -e '/\\$/{N;s/ *\\\n */ /;b join' -e '}' "$recipes" | grep -E '^    (ferry|for) ' | sed 's/^    //' >commands
