@@ -97,7 +97,11 @@ def main():
     arguments = parser.parse_args()
     version, tag = python_version(arguments.version), machine_tag()
     path = os.path.join(arguments.out, f"{NAME}-{version}-{tag}.whl")
-    write_wheel(path, members(version, tag, arguments.files, licence_texts(arguments.licences)))
+    try:
+        licences = licence_texts(arguments.licences)
+    except FileNotFoundError as error:
+        sys.exit(f"make_wheel.py: no licence text {error.filename}; on another system than Debian: WHEEL_LICENCES=")
+    write_wheel(path, members(version, tag, arguments.files, licences))
     print(f"{path}: {os.path.getsize(path) / 1e6:.1f} MB")
 
 

@@ -45,8 +45,13 @@ class Wheel(unittest.TestCase):
                 name = line.split(",")[0]
                 self.assertEqual(make_wheel.record_line(name, wheel.read(name)), line + "\n")
 
+    def test_a_missing_licence_is_named(self):
+        line = [sys.executable, make_wheel.__file__, "1.0", "nowhere", "--licences", "nosuch"]
+        said = subprocess.run(line, stderr=subprocess.PIPE).stderr.decode()
+        self.assertIn("no licence text /usr/share/doc/nosuch/copyright", said)
+
     def test_licences_that_a_copyright_file_names_come_along(self):
-        if not os.path.exists("/usr/share/doc/gcc-12-base/copyright") and not os.path.exists("/usr/share/doc/libc6"):
+        if not os.path.exists("/usr/share/doc/libc6/copyright"):
             self.skipTest("no Debian")
         texts = make_wheel.licence_texts(["libc6"])
         self.assertRegex(texts["libc6"].decode(), "GNU")
