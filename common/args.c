@@ -625,7 +625,8 @@ static bool is_one_of(const char *word, const char *const *words)
     return *words;
 }
 
-/* The first line is the version alone; the others say what this build has. */
+/* The first line is the version alone; the
+ * others say what this build has. */
 static void print_version(const struct arg_program *p, bool as_json)
 {
     cJSON *build = cJSON_CreateObject();
@@ -681,7 +682,8 @@ static bool is_pipe_closed(int fd)
     return poll(&p, 1, 0) == 1 && p.revents & POLLERR;
 }
 
-/* Ends as programs do that do not ignore SIGPIPE: in silence. */
+/* Ends as programs do that do not ignore
+ * SIGPIPE: in silence. */
 static void end_by_closed_pipe(void)
 {
     signal(SIGPIPE, SIG_DFL);

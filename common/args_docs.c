@@ -238,7 +238,8 @@ static void add_roff_text(struct strbuf *out, const char *text)
     add_roff(out, text, strlen(text));
 }
 
-/* The blocks of a text; the first follows a heading, which ends a paragraph. */
+/* The blocks of a text; the first follows a
+ * heading, which ends a paragraph. */
 static void man_section(struct strbuf *out, const char *title, const char *text)
 {
     const char *separator = "";
@@ -269,7 +270,8 @@ static void man_option(struct strbuf *out, const struct arg *a)
     strbuf_release(&phrase);
 }
 
-/* No words are hyphenated, so that names of options can be searched and copied. */
+/* No words are hyphenated, so that names of
+ * options can be searched and copied. */
 static void man_head(struct strbuf *out, const struct arg_program *p, const char *page,
                      const char *phrase, size_t length)
 {
@@ -541,7 +543,8 @@ static void add_fish_text(struct strbuf *out, const char *text)
         strbuf_printf(out, strchr("'\\", *text) ? "\\%c" : "%c", *text);
 }
 
-/* A line for each name: -l of a long one, -s of a short one. */
+/* A line for each name: -l of a long one,
+ * -s of a short one. */
 static void fish_option(struct strbuf *out, const struct arg_program *p, const struct command *c,
                         const struct arg *a)
 {

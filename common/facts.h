@@ -1,4 +1,5 @@
-/* facts.h - lines about a machine: name, value, state, and the way on. */
+/* facts.h - lines about a machine: name,
+ * value, state, and the way on. */
 #ifndef FERRY_COMMON_FACTS_H
 #define FERRY_COMMON_FACTS_H
 

@@ -18,7 +18,8 @@ struct html_environment {
 
 /* Head and style; the command is the page's heading. */
 void html_begin(struct strbuf *out, const char *title, const char *command);
-/* The environment, what the work took (NULL: not shown), and the script. */
+/* The environment, what the work took
+ * (NULL: not shown), and the script. */
 void html_end(struct strbuf *out, const struct html_environment *e, const char *took);
 
 /* Adds text of a file or user: escapes markup, replaces invalid bytes by

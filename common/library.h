@@ -1,4 +1,5 @@
-/* library.h - finds the libraries that Ferry loads only when it needs them. */
+/* library.h - finds the libraries that Ferry
+ * loads only when it needs them. */
 #ifndef FERRY_COMMON_LIBRARY_H
 #define FERRY_COMMON_LIBRARY_H
 

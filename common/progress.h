@@ -24,7 +24,8 @@
 #include "common/strbuf.h"
 
 enum progress_style { PROGRESS_AUTO, PROGRESS_BAR, PROGRESS_PLAIN, PROGRESS_JSON, PROGRESS_NONE };
-/* The choices of --progress, and their style; NULL is AUTO, or NONE if quiet. */
+/* The choices of --progress, and their style;
+ * NULL is AUTO, or NONE if quiet. */
 #define PROGRESS_STYLES "auto|bar|plain|json|none"
 enum progress_style progress_style_named(const char *name, bool quiet);
 
@@ -39,7 +40,8 @@ struct progress *progress_start_counting(enum progress_style style, const char *
                                          const char *unit, uint64_t total);
 /* Cheap; callable from any thread. p may be NULL in all these calls. */
 void progress_add(struct progress *p, uint64_t count);
-/* Adds work of an earlier run: done, without effect on rate and time left. */
+/* Adds work of an earlier run: done, without
+ * effect on rate and time left. */
 void progress_skip(struct progress *p, uint64_t count);
 void progress_file(struct progress *p, const char *name); /* the current file; not copied */
 void progress_note(struct progress *p, const char *note); /* in its place; copied, truncated */

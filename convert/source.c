@@ -41,7 +41,8 @@ static enum status not_downloaded(struct arena *a, const char *path, const struc
                 path, name->model, revision);
 }
 
-/* Whether a name looks like ORG/MODEL rather than a file, or is cached. */
+/* Whether a name looks like ORG/MODEL
+ * rather than a file, or is cached. */
 static bool may_be_model(struct arena *a, const struct hub_name *name)
 {
     static const char *const of_files[] = {".safetensors", ".json", ".bin",    ".pt",

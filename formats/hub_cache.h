@@ -22,7 +22,8 @@ struct hub_name {
 /* false if the text is not such a name. */
 bool hub_name_parse(struct arena *a, const char *text, struct hub_name *out);
 
-/* The cache, whether it exists or not; NULL: no variable tells. */
+/* The cache, whether it exists or not;
+ * NULL: no variable tells. */
 const char *hub_cache_folder(struct arena *a);
 /* The folder models--ORG--NAME; NULL if the cache has none. */
 const char *hub_cache_model(struct arena *a, const struct hub_name *name);

@@ -7,7 +7,8 @@
 
 static const char CUDA_FILE[] = "libferry_cuda.so";
 
-/* FERRY_CUDA_LIBRARY, or the library of this build; NULL: it has none. */
+/* FERRY_CUDA_LIBRARY, or the library of
+ * this build; NULL: it has none. */
 static const char *find_library(char path[LIBRARY_PATH])
 {
     const char *given = getenv("FERRY_CUDA_LIBRARY");

@@ -50,7 +50,8 @@ struct device {
     const struct device_graphs *graphs;           /* NULL: calls run one by one */
     const struct device_collectives *collectives; /* NULL: ranks communicate through host memory */
     const struct device_buffers *buffers;         /* NULL: the device is the host */
-    /* Library `number` that it loads, from 0; false: no more. NULL: none. */
+    /* Library `number` that it loads, from 0;
+     * false: no more. NULL: none. */
     bool (*library)(unsigned number, struct device_library *out);
 };
 

@@ -5,7 +5,8 @@
 
 #include "common/count.h"
 
-/* From cuda.h of the CUDA Toolkit, which need not be here. */
+/* From cuda.h of the CUDA Toolkit, which
+ * need not be here. */
 enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76, NO_DEVICE = 100 };
 
 static struct {

@@ -38,7 +38,8 @@ struct output_flags {
     const char *progress;
 };
 
-/* The choices of --to, " word=name" for each alias, and its spellings. */
+/* The choices of --to, " word=name" for
+ * each alias, and its spellings. */
 #define NO_FORMAT(name)
 #define NO_OTHER_FORMAT(word, name)
 #define FIRST_FORMAT(name) #name

@@ -140,7 +140,8 @@ static void add_memory(struct facts *f)
               "%s available of %s", bytes_text(left), bytes_text((uint64_t)pages * (uint64_t)page));
 }
 
-/* A limit of ulimit; warns, or is broken, below these numbers. */
+/* A limit of ulimit; warns, or is broken,
+ * below these numbers. */
 static void add_limit(struct facts *f, const char *name, unsigned resource, uint64_t low,
                       uint64_t broken, const char *advice)
 {

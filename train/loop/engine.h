@@ -114,7 +114,8 @@ struct engine {
     enum status (*train)(const struct train_request *q,
                          void (*ended)(void *context, const struct train_summary *s), void *context,
                          struct error *err);
-    /* Adds CPU, BLAS, MPI, GPUs and their libraries. Opens the first GPU. */
+    /* Adds CPU, BLAS, MPI, GPUs and their
+     * libraries. Opens the first GPU. */
     void (*describe)(struct facts *f);
 };
 

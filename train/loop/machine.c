@@ -80,7 +80,8 @@ static void describe_gpu_libraries(struct facts *f, const struct device *device)
             facts_add(f, l.name, FACT_MISSING, "make cuda-libs; make", "%s", l.missing.text);
 }
 
-/* Opens the first GPU, as every command with --device cuda does. */
+/* Opens the first GPU, as every command
+ * with --device cuda does. */
 static void describe_cuda(struct facts *f)
 {
     static const char name[] = "CUDA", file[] = "libferry_cuda.so";

@@ -108,7 +108,8 @@ double schedule_bubble(const struct schedule *s);
  * micro-batch, backward parts in brackets. columns: approximate width; longer
  * lines are truncated. A last line says what these mean. */
 void schedule_print(const struct schedule *s, unsigned columns, struct strbuf *out);
-/* The same as an SVG drawing, with a legend, an axis and the bubble. */
+/* The same as an SVG drawing, with a
+ * legend, an axis and the bubble. */
 void schedule_draw(const struct schedule *s, struct strbuf *out);
 
 #endif

@@ -121,7 +121,8 @@ static void draw_rank(const struct schedule *s, unsigned rank, struct strbuf *ou
     }
 }
 
-/* A step of 1, 2 or 5 times a power of ten, for at most 20 ticks. */
+/* A step of 1, 2 or 5 times a power of
+ * ten, for at most 20 ticks. */
 static int64_t tick_step(int64_t end)
 {
     static const int64_t factors[] = {1, 2, 5};
@@ -149,7 +150,8 @@ static void draw_axis(const struct schedule *s, struct strbuf *out)
                   LEFT, y + 36);
 }
 
-/* Blocks of both colours for each chunk, named as in the drawing. */
+/* Blocks of both colours for each chunk,
+ * named as in the drawing. */
 static void draw_legend(const struct schedule *s, struct strbuf *out)
 {
     enum { MOST = 8, SWATCH = 22, Y = 36 };

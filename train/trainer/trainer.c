@@ -208,7 +208,8 @@ static enum status plan_run(struct trainer *t, struct error *err)
 
 /* ---- the whole ---- */
 
-/* Logs the checkpoint that the run begins with, if any. */
+/* Logs the checkpoint that the run begins
+ * with, if any. */
 static void log_origin(const struct trainer *t, enum checkpoint_event event, int64_t iteration)
 {
     const struct checkpoint *c = t->origin;

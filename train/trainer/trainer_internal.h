@@ -206,7 +206,8 @@ struct rank_memory {
     uint64_t copies;       /* of states; included in one of these */
 };
 struct rank_memory trainer_memory_of(const struct trainer *t, const struct step *s);
-/* Sets the parts of this rank's memory, and their sum. */
+/* Sets the parts of this rank's memory,
+ * and their sum. */
 void trainer_plan_memory(const struct trainer *t, struct train_plan *p);
 /* Whether a memory size is known to compare with. */
 bool trainer_compares_memory(const struct trainer *t);
@@ -248,7 +249,8 @@ void trainer_close_saves(struct trainer *t);
  * then returns a failure. */
 MUST_CHECK enum status trainer_save(struct trainer *t, bool waits, struct error *err);
 MUST_CHECK enum status trainer_finish_save(struct trainer *t, struct error *err);
-/* The same without waiting: nothing while the save is being written. */
+/* The same without waiting: nothing while
+ * the save is being written. */
 MUST_CHECK enum status trainer_poll_save(struct trainer *t, struct error *err);
 
 /* ---- trainer_data.c ---- */
@@ -283,7 +285,8 @@ void trainer_close_logs(struct trainer *t);
 /* Logs a finished iteration. */
 MUST_CHECK enum status trainer_log_step(struct trainer *t, const struct step_record *r,
                                         struct error *err);
-/* --progress: it begins with the first step and ends after the last. */
+/* --progress: it begins with the first
+ * step and ends after the last. */
 void trainer_start_progress(struct trainer *t);
 void trainer_show_progress(const struct trainer *t, const struct step_record *r);
 void trainer_end_progress(struct trainer *t);

@@ -221,7 +221,8 @@ static void print_part(struct strbuf *out, const char *name, uint64_t bytes, con
     strbuf_printf(out, "  %-15s %12.2f MB%s\n", name, (double)bytes / 1e6, where);
 }
 
-/* The total is what a rank is compared by: it lacks the part on the host. */
+/* The total is what a rank is compared by:
+ * it lacks the part on the host. */
 static void print_parts(const struct train_plan *p, struct strbuf *out)
 {
     for (unsigned i = 0; i < p->num_memory; i++)

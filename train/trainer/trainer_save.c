@@ -384,7 +384,8 @@ enum status trainer_poll_save(struct trainer *t, struct error *err)
     return t->saving && atomic_load(&t->saving->is_over) ? trainer_finish_save(t, err) : OK;
 }
 
-/* Logs an event of each destination that lacks the iteration. */
+/* Logs an event of each destination that
+ * lacks the iteration. */
 static void log_unsaved(const struct trainer *t, enum checkpoint_event event)
 {
     for (unsigned i = 0; i < t->num_destinations; i++) {

@@ -15,7 +15,8 @@ struct page {
 
 /* The cards of both sides. */
 void report_sides(struct strbuf *out, const struct side sides[2], struct arena *a);
-/* A table of the fields that change the computation; nothing without any. */
+/* A table of the fields that change the
+ * computation; nothing without any. */
 void report_configs(struct strbuf *out, const struct config_comparison *x);
 /* A step of 1, 2 or 5 times a power of ten; about five steps fit the range. */
 double report_tick_step(double low, double high);
