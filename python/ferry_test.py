@@ -168,17 +168,23 @@ signal.signal(signal.SIGTERM, lambda *_: open("told", "w").close())
 print("ready", file=sys.stderr, flush=True)
 while True: time.sleep(60)""")
 
+        ended = threading.Event()
+
         def interrupt_again() -> None:
             while not os.path.exists("told"):
                 time.sleep(0.01)
-            os.kill(os.getpid(), signal.SIGINT)
+            while not ended.wait(0.5):  # Python misses a signal right before it waits
+                os.kill(os.getpid(), signal.SIGINT)
 
         def interrupt(_: str) -> None:
             threading.Thread(target=interrupt_again).start()
             raise KeyboardInterrupt
 
         with self.assertRaises(KeyboardInterrupt):
-            ferry.run(["train"], log=interrupt)
+            try:
+                ferry.run(["train"], log=interrupt)
+            finally:
+                ended.set()
 
     def test_an_interrupted_conversion_goes_on(self) -> None:
         ferry.synth("hf", model="llama", layers=16, hidden=2048, sparse=True)

@@ -159,8 +159,8 @@ def _read_lines(lines: IO[str], progress: OnProgress, log: OnLine) -> str:
 
 def _interrupt(process: "subprocess.Popen[str]") -> None:
     """Ends the program as Ctrl-C does, and waits until it has saved its work; another Ctrl-C does not wait."""
-    process.terminate()  # SIGINT would be ignored where the shell started Python in the background
     try:
+        process.terminate()  # SIGINT would be ignored where the shell started Python in the background
         process.communicate()
     except BaseException:
         process.kill()
