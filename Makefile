@@ -71,7 +71,7 @@ FORMATTED = $(wildcard *.c $(SOURCE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch
               kernels/cuda/*.cu kernels/cuda/*.h tests/gpu/*.cu tests/gpu/emulator/*.h tests/gpu/emulator/*.cpp \
               tests/gpu/emulator/kernels/cuda/*.h)
 
-.PHONY: all help deps deps-build deps-test deps-clang demo docs install install-cuda-libs uninstall dist deb fmt fmt-check clean cuda-libs no-cuda \
+.PHONY: all help deps deps-build deps-test deps-clang demo docs install install-cuda-libs uninstall dist deb deb-test sbom fmt fmt-check clean cuda-libs no-cuda \
         test tests check check-tests check-all test-all asan asan-tests fuzz fuzzers fuzz-quick fuzz-long hostile faults \
         kills late valgrind bare looks deps-aarch64 aarch64 aarch64-tests aarch64-test interop interop-megatron interop-trainers \
         interop-deps findings bench bench-quick bench-optimizer bench-trainers bench-train bench-ops bench-pieces gpu-tests
@@ -227,11 +227,24 @@ $(VERSION_OBJECTS): $(BUILD)/VERSION
 
 VERSION = $(shell sh common/version.sh)
 
+# Packages have the time of the commit.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
+
 deb: all docs ## pack build/ferry_VERSION_ARCHITECTURE.deb, for this release of Debian or Ubuntu
 	@sh tests/deps.sh dpkg-dev
 	@rm -rf $(BUILD)/deb
 	@$(MAKE) -s install DESTDIR=$(BUILD)/deb/debian/ferry PREFIX=/usr INSTALL_CUDA_LIBS= COMPLETION.zsh=share/zsh/vendor-completions/_ferry
-	@sh packaging/deb.sh $(BUILD)/deb '$(VERSION)'
+	@SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) sh packaging/deb.sh $(BUILD)/deb '$(VERSION)'
+
+deb-test: ## install, run and remove the Debian package in a bare Debian; lintian
+	@rm -f $(BUILD)/ferry_*.deb
+	@$(MAKE) deb
+	@sh tests/packaging/deb.sh $(BUILD)/ferry_*.deb
+
+sbom: all ## list what the build depends on, with licences: build/ferry.spdx.json (SPDX 2.3)
+	@SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) python3 packaging/sbom.py $(BUILD)/ferry '$(VERSION)' \
+	    --cuda-libs '$(CUDA_LIBS)' --nvcc '$(NVCC)' > $(BUILD)/ferry.spdx.json
+	@echo $(BUILD)/ferry.spdx.json
 
 # An archive has what is committed, whatever has changed since.
 COMMITTED = $(patsubst %-dirty,%,$(VERSION))

@@ -3,11 +3,9 @@
 # FOLDER.
 #
 # DEBFULLNAME and DEBEMAIL name the maintainer, as for Debian's own tools. The same files make the same package, dated
-# SOURCE_DATE_EPOCH, or by the commit.
+# SOURCE_DATE_EPOCH.
 set -eu
 texts=$(cd "$(dirname "$0")" && pwd)
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
-export SOURCE_DATE_EPOCH
 # v1.2-3-gabc follows 1.2: 1.2+3+gabc. 1.2+abc comes before 1.2, by its date: 1.2~20261129.abc
 version=$(echo "$2" | sed -e "s/+/~$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M)./" -e 's/^v//; s/-/+/g; s/[~.]*$//')-1
 architecture=$(dpkg --print-architecture)
