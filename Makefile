@@ -71,7 +71,7 @@ FORMATTED = $(wildcard *.c $(SOURCE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch
               kernels/cuda/*.cu kernels/cuda/*.h tests/gpu/*.cu tests/gpu/emulator/*.h tests/gpu/emulator/*.cpp \
               tests/gpu/emulator/kernels/cuda/*.h)
 
-.PHONY: all help deps deps-build deps-test deps-clang demo docs install install-cuda-libs uninstall dist deb deb-test sbom fmt fmt-check clean cuda-libs no-cuda \
+.PHONY: all help deps deps-build deps-test deps-clang demo docs install install-cuda-libs uninstall dist deb deb-test image image-test sbom fmt fmt-check clean cuda-libs no-cuda \
         test tests check check-tests check-all test-all asan asan-tests fuzz fuzzers fuzz-quick fuzz-long hostile faults \
         kills late valgrind bare looks deps-aarch64 aarch64 aarch64-tests aarch64-test interop interop-megatron interop-trainers \
         interop-deps findings bench bench-quick bench-optimizer bench-trainers bench-train bench-ops bench-pieces gpu-tests
@@ -240,6 +240,13 @@ deb-test: ## install, run and remove the Debian package in a bare Debian; lintia
 	@rm -f $(BUILD)/ferry_*.deb
 	@$(MAKE) deb
 	@sh tests/packaging/deb.sh $(BUILD)/ferry_*.deb
+
+CONTAINERS ?= docker
+image: ## build the container image "ferry" (CONTAINERS=docker, or podman)
+	$(CONTAINERS) build -f packaging/Dockerfile --build-arg VERSION='$(VERSION)' -t ferry .
+
+image-test: ## build it by docker or podman, or its stages by debootstrap, and convert in it
+	@sh tests/packaging/image.sh '$(VERSION)'
 
 sbom: all ## list what the build depends on, with licences: build/ferry.spdx.json (SPDX 2.3)
 	@SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) python3 packaging/sbom.py $(BUILD)/ferry '$(VERSION)' \
