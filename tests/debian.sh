@@ -14,13 +14,13 @@ why_no_debian() {
     fi
 }
 
-# make_debian FOLDER SUITE PACKAGES [COMPONENTS] - its messages go to FOLDER.log. Folders are removed by remove_debian.
+# make_debian FOLDER SUITE [PACKAGES [COMPONENTS]] - its messages go to FOLDER.log. Folders are removed by remove_debian.
 make_debian() {
     # shellcheck disable=SC2016 # for apt-get
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $2" 2>/dev/null |
         grep -m 1 '^https\?://')
     # shellcheck disable=SC2086 # none, or one word
-    unshare --mount debootstrap --variant=minbase --include="$3" --components="${4:-main}" "$2" "$1" $mirror \
+    unshare --mount debootstrap --variant=minbase ${3:+--include="$3"} --components="${4:-main}" "$2" "$1" $mirror \
         >"$1.log" 2>&1 || return 1
     chmod 755 "$1" # as / is
     apt-config dump | grep -E '^Acquire::(http|https|Check-|Retries|Force)' >"$1/etc/apt/apt.conf.d/90this-machine"

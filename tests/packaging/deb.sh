@@ -1,9 +1,9 @@
 #!/bin/sh
 # deb.sh PACKAGE... - what `make deb` packed: lintian's opinion; it is installed, run and removed in a bare Debian.
 set -u
-tests_folder=$(cd "$(dirname "$0")/.." && pwd)
-# shellcheck source=../chroot.sh
-. "$tests_folder/chroot.sh"
+cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=../debian.sh
+. tests/debian.sh
 passed=0 failed=0 skipped=0
 
 skip() {
@@ -16,27 +16,29 @@ skip() {
 try() { # TITLE COMMAND...
     title=$1
     shift
-    if "$@" >"$root.log" 2>&1; then
+    if "$@" >"$root.said" 2>&1; then
         passed=$((passed + 1))
         echo "passed: $title"
     else
         failed=$((failed + 1))
         echo "FAILED: $title"
-        tail -n 20 "$root.log"
+        tail -n 20 "$root.said"
     fi
 }
 
 root=$(mktemp -d "${TMPDIR:-/tmp}/ferry-deb.XXXXXX")
-trap 'rm -rf --one-file-system "$root" "$root.log"' EXIT
+trap 'remove_debian "$root"; rm -f "$root.said"' EXIT
 trap 'exit 130' INT TERM
 
-if sh "$tests_folder/deps.sh" lintian; then
+if sh tests/deps.sh lintian; then
     try "lintian" lintian --allow-root --fail-on error,warning "$@"
 else
     skipped=1
 fi
+reason=$(why_no_debian)
+[ -z "$reason" ] || skip "$reason"
 # shellcheck source=/dev/null
-make_chroot "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$root"
+make_debian "$root" "$(. /etc/os-release && echo "$VERSION_CODENAME")" || skip "debootstrap failed: $(tail -n 1 "$root.log")"
 cp "$@" "$root/root"
 try "it is installed with what it depends on" inside "$root" \
     'apt-get update && apt-get install -y --no-install-recommends /root/*.deb'

@@ -5,10 +5,10 @@
 # stage, which is what an image of Debian is made of. Says how large the last stage is.
 set -u
 version=$1
-tests_folder=$(cd "$(dirname "$0")/.." && pwd)
-# shellcheck source=../chroot.sh
-. "$tests_folder/chroot.sh"
-repository=$(dirname "$tests_folder")
+cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=../debian.sh
+. tests/debian.sh
+repository=$PWD
 dockerfile=$repository/packaging/Dockerfile
 use='ferry synth -q --model llama --layers 2 model && ferry convert -q model megatron --tp 2 &&
     ferry verify model megatron && ferry bench model --seq 8 --repeats 1'
@@ -44,7 +44,7 @@ begin_stage() { # IMAGE as NAME
     suite=${1#debian:} suite=${suite%-slim}
     [ "debian:$suite-slim" = "$1" ] || fail "FROM $1: it is no slim Debian"
     if [ ! -d "$work/debian" ]; then
-        make_chroot "$suite" "$work/debian"
+        make_debian "$work/debian" "$suite" || skip "debootstrap failed: $(tail -n 1 "$work/debian.log")"
         printf '%s\n' 'path-exclude /usr/share/doc/*' 'path-include /usr/share/doc/*/copyright' \
             'path-exclude /usr/share/man/*' 'path-exclude /usr/share/locale/*' >"$work/debian/etc/dpkg/dpkg.cfg.d/slim"
         printf '%s\n' 'Dir::Cache::pkgcache "";' 'Dir::Cache::srcpkgcache "";' 'APT::Keep-Downloaded-Packages "false";' \
@@ -106,6 +106,8 @@ if docker info >/dev/null 2>&1; then
 elif podman info >/dev/null 2>&1; then
     build_by podman
 else
+    reason=$(why_no_debian)
+    [ -z "$reason" ] || skip "$reason"
     build_by_debootstrap
 fi
 echo "image: 1 passed, 0 failed"
