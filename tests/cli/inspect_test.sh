@@ -229,7 +229,7 @@ run inspect deep/model.safetensors --tensors '*'
 it "what wrote a checkpoint is told without JSON's quotes"
 run inspect ckpt
 exits 0
-grep -qE '^record     written 20[0-9T:Z+-]* by ferry [0-9.]* from m$' "$stdout" || is_wrong "$(grep record "$stdout")"
+grep -qE '^record     written 20[0-9T:Z+-]* by ferry [^ ]* from m$' "$stdout" || is_wrong "$(grep record "$stdout")"
 grep -qE '^digest     [0-9a-z:]*$' "$stdout" || is_wrong "$(grep digest "$stdout")"
 
 it "print gives the same values by logical names in all formats"

@@ -21,7 +21,7 @@ list_of() { # FOLDER
         find . -type l -printf '%P -> %l\n' | LC_ALL=C sort
         find . -type f ! -name ferry.json -printf '%P\n' | LC_ALL=C sort | xargs -r sha256sum
         find . -type f -name ferry.json | LC_ALL=C sort | while read -r file; do
-            sed '/^  "written"/d; /^  "host"/d; /^ *"run"/d; /^  "command"/,/^  \]/d' "$file"
+            sed 's/^\(  "ferry": *\)"[^"]*"/\1"0.1.0"/; /^  "written"/d; /^  "host"/d; /^ *"run"/d; /^  "command"/,/^  \]/d' "$file"
         done
     )
 }
