@@ -109,7 +109,7 @@ $(BUILD)/embedded_models.c: $(MODELS) convert/map/embed.sh
 	@mkdir -p $(@D)
 	$(call say,embedding model maps)sh convert/map/embed.sh $(MODELS) > $@
 
-$(BUILD)/embedded_models.o: $(BUILD)/embedded_models.c
+$(BUILD)/embedded_models.o: $(BUILD)/embedded_models.c Makefile
 	$(call say,compiling $(@F:.o=.c))$(CC) $(FLAGS) -Wno-overlength-strings -c -o $@ $<
 
 $(BUILD)/kernels/%.o: OPTIMIZE = -O3
