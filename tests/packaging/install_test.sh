@@ -45,11 +45,14 @@ exits 0
 ferry=$built
 
 it "installs NVIDIA's libraries and licences where libferry_cuda.so looks for them"
+cuda=$build/cuda-libs-of-test # make takes no blanks, which TMPDIR may have
 for name in cu13/lib/libcublasLt.so.13 nccl/lib/libnccl.so.2 cudnn/lib/libcudnn.so.9; do
-    mkdir -p "cuda/nvidia/${name%/*}" && echo library >"cuda/nvidia/$name"
+    mkdir -p "$root/$cuda/nvidia/${name%/*}" && echo library >"$root/$cuda/nvidia/$name"
 done
-mkdir -p cuda/nvidia_cublas-1.dist-info/licenses && echo terms >cuda/nvidia_cublas-1.dist-info/licenses/License.txt
-makes install-cuda-libs DESTDIR="$PWD/a blank" CUDA_LIBS="$PWD/cuda"
+licences=$cuda/nvidia_cublas-1.dist-info/licenses
+mkdir -p "$root/$licences" && echo terms >"$root/$licences/License.txt"
+makes install-cuda-libs DESTDIR="$PWD/a blank" CUDA_LIBS="$cuda"
+rm -r "${root:?}/$cuda"
 # shellcheck disable=SC2016 # for ld.so
 make -s -C "$root" -f Makefile -f - print-paths 2>/dev/null >paths <<'EOF'
 print-paths:
