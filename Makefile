@@ -167,6 +167,9 @@ $(MAN_PAGES:%=$(BUILD)/%): $(BUILD)/%.1: $(BUILD)/ferry
 $(COMPLETIONS:%=$(BUILD)/completion.%): $(BUILD)/completion.%: $(BUILD)/ferry
 	$< --$*-completion > $@
 
+# READMEs of folders, to which documents link.
+LINKED = $(filter-out $(BUILD)/%, $(wildcard */README.md */*/README.md */*/*/README.md)) tests/gpu/RESULTS.md
+
 # Files in $(BUILD) stay unstripped. Documents keep their folders, so that links between them hold.
 STRIP ?= $(patsubst %ar,%strip,$(AR))
 INSTALL_STRIPPED = install -D -s --strip-program=$(STRIP)
@@ -184,6 +187,7 @@ install: all docs $(INSTALL_CUDA_LIBS) ## install program, manual pages, complet
 	$(foreach c, $(COMPLETIONS), install -D -m 644 $(BUILD)/completion.$(c) $(DEST)/$(COMPLETION.$(c)) &&) :
 	install -D -m 644 -t $(DEST)/share/doc/ferry $(wildcard *.md)
 	install -D -m 644 -t $(DEST)/share/doc/ferry/docs $(wildcard docs/*.md)
+	$(foreach f, $(LINKED), install -D -m 644 $(f) $(DEST)/share/doc/ferry/$(f) &&) :
 	install -D -m 644 -t $(DEST)/share/doc/ferry/docs/images $(wildcard docs/images/*.png)
 	install -D -m 644 -t $(DEST)/share/ferry/recipes $(wildcard recipes/*.yaml)
 	ln -sfn ../../ferry/recipes $(DEST)/share/doc/ferry/recipes

@@ -20,7 +20,7 @@ static const struct command *const commands[] = {
 static const char about[] =
     "converts LLM checkpoints between formats and parallel layouts, and verifies them\n\n"
     "A conversion is a plan over byte ranges: no model is built, no Python and no GPU are needed, "
-    "and memory does not grow with the model.";
+    "and memory grows with the number of pieces, not with their size.";
 
 static const struct arg_alias aliases[] = {
     {"import", "convert", NULL,

@@ -54,6 +54,13 @@ static bool may_be_model(struct arena *a, const struct hub_name *name)
 
 static enum status not_there(const char *path, struct error *err)
 {
+    if (strstr(path, "://"))
+        return fail(err, ERR_IO,
+                    "%s: is a URL; copy it to a local folder first (of the Hugging Face hub: hf "
+                    "download ORG/NAME)",
+                    path);
+    if (strncmp(path, "~/", 2) == 0)
+        return fail(err, ERR_IO, "%s: the shell has not expanded ~; write $HOME", path);
     struct hub_name name;
     struct arena a;
     arena_init(&a);

@@ -60,7 +60,7 @@ static const struct arg convert_args[] = {
     {"--resume", ARG_FLAG, AT(resume), NULL, NULL, "exit with 0, not 7, if the destination is already complete; the same command continues an interrupted run even without this option"},
     {"--restart", ARG_FLAG, AT(restart), NULL, NULL, "discard the files of an interrupted run and start from the beginning"},
     {"--journal-every", ARG_SIZE, AT(journal_every), "SIZE", NULL, "bytes between journal records; a killed run repeats at most this much; default 1GiB"},
-    {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the plan and write nothing; exits 0 only if the real run would start"},
+    {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the plan and write nothing; exits 0 only if every check of the plan passes"},
     {"--iteration", ARG_UINT_OR_0, AT(iteration), "N", NULL, "iteration to write; default: the source's; from Hugging Face: 0, as a release"},
     {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "pad vocabulary rows to a multiple of N * tp; default: the source's, else 128"},
     {"--transformer-impl --saver-transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "parameter names of the TE spec or the local spec; default: the source's, else transformer_engine"},

@@ -52,8 +52,11 @@ static enum status with_nearest_map(const struct checkpoint *c, const struct mod
     const char *nearest =
         c->catalog.num_native ? model_fit_tensors(maps, config, &tensors, &family, &a) : NULL;
     if (nearest)
-        err->code = fail(err, err->code, "%s; the nearest is %s; --model %s uses that map", known,
-                         nearest, family);
+        err->code =
+            fail(err, err->code,
+                 "%s; the nearest is %s; --model %s uses that map, and `ferry verify "
+                 "--forward` with logits of transformers shows whether it computes the same",
+                 known, nearest, family);
     arena_release(&a);
     return err->code;
 }

@@ -282,6 +282,10 @@ enum status iteration_find(struct arena *a, const char *path, const struct sourc
     out->note = note;
     if (path_is_folder(out->folder)) return OK;
     if (out->release) return find_release(a, path, out, err);
-    return fail(err, ERR_IO, "%s: missing folder %s, named by %s", path, name,
-                o->has_ckpt_step ? "--ckpt-step" : "the tracker file");
+    struct name_list list;
+    const char *by = o->has_ckpt_step ? "--ckpt-step" : "the tracker file";
+    list_iterations(a, path, &list);
+    if (!list.count) return fail(err, ERR_IO, "%s: missing folder %s, named by %s", path, name, by);
+    return fail(err, ERR_IO, "%s: missing folder %s, named by %s; found %s (--ckpt-step N)", path,
+                name, by, iterations_text(a, &list));
 }

@@ -88,6 +88,8 @@ def run(arguments: Sequence[Path], progress: OnProgress = None, log: OnLine = No
 
     Where several processes do the work (RANK, WORLD_SIZE), all but rank 0 get {"exit_code": 0}.
     """
+    if isinstance(arguments, str):
+        arguments = [arguments]
     words = [os.fspath(word) for word in arguments]
     if progress:
         options["progress"] = "json"

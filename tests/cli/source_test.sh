@@ -149,7 +149,7 @@ run convert unknown out
 exits 3
 says 'model_type "brand_new" is not supported'
 says "the nearest is llama, which matches "
-says "tensors by name and shape; --model llama uses that map"
+says "tensors by name and shape; --model llama uses that map, and "
 run convert unknown unknown-out --model llama --dry-run
 exits 0
 

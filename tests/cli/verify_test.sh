@@ -850,3 +850,13 @@ if [ -n "$python" ]; then
 else
     skip "no python3"
 fi
+
+it "a model of a type without a map is another model, even with the same tensors"
+mkdir types && synth_model types/llama && cp -r types/llama types/gemma
+sed -i 's/"model_type": "llama"/"model_type": "gemma"/' types/gemma/config.json
+run verify types/llama types/gemma
+exits 1
+prints "CONFIGS DIFFER"
+prints "model_type"
+run verify types/llama types/gemma --ignore-config model_type
+exits 0

@@ -48,6 +48,8 @@ static enum config_effect effect_of(const struct members *m, const char *path, c
                                     const cJSON *y)
 {
     const char *dot = strrchr(path, '.');
+    /* Another program computes the model of another type, if no map says how. */
+    if (strcmp(path, "model_type") == 0) return EFFECT_COMPUTES;
     if (model_maps_field_is_inert(m->maps, dot ? dot + 1 : path)) return EFFECT_HARMLESS;
     return is_null_or_false(x) && is_null_or_false(y) ? EFFECT_UNSAID : EFFECT_COMPUTES;
 }
