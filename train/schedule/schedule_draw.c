@@ -185,7 +185,8 @@ void schedule_draw(const struct schedule *s, struct strbuf *out)
                    schedule_name(p->kind), p->ranks, p->micro_batches,
                    p->micro_batches == 1 ? "" : "es", schedule_bubble(s) * 100);
     strbuf_printf(out,
-                  "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %" PRIu64 " %u\" "
+                  "<svg xmlns=\"http://www.w3.org/2000/svg\" preserveAspectRatio=\"xMinYMin\" "
+                  "viewBox=\"0 0 %" PRIu64 " %u\" "
                   "style=\"min-width: %" PRIu64 "px\">\n"
                   "<title>%s</title>\n%s"
                   "<rect class=\"paper\" width=\"100%%\" height=\"100%%\"/>\n"
