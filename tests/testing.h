@@ -105,6 +105,11 @@ static inline int test_can_limit_address_space(void)
     return setrlimit(RLIMIT_AS, &old) == 0 && obeyed;
 }
 
+static inline int test_is_emulated(void)
+{
+    return !test_can_limit_address_space();
+}
+
 /* splitmix64 (Steele, Lea, Flood 2014) */
 static inline uint64_t test_random(uint64_t *state)
 {
