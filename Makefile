@@ -231,7 +231,7 @@ $(VERSION_OBJECTS): $(BUILD)/VERSION
 
 VERSION = $(shell sh common/version.sh)
 
-# Packages have the time of the commit.
+# Packages have the time of the commit, so that the same commit gives the same bytes.
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
 
 deb: all docs ## pack build/ferry_VERSION_ARCHITECTURE.deb, for this release of Debian or Ubuntu

@@ -12,8 +12,6 @@ WHEEL_FILES = $(addprefix $(WHEEL)/, ferry libferry_engine.so) \
               $(foreach f, libcjson.so.1 libgomp.so.1, $(shell $(CC) -print-file-name=$(f)))
 # Debian's packages with licences of what the wheel holds of others.
 WHEEL_LICENCES = $(filter lib% zlib%, $(filter-out libc6-dev, $(PACKAGES))) libgomp1
-# The time of the commit, so that the same commit gives the same bytes.
-SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 
 .PHONY: wheel wheel-oldest wheel-test
 wheel: ## build a wheel for this machine's glibc or newer
