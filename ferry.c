@@ -93,7 +93,15 @@ static const struct arg_hint hints[] = {
      "--save --save-dir --dest --output --output-dir --hf-save-dir",
      "give folders without an option before them"},
     {"--force", "ferry convert --overwrite replaces the destination"},
-    {"--bf16 --fp16 --params-dtype --dtype",
+    {"--checkpoint-dir --checkpoint-path --ckpt-dir --input-name-or-path",
+     "give folders without an option before them"},
+    {"--outtype --quantize --quantization",
+     "Ferry does not quantize; ferry convert --torch-dtype casts, and other programs quantize its "
+     "Hugging Face folders"},
+    {"--gpus --nproc-per-node", "a conversion needs no GPU: leave it out"},
+    {"--safe-serialization --distributed-timeout --target-num-experts",
+     "it has no effect here: leave it out"},
+    {"--bf16 --fp16 --params-dtype --dtype --precision",
      "weights keep their stored dtype; ferry convert --torch-dtype casts them"},
     {"--data-parallel-size --dp --context-parallel-size --cp --use-distributed-optimizer "
      "--sequence-parallel --micro-batch-size --global-batch-size --seq-length --use-mcore-models",

@@ -857,6 +857,6 @@ sed -i 's/"model_type": "llama"/"model_type": "gemma"/' types/gemma/config.json
 run verify types/llama types/gemma
 exits 1
 prints "CONFIGS DIFFER"
-prints "model_type"
+grep -q '^model_type  *llama  *gemma$' "$stdout" || is_wrong "$(cat "$stdout")"
 run verify types/llama types/gemma --ignore-config model_type
 exits 0

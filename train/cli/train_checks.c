@@ -501,6 +501,8 @@ static void check_checkpoints(struct train_finish *x)
     if (o->ckpt_step != UINT64_MAX && !o->load) train_problem(x, "--ckpt-step needs --load");
     if (o->save && !o->save_interval)
         train_note(x, "no --save-interval: the run is saved at its end only");
+    if (o->save_hf && !o->save)
+        train_note(x, "no --save: a run that is stopped cannot be continued");
 }
 
 void train_check(struct train_finish *x)

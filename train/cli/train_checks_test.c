@@ -288,6 +288,15 @@ static void a_split_is_one_word_or_several(void **state)
             "--split: \"0,0\" is not a list of up to three numbers such as 969,30,1");
 }
 
+static void a_run_that_cannot_be_continued_is_noted(void **state)
+{
+    (void)state;
+    struct line *x = good_line("--load m --seq-length 16 --micro-batch-size 2 --train-iters 10 "
+                               "--lr 1 --data-path d --split 9,1,0 --save-hf out");
+    assert_string_equal(x->notes.data, "no --save: a run that is stopped cannot be continued\n");
+    line_free(x);
+}
+
 static void what_is_assumed_is_noted(void **state)
 {
     (void)state;
@@ -469,6 +478,7 @@ int main(void)
         cmocka_unit_test(sizes_that_follow_from_others),
         cmocka_unit_test(lines_without_a_model),
         cmocka_unit_test(a_split_is_one_word_or_several),
+        cmocka_unit_test(a_run_that_cannot_be_continued_is_noted),
         cmocka_unit_test(what_is_assumed_is_noted),
         cmocka_unit_test(layouts_are_checked_as_far_as_the_line_goes),
         cmocka_unit_test(without_num_layers_the_folder_is_the_model),

@@ -57,11 +57,12 @@ static enum config_effect effect_of(const struct members *m, const char *path, c
 static const char *member_text(struct arena *a, const cJSON *value)
 {
     enum { SHOWN = 60 };
-    char *text = value ? cJSON_PrintUnformatted(value) : NULL;
+    char *json = value && !cJSON_IsString(value) ? cJSON_PrintUnformatted(value) : NULL;
+    const char *text = cJSON_IsString(value) ? value->valuestring : json;
     const char *out = !text                   ? "not given"
                       : strlen(text) <= SHOWN ? arena_printf(a, "%s", text)
                                               : arena_printf(a, "%.*s..", SHOWN, text);
-    cJSON_free(text);
+    cJSON_free(json);
     return out;
 }
 
