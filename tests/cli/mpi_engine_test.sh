@@ -8,7 +8,8 @@ model=$golden/llama3.2
 
 # Lines of ferry's own on stderr: mpirun has something to say of failures, too.
 says_once() {
-    [ "$(grep -c "^ferry" "$stderr")" -eq 1 ] || is_wrong "$ran: not one message:
+    # ranks wait two seconds for rank 0; on a busy host another may print the same, too
+    [ "$(grep "^ferry" "$stderr" | sort -u | wc -l)" -eq 1 ] || is_wrong "$ran: not one message:
 $(cat "$stderr")"
     says "$1"
 }
