@@ -339,8 +339,7 @@ static inline uint32_t add_whole(struct output *o, const struct tensor *t, enum 
 static const struct executor_options one_thread = {.threads = 1, .progress = PROGRESS_NONE},
                                      two_threads = {.threads = 2, .progress = PROGRESS_NONE};
 
-/* The least --max-memory, as the refusal says it. An emulator's own memory
- * grows meanwhile. */
+/* The least --max-memory, as the refusal says it. */
 static inline uint64_t least_memory(const struct plan *p, const struct executor_options *options)
 {
     struct executor_options o = *options;
@@ -351,9 +350,7 @@ static inline uint64_t least_memory(const struct plan *p, const struct executor_
                  "--max-memory 1 bytes is not enough for this plan: ");
     const char *is = strstr(err.text, "threads need at least ");
     assert_non_null(is);
-    return (strtoull(is + strlen("threads need at least "), NULL, 10) +
-            (test_is_emulated() ? 16 : 0))
-           << 20;
+    return strtoull(is + strlen("threads need at least "), NULL, 10) << 20;
 }
 
 #endif
