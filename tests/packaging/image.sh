@@ -97,6 +97,7 @@ build_by_debootstrap() {
     done 3<"$work/lines"
     [ "$entry" = '["ferry"]' ] || fail "ENTRYPOINT $entry"
     inside "$root" "cd $folder && ferry --version && $use" >"$work/log" 2>&1 || fail "it does not convert"
+    [ "$(head -n 1 "$work/log")" = "ferry $version" ] || fail "its version is not $version"
     head -n 1 "$work/log"
     echo "the image takes $(du -sm "$root" | cut -f 1) MB, Debian $(du -sm "$work/debian" | cut -f 1) MB of it"
 }
