@@ -38,11 +38,12 @@ ferry = ferry.__main__:main
 
 def python_version(version):
     """VERSION of the Makefile by PEP 440: v0.1.0-5-gabc is 0.1.0.post5+gabc, and 0.1.0+abc is 0.1.0+gabc."""
-    found = re.fullmatch(r"v?(\d+(?:\.\d+)*)(?:-(\d+)-g(\w+)|\+(\w+))?", version)
+    found = re.fullmatch(r"v?(\d+(?:\.\d+)*)(?:-(\d+)-g(\w+)|\+(\w+))?(-dirty)?", version)
     if not found:
         sys.exit(f"make_wheel.py: {version!r} is no version: vX.Y.Z, vX.Y.Z-N-gCOMMIT or X.Y.Z+COMMIT")
-    number, commits, since, commit = found.groups()
-    return number + (f".post{commits}" if commits else "") + (f"+g{since or commit}" if since or commit else "")
+    number, commits, since, commit, dirty = found.groups()
+    local = ([f"g{since or commit}"] if since or commit else []) + (["dirty"] if dirty else [])
+    return number + (f".post{commits}" if commits else "") + ("+" + ".".join(local) if local else "")
 
 
 def machine_tag():
