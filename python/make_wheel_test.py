@@ -23,7 +23,8 @@ class Wheel(unittest.TestCase):
 
     def test_versions_are_those_of_pep_440(self):
         for version, wanted in [("v1.2.3", "1.2.3"), ("v1.2.3-14-g0abc", "1.2.3.post14+g0abc"),
-                                ("0.1.0+0012", "0.1.0+g0012"), ("1.0", "1.0"), ("0.1.0+abc-dirty", "0.1.0+gabc.dirty"), ("1.0-dirty", "1.0+dirty")]:
+                                ("0.1.0+0012", "0.1.0+g0012"), ("1.0", "1.0"),
+                                ("0.1.0+abc-dirty", "0.1.0+gabc.dirty"), ("1.0-dirty", "1.0+dirty")]:
             self.assertEqual(make_wheel.python_version(version), wanted)
         with self.assertRaisesRegex(SystemExit, "'next' is no version"):
             make_wheel.python_version("next")
