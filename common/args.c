@@ -536,20 +536,13 @@ MUST_CHECK static enum status find_command(const struct arg_program *p, const ch
     return fail_unknown(p, typed[0] == '-' ? "option" : "command", &g, err);
 }
 
-/* Whether rank 0 prints for this process: one launcher, one output. */
-static bool is_another_rank(void)
-{
-    struct ranks r;
-    return ranks_from_environment(&r, NULL) == OK && r.share_output && r.rank > 0;
-}
-
 /* Begins the result of --json before parsing: it also reports wrong words. */
 static void begin_result(const struct command *c, int argc, char **argv)
 {
     static const struct word json = {"--json", 6};
     const struct arg_group *group;
     const struct arg *a = args_find(c, json, &group);
-    if (!a || a->kind != ARG_FLAG || is_another_rank()) return;
+    if (!a || a->kind != ARG_FLAG || ranks_print_by_rank_0()) return;
     for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)
         if (strcmp(argv[i], "--json") == 0) result_begin(c->name);
 }
@@ -566,7 +559,7 @@ static bool asks_for_help(int argc, char **argv)
  * prints it. */
 MUST_CHECK static bool ended_after_rank_0(struct error *err)
 {
-    if (!is_another_rank()) return false;
+    if (!ranks_print_by_rank_0()) return false;
     bool is_ended = nanosleep(&(struct timespec){.tv_sec = 2}, NULL) != 0;
     if (is_ended) err->text[0] = '\0';
     return is_ended;

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/command_line.h"
 #include "common/file.h"
 #include "common/version.h"
 
@@ -44,30 +45,9 @@ enum status html_report_check(const char *path, struct error *err)
     return fail(err, ERR_EXISTS, "--report %s: exists and is not a report", path);
 }
 
-/* This process's command line, quoted for a shell. */
-static const char *command_line(struct arena *a)
-{
-    struct strbuf text = {0};
-    char word[4096];
-    size_t length = 0;
-    FILE *f = fopen("/proc/self/cmdline", "re");
-    for (int c; f && (c = getc(f)) != EOF;) {
-        if (c && length < sizeof word - 1) word[length++] = (char)c;
-        if (c) continue;
-        word[length] = '\0';
-        bool plain = length && strcspn(word, " \t\n'\"\\$`*?[]{}()<>|&;!#~") == length;
-        const char *quote = plain ? "" : "'";
-        strbuf_printf(&text, "%s%s%s%s", text.length ? " " : "", quote, word, quote);
-        length = 0;
-    }
-    if (f) fclose(f);
-    const char *out = arena_text(a, text.data ? text.data : "", text.length);
-    strbuf_release(&text);
-    return out;
-}
-
 struct html_environment html_report_environment(struct arena *a)
 {
+    const char *command = command_line_text(a, NULL);
     struct utsname host;
     struct tm local;
     char now_text[64] = "";
@@ -81,7 +61,7 @@ struct html_environment html_report_environment(struct arena *a)
                                      host.machine)
                       : "",
         .time = arena_printf(a, "%s", now_text),
-        .command = command_line(a),
+        .command = command ? command : "",
     };
 }
 

@@ -43,3 +43,9 @@ enum status ranks_from_environment(struct ranks *out, struct error *err)
     }
     return OK;
 }
+
+bool ranks_print_by_rank_0(void)
+{
+    struct ranks r;
+    return ranks_from_environment(&r, NULL) == OK && r.share_output && r.rank > 0;
+}

@@ -20,4 +20,7 @@ enum { MAX_RANKS_OF_A_JOB = 1 << 16 };
  * Rank 0 of 1 if none is set. ERR_USAGE for an invalid pair. */
 MUST_CHECK enum status ranks_from_environment(struct ranks *out, struct error *err);
 
+/* Whether rank 0 prints for this process: one launcher, one output. */
+bool ranks_print_by_rank_0(void);
+
 #endif

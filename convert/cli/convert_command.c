@@ -11,6 +11,7 @@
 #include "ckpt/rendezvous.h"
 #include "common/checked.h"
 #include "common/clock.h"
+#include "common/command_line.h"
 #include "common/count.h"
 #include "common/file.h"
 #include "common/json.h"
@@ -667,6 +668,9 @@ static enum status check_root(struct run *r, struct error *err)
                 r->report.destination);
 }
 
+/* The command that continues a run has no need of these. */
+static const char *const not_continued[] = {"--restart", "--resume", NULL};
+
 static enum status convert_source(struct run *r, const char *source, const char *destination,
                                   struct error *err)
 {
@@ -695,7 +699,7 @@ static enum status convert_source(struct run *r, const char *source, const char 
     r->report.copies = r->executor.copies =
         arena_array(&r->target.plan.arena, r->target.plan.num_copies, sizeof *r->report.copies);
     r->work = work_of(r);
-    r->command = record_command_text(&r->arena);
+    r->command = command_line_text(&r->arena, not_continued);
     st = check_root(r, err);
     if (!st) st = check_plan(r, err);
     bool goes_on = !st && !r->already_there;

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/command_line.h"
 #include "common/file.h"
 #include "common/json.h"
 #include "common/version.h"
@@ -57,54 +58,6 @@ void record_digests(const struct plan *p, const struct copy_result *results, boo
     add_own_masters(*out, count, a);
 }
 
-/* From /proc. */
-cJSON *record_command_line(void)
-{
-    cJSON *list = cJSON_CreateArray();
-    char *word = NULL;
-    size_t room = 0;
-    FILE *f = fopen("/proc/self/cmdline", "re");
-    while (f && getdelim(&word, &room, '\0', f) > 0)
-        cJSON_AddItemToArray(list, cJSON_CreateString(word));
-    if (f) fclose(f);
-    free(word);
-    return list;
-}
-
-/* Quotes the word for a shell if necessary. */
-static void add_shell_word(struct strbuf *out, const char *word)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                "_-./=:,+@%";
-    if (*word && !word[strspn(word, plain)]) {
-        strbuf_add_text(out, word);
-        return;
-    }
-    strbuf_add_char(out, '\'');
-    for (; *word; word++)
-        if (*word == '\'')
-            strbuf_add_text(out, "'\\''");
-        else
-            strbuf_add_char(out, *word);
-    strbuf_add_char(out, '\'');
-}
-
-const char *record_command_text(struct arena *a)
-{
-    struct strbuf text = {0};
-    cJSON *words = record_command_line();
-    for (const cJSON *c = words->child; c; c = c->next) {
-        const char *word = json_as_text(c);
-        if (!word || strcmp(word, "--restart") == 0 || strcmp(word, "--resume") == 0) continue;
-        if (text.length) strbuf_add_char(&text, ' ');
-        add_shell_word(&text, word);
-    }
-    const char *out = text.length ? arena_text(a, text.data, text.length) : NULL;
-    cJSON_Delete(words);
-    strbuf_release(&text);
-    return out;
-}
-
 static void add_time_and_place(cJSON *o)
 {
     char when[32] = "", host[256] = "";
@@ -114,7 +67,7 @@ static void add_time_and_place(cJSON *o)
     (void)gethostname(host, sizeof host - 1);
     cJSON_AddStringToObject(o, "written", when);
     cJSON_AddStringToObject(o, "host", host);
-    cJSON_AddItemToObject(o, "command", record_command_line());
+    cJSON_AddItemToObject(o, "command", command_line_words());
 }
 
 void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,

@@ -14,12 +14,6 @@
 void record_digests(const struct plan *p, const struct copy_result *results, bool written,
                     struct arena *a, struct tensor_digest **out, size_t *count);
 
-/* The words of the command line. */
-cJSON *record_command_line(void);
-/* The command line as text for a shell, without --resume and --restart; NULL
- * without /proc. In the arena. */
-const char *record_command_text(struct arena *a);
-
 /* Adds members whole_name and tensors_name to an object; sorts digests. */
 void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,
                         struct tensor_digest *digests, size_t count);

@@ -365,7 +365,12 @@ static void cast_line(struct strbuf *out, const struct target *t, const struct e
 void report_result(struct strbuf *out, const struct conversion *c, const struct executor_result *r)
 {
     const bool is_job = c->ranks.size > 1 && !c->ranks.rank; /* rank 0 waited for all */
-    const uint64_t bytes = is_job ? c->target->plan.target_bytes : r->written_bytes;
+    const bool continued = c->left.found && c->left.same_work && !c->discards;
+    const uint64_t whole = c->target->plan.target_bytes;
+    const uint64_t kept = !is_job     ? r->resumed_bytes
+                          : continued ? min_u64(c->left.bytes, whole)
+                                      : 0;
+    const uint64_t bytes = is_job ? whole - kept : r->written_bytes;
     strbuf_printf(out, "converted %s", bytes_text(bytes));
     if (is_job)
         strbuf_printf(out, " by %u processes, %s by rank 0,", c->ranks.size,
@@ -379,8 +384,7 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
         strbuf_printf(out, "replaced %zu file%s, %s of %s\n", c->replaces.num_files,
                       c->replaces.num_files == 1 ? "" : "s", bytes_text(c->replaces.bytes),
                       c->replaces.folder);
-    if (r->resumed_bytes)
-        strbuf_printf(out, "%s were kept from an interrupted run\n", bytes_text(r->resumed_bytes));
+    if (kept) strbuf_printf(out, "%s were kept from an interrupted run\n", bytes_text(kept));
     cast_line(out, c->target, r);
     if (c->ranks.rank) return; /* rank 0 has the counts of all ranks */
     counts_line(out, c, REPORT_NON_FINITE, "with NaN or Inf in the source");

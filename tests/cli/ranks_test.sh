@@ -186,6 +186,10 @@ if command -v strace >/dev/null; then
     same_files all want
     grep -q 'were kept from an interrupted run' said-1 || is_wrong "rank 1 began anew: $(cat said-1)"
     grep -q 'continuing an interrupted run: ' said-0 || is_wrong "rank 0 does not say it: $(cat said-0)"
+    kept=$(sed -n 's/^\(.*\) were kept from an interrupted run$/\1/p' said-0)
+    grep -q "^continuing an interrupted run: ${kept%% *} of " said-0 || is_wrong "rank 0 kept $kept: $(cat said-0)"
+    whole=$(sed -n 's/^target .* files*  \(.*\)  -> all$/\1/p' said-0)
+    ! grep -q "^converted $whole by" said-0 || is_wrong "rank 0 counts what was kept: $(cat said-0)"
 
     it "the share of a rank that was done is not done again, whether that comes before rank 0 or after it has published"
     for late in 0 1; do

@@ -252,13 +252,6 @@ static enum status find_broken(const struct facts *f, struct error *err)
     return OK;
 }
 
-/* Rank 0 of a launcher prints for its host. */
-static bool is_another_rank(void)
-{
-    struct ranks r;
-    return !ranks_from_environment(&r, NULL) && r.share_output && r.rank > 0;
-}
-
 static enum status doctor(void *options, const char *const *positional, size_t num_positional,
                           struct error *err)
 {
@@ -266,7 +259,7 @@ static enum status doctor(void *options, const char *const *positional, size_t n
     struct arena a;
     struct facts f = {.arena = &a};
     (void)positional, (void)num_positional;
-    if (is_another_rank()) return OK;
+    if (ranks_print_by_rank_0()) return OK;
     arena_init(&a);
     add_program(&f);
     add_cpus(&f);
