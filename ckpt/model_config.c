@@ -79,8 +79,8 @@ bool model_layers_differ(const struct model_config *c)
 
 /* ---- two configs ---- */
 
-const struct layer_field layer_fields[NUM_LAYER_FIELDS] = {{"moe_layers", model_layer_is_moe},
-                                                           {"window_layers", model_layer_slides}};
+const struct layer_field layer_fields[NUM_LAYER_FIELDS] = {
+    {"moe_layers", "moe", model_layer_is_moe}, {"window_layers", "window", model_layer_slides}};
 
 bool layer_field_equal(unsigned i, const struct model_config *a, const struct model_config *b)
 {

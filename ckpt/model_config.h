@@ -116,6 +116,7 @@ bool model_layers_differ(const struct model_config *c);
 /* A feature of single layers; not a row of the table. */
 struct layer_field {
     const char *name; /* the member of struct model_config */
+    const char *word; /* in expressions of model maps: moe[l] */
     bool (*has)(const struct model_config *c, uint64_t layer);
 };
 enum { NUM_LAYER_FIELDS = 2 };

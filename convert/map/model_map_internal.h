@@ -132,9 +132,14 @@ struct map_names {
     const struct tensor_row *row;      /* has the overrides `with`; NULL: none */
     int64_t layer, expert;             /* l and e; -1: not defined here */
     int depth;                         /* nesting depth of sizes that name sizes */
+    struct arena *arena;               /* for lists; NULL: no expression has one */
     bool *varies; /* set to true if the expression reads l or e; NULL: not needed */
 };
 struct expr_names map_names_for(const struct map_names *names);
+/* Evaluates an expression. A text in *out lies in the expression, the file or
+ * the config, a list in names->arena. */
+MUST_CHECK enum status map_value(const struct map_names *names, const char *text, struct term *out,
+                                 struct error *err);
 /* Evaluates a condition; text NULL is true. */
 MUST_CHECK enum status map_condition(const struct map_names *names, const char *text, bool *out,
                                      struct error *err);

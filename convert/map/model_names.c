@@ -1,6 +1,6 @@
 /* model_names.c - looks up names in a model map's expressions: l and e (layer
- * and expert), sizes of the row and of the map, fields of the config,
- * moe[LAYER], FIELD.TEXT, hf.FIELD, hf.FIELD.TEXT. */
+ * and expert), sizes of the row and of the map, fields of the config and of the
+ * file, features of layers. */
 #include <string.h>
 
 #include "common/json.h"
@@ -21,7 +21,8 @@ static const char *size_text(const struct size *sizes, size_t count, const char 
 
 /* Evaluates a size, an expression over other names. The depth limit ends sizes
  * that refer to themselves. */
-static bool size_value(const struct map_names *names, const char *name, size_t length, int64_t *out)
+static bool size_value(const struct map_names *names, const char *name, size_t length,
+                       struct term *out)
 {
     const char *text = NULL;
     struct map_names inner = *names;
@@ -33,106 +34,153 @@ static bool size_value(const struct map_names *names, const char *name, size_t l
     if (!text && names->map)
         text = size_text(names->map->sizes, names->map->num_sizes, name, length);
     if (!text) return false;
-    struct expr_names e = map_names_for(&inner);
-    return expr_eval(text, strlen(text), &e, out, NULL) == OK;
+    return map_value(&inner, text, out, NULL) == OK;
 }
 
-static const cJSON *find_file_item(const cJSON *file, const char *name, size_t length)
+/* ---- items of the file ---- */
+
+static struct term value_of_item(const cJSON *item, struct arena *a);
+
+/* The items of a list, or the names of an object. */
+static struct term value_of_items(const cJSON *list, struct arena *a)
 {
-    const cJSON *item = cJSON_IsObject(file) ? file->child : NULL;
+    struct term out = {.kind = TERM_LIST}, *items;
+    for (const cJSON *i = list->child; i; i = i->next)
+        out.length++;
+    if (!a) return out;
+    out.items = items = arena_array(a, out.length ? out.length : 1, sizeof *items);
+    for (const cJSON *i = list->child; i; i = i->next)
+        *items++ =
+            cJSON_IsObject(list) ? term_text(i->string, strlen(i->string)) : value_of_item(i, a);
+    return out;
+}
+
+static struct term value_of_item(const cJSON *item, struct arena *a)
+{
+    const char *text = json_as_text(item);
+    int64_t whole;
+    double real;
+    if (text) return term_text(text, strlen(text));
+    if (json_as_i64(item, &whole)) return term_whole(whole);
+    if (json_as_double(item, &real)) return term_real(real);
+    if (cJSON_IsBool(item)) return term_bool(cJSON_IsTrue(item));
+    if (cJSON_IsArray(item) || cJSON_IsObject(item)) return value_of_items(item, a);
+    return (struct term){.kind = TERM_NONE};
+}
+
+static const cJSON *find_file_item(const cJSON *object, const char *name, size_t length)
+{
+    const cJSON *item = cJSON_IsObject(object) ? object->child : NULL;
     while (item && !equals(item->string, name, length))
         item = item->next;
     return item;
 }
 
-/* Whether an item is this text; for "true" and "false", whether it is set, or
- * there but unset. */
-static bool item_says(const cJSON *item, const char *text, size_t length)
+/* hf.NAME.NAME: a member of an object, however deep; hf: the whole file. */
+static bool file_value(const struct map_names *names, const char *path, size_t length,
+                       struct term *out)
 {
-    const char *own = json_as_text(item);
-    if (equals("true", text, length)) return item && !config_is_unset(item);
-    if (equals("false", text, length)) return item && config_is_unset(item);
-    return own && equals(own, text, length);
-}
-
-/* hf.NAME: a whole number, or whether it is set. hf.NAME.TEXT: whether it is
- * TEXT. */
-static bool file_value(const struct map_names *names, const char *name, size_t length, int64_t *out)
-{
-    size_t n = strcspn(name, ".");
-    if (!cJSON_IsObject(names->file)) return false;
-    const cJSON *item = find_file_item(names->file, name, n < length ? n : length);
-    if (n < length)
-        *out = item_says(item, name + n + 1, length - n - 1);
-    else if (!json_as_i64(item, out))
-        *out = item && !config_is_unset(item);
+    const cJSON *item = names->file;
+    if (!cJSON_IsObject(item)) return false;
+    while (length) {
+        const size_t n = strcspn(path, "."), taken = n < length ? n : length;
+        item = find_file_item(item, path, taken);
+        path += taken + (taken < length);
+        length -= taken + (taken < length);
+    }
+    *out = value_of_item(item, names->arena);
     return true;
 }
 
-/* Whether a name begins with the file's kind and a dot. */
-static bool is_of_file(const struct map_names *names, const char *name, size_t length)
+/* The path behind the file's kind; NULL: another name. */
+static const char *path_in_file(const struct map_names *names, const char *name, size_t length)
 {
-    size_t n = names->member ? strlen(names->member) : 0;
-    return n && length > n + 1 && memcmp(name, names->member, n) == 0 && name[n] == '.';
+    const size_t n = names->member ? strlen(names->member) : 0;
+    if (!n || length < n || memcmp(name, names->member, n) != 0) return NULL;
+    if (length == n) return name + n;
+    return name[n] == '.' && length > n + 1 ? name + n + 1 : NULL;
 }
 
-static bool scalar_as_int(struct scalar s, int64_t *out)
+/* ---- fields of the config ---- */
+
+static struct term value_of_scalar(struct scalar s)
 {
-    *out = s.kind == FIELD_BOOL ? s.truth : (int64_t)s.number;
-    return s.kind == FIELD_BOOL || (s.kind == FIELD_UINT && *out >= 0);
+    switch (s.kind) {
+    case FIELD_UINT:
+        return term_whole(s.number <= INT64_MAX ? (int64_t)s.number : INT64_MAX);
+    case FIELD_REAL:
+        return term_real(s.real);
+    case FIELD_BOOL:
+        return term_bool(s.truth);
+    case FIELD_TEXT:
+        break;
+    }
+    return s.text ? term_text(s.text, strlen(s.text)) : (struct term){.kind = TERM_NONE};
 }
 
-/* FIELD, a whole number or truth value; FIELD.TEXT: whether a text field is
- * TEXT. */
-static bool field_value(const struct model_config *c, const char *name, size_t length, int64_t *out)
+static bool field_value(const struct model_config *c, const char *name, size_t length,
+                        struct term *out)
 {
-    size_t n = strcspn(name, ".");
-    if (n > length) n = length;
     for (size_t i = 0; c && i < num_model_fields; i++) {
-        if (!equals(model_fields[i].field.name, name, n)) continue;
-        const struct scalar s = field_get(&model_fields[i].field, c);
-        if (n == length) return scalar_as_int(s, out);
-        *out = s.kind == FIELD_TEXT && s.text && equals(s.text, name + n + 1, length - n - 1);
-        return s.kind == FIELD_TEXT;
+        if (!equals(model_fields[i].field.name, name, length)) continue;
+        *out = value_of_scalar(field_get(&model_fields[i].field, c));
+        return true;
+    }
+    return false;
+}
+
+/* moe[LAYER], window[LAYER]: whether the layer has the feature. */
+static bool layer_value(const struct model_config *c, const char *name, size_t length,
+                        int64_t layer, struct term *out)
+{
+    for (unsigned i = 0; c && i < NUM_LAYER_FIELDS; i++) {
+        if (!equals(layer_fields[i].word, name, length)) continue;
+        *out =
+            term_bool((uint64_t)layer < c->num_layers && layer_fields[i].has(c, (uint64_t)layer));
+        return true;
     }
     return false;
 }
 
 static bool value_of(const void *context, const char *name, size_t length, int64_t index,
-                     int64_t *out)
+                     struct term *out)
 {
     const struct map_names *names = context;
-    if (index >= 0) {
-        if (!equals("moe", name, length)) return false;
-        *out = names->config && (uint64_t)index < names->config->num_layers &&
-               model_layer_is_moe(names->config, (uint64_t)index);
-        return true;
-    }
+    if (index >= 0) return layer_value(names->config, name, length, index, out);
     if (equals("l", name, length) || equals("e", name, length)) {
         if (names->varies) *names->varies = true;
-        *out = *name == 'l' ? names->layer : names->expert;
-        return *out >= 0;
+        *out = term_whole(*name == 'l' ? names->layer : names->expert);
+        return out->whole >= 0;
     }
-    if (is_of_file(names, name, length)) {
-        const size_t n = strlen(names->member) + 1;
-        return file_value(names, name + n, length - n, out);
-    }
+    const char *path = path_in_file(names, name, length);
+    if (path) return file_value(names, path, length - (size_t)(path - name), out);
     return size_value(names, name, length, out) || field_value(names->config, name, length, out);
 }
 
 struct expr_names map_names_for(const struct map_names *names)
 {
-    return (struct expr_names){value_of, names};
+    return (struct expr_names){value_of, names, names->arena};
+}
+
+enum status map_value(const struct map_names *names, const char *text, struct term *out,
+                      struct error *err)
+{
+    struct expr_names e = map_names_for(names);
+    return expr_value(text, strlen(text), &e, out, err);
 }
 
 enum status map_condition(const struct map_names *names, const char *text, bool *out,
                           struct error *err)
 {
-    int64_t value;
+    struct map_names inner = *names;
+    struct term v;
+    struct arena lists;
     *out = true;
     if (!text) return OK;
-    struct expr_names e = map_names_for(names);
-    TRY(expr_eval(text, strlen(text), &e, &value, err));
-    *out = value != 0;
-    return OK;
+    arena_init(&lists);
+    inner.arena = &lists;
+    enum status st = map_value(&inner, text, &v, err);
+    if (!st) *out = term_is_true(&v);
+    arena_release(&lists);
+    return st;
 }

@@ -5,14 +5,14 @@
 
 /* g 2, r 3, d 4, s (r+2)*d = 20, h 5, i 6, E 7, e 2 */
 static bool lookup(const void *context, const char *name, size_t length, int64_t index,
-                   int64_t *out)
+                   struct term *out)
 {
     static const char letters[] = "grdshiEe";
     static const int64_t values[] = {2, 3, 4, 20, 5, 6, 7, 2};
     (void)context, (void)index;
     const char *at = length == 1 ? strchr(letters, *name) : NULL;
     if (!at) return false;
-    *out = values[at - letters];
+    *out = term_whole(values[at - letters]);
     return true;
 }
 

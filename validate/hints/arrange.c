@@ -193,10 +193,10 @@ static uint64_t letter_value(const struct sizes *x, char letter)
 }
 
 static bool letter(const void *context, const char *name, size_t length, int64_t index,
-                   int64_t *out)
+                   struct term *out)
 {
     uint64_t value = length == 1 && index < 0 ? letter_value(context, *name) : 0;
-    *out = (int64_t)value;
+    *out = term_whole((int64_t)value);
     return value > 0 && value <= MAX_ELEMENTS;
 }
 
@@ -234,7 +234,7 @@ static uint64_t view_numel(const struct pattern_view *v)
 static bool pair_of(const struct finding *f, const char *first, const char *second,
                     struct pair *out)
 {
-    struct expr_names names = {letter, &f->sizes};
+    struct expr_names names = {letter, &f->sizes, NULL};
     struct pattern_view a, b;
     return !pattern_eval(first, &names, &a, NULL) && !pattern_eval(second, &names, &b, NULL) &&
            view_numel(&a) == f->numel && view_numel(&b) == f->numel &&
