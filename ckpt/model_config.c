@@ -62,6 +62,20 @@ bool model_layer_slides(const struct model_config *c, uint64_t layer)
     return c->sliding_window > 0 && (!c->window_layers || c->window_layers[layer]);
 }
 
+void model_config_set_layers(struct model_config *c, unsigned i, const bool *has)
+{
+    const bool is_window = layer_fields[i].has == model_layer_slides;
+    uint64_t count = 0;
+    for (uint64_t l = 0; has && l < c->num_layers; l++)
+        count += has[l];
+    if (count == c->num_layers) has = NULL;
+    if (is_window && has && count == 0) {
+        c->sliding_window = 0;
+        has = NULL;
+    }
+    *(is_window ? &c->window_layers : &c->moe_layers) = has;
+}
+
 void model_config_join_biases(struct model_config *c)
 {
     bool all = c->add_qkv_bias && c->add_proj_bias && c->add_mlp_bias;

@@ -121,6 +121,9 @@ struct layer_field {
 };
 enum { NUM_LAYER_FIELDS = 2 };
 extern const struct layer_field layer_fields[NUM_LAYER_FIELDS];
+/* Gives feature i to the layers for which has[layer] is true; NULL: to all.
+ * Keeps `has`, unless all layers have the feature. A window of no layer is none. */
+void model_config_set_layers(struct model_config *c, unsigned i, const bool *has);
 /* Whether a and b have feature i in the same layers. True if their numbers of
  * layers differ, which is reported instead. */
 bool layer_field_equal(unsigned i, const struct model_config *a, const struct model_config *b);

@@ -2,7 +2,6 @@
  * the hows of single fields, then the loops over all rows. */
 #include "convert/map/config_map.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -49,8 +48,7 @@ struct scalar config_scalar(const struct config_context *x, const void *from)
 
 /* ---- conditions ---- */
 
-static struct map_names names_of(const struct config_map *map, const cJSON *tree,
-                                 const void *record)
+struct map_names config_names(const struct config_map *map, const cJSON *tree, const void *record)
 {
     return (struct map_names){.map = map->model,
                               .config = map->fields->is_model ? record : NULL,
@@ -63,7 +61,7 @@ static struct map_names names_of(const struct config_map *map, const cJSON *tree
 enum status config_row_applies(const struct config_context *x, const void *record, bool *out,
                                struct error *err)
 {
-    const struct map_names names = names_of(x->map, x->tree, record);
+    const struct map_names names = config_names(x->map, x->tree, record);
     return map_condition(&names, x->row->when, out, err);
 }
 
@@ -74,7 +72,7 @@ enum status config_row_applies(const struct config_context *x, const void *recor
 static enum status eval_default(const struct config_context *x, const void *record,
                                 const char *text, uint64_t *out, struct error *err)
 {
-    const struct map_names names = names_of(x->map, x->tree, record);
+    const struct map_names names = config_names(x->map, x->tree, record);
     struct expr_names e = map_names_for(&names);
     int64_t value;
     if (expr_eval(text, strlen(text), &e, &value, err) || value < 0)
@@ -140,15 +138,6 @@ static enum status nothing_from(const struct config_context *x, void *to, struct
     return OK;
 }
 
-static enum status not_from(const struct config_context *x, void *to, struct error *err)
-{
-    TRY(config_copy_from(x, to, err));
-    struct scalar s = config_scalar(x, to);
-    s.truth = !s.truth;
-    field_set(x->row->field, to, s);
-    return OK;
-}
-
 /* ---- to the file ---- */
 
 bool config_null_is_zero(const struct config_row *row)
@@ -180,62 +169,6 @@ static enum status constant_to(const struct config_context *x, const void *from,
 {
     (void)from, (void)err;
     json_put(x->tree, x->row->key, cJSON_Duplicate(x->row->value, true));
-    return OK;
-}
-
-static enum status holds_to(const struct config_context *x, const void *from, struct error *err)
-{
-    const struct map_names names = names_of(x->map, x->tree, from);
-    bool holds;
-    TRY(map_condition(&names, x->row->holds, &holds, err));
-    json_put(x->tree, x->row->key, cJSON_CreateBool(holds));
-    return OK;
-}
-
-static enum status not_to(const struct config_context *x, const void *from, struct error *err)
-{
-    (void)err;
-    json_put(x->tree, x->row->key, cJSON_CreateBool(!config_scalar(x, from).truth));
-    return OK;
-}
-
-/* Writes a whole real number as an integer, for arguments of type int. */
-static enum status whole_to(const struct config_context *x, const void *from, struct error *err)
-{
-    const double real = config_scalar(x, from).real;
-    if (!(real >= 0 && real < 0x1p53) || floor(real) < real) return config_copy_to(x, from, err);
-    json_put(x->tree, x->row->key, json_new_u64((uint64_t)real));
-    return OK;
-}
-
-/* ---- values written for 0 or NULL ---- */
-
-static const char default_score_function[] = "softmax";
-
-static enum status score_function_from(const struct config_context *x, void *to, struct error *err)
-{
-    TRY(config_copy_from(x, to, err));
-    const char *text = config_scalar(x, to).text;
-    if (text && strcmp(text, default_score_function) == 0)
-        field_set(x->row->field, to, (struct scalar){.kind = FIELD_TEXT});
-    return OK;
-}
-
-static enum status score_function_to(const struct config_context *x, const void *from,
-                                     struct error *err)
-{
-    (void)err;
-    const char *text = config_scalar(x, from).text;
-    json_put(x->tree, x->row->key, cJSON_CreateString(text ? text : default_score_function));
-    return OK;
-}
-
-static enum status factor_from(const struct config_context *x, void *to, struct error *err)
-{
-    TRY(config_copy_from(x, to, err));
-    const double real = config_scalar(x, to).real;
-    if (!(real < 1) && !(real > 1))
-        field_set(x->row->field, to, (struct scalar){.kind = FIELD_REAL});
     return OK;
 }
 
@@ -364,52 +297,17 @@ static enum status function_to(const struct config_context *x, const void *from,
     return OK;
 }
 
-/* ---- other hows ---- */
-
-/* GPT-2: scores are divided by sqrt(head size), or not at all. */
-static enum status scale_weights_from(const struct config_context *x, void *to, struct error *err)
-{
-    struct model_config *c = to;
-    const cJSON *item = json_get(x->tree, "scale_attn_weights");
-    if (item && !cJSON_IsBool(item))
-        return fail(err, ERR_CORRUPT, "%s: scale_attn_weights is neither true nor false",
-                    x->map->file.name);
-    c->softmax_scale = cJSON_IsFalse(item) ? 1 : 0;
-    return OK;
-}
-
-static enum status scale_weights_to(const struct config_context *x, const void *from,
-                                    struct error *err)
-{
-    (void)err;
-    const struct model_config *c = from;
-    json_put(x->tree, "scale_attn_weights", cJSON_CreateBool(!(c->softmax_scale > 0)));
-    return OK;
-}
-
 // clang-format off
 static const struct config_how config_hows[] = {
     {"copy",       .has = ROW_FIELD | ROW_KEY, .may = ROW_DEFAULT | ROW_NULL, .from_file = config_copy_from, .to_file = config_copy_to},
     {"value",      .has = ROW_FIELD | ROW_VALUE, .from_file = value_from, .to_file = nothing_to},
     {"constant",   .has = ROW_KEY | ROW_VALUE, .from_file = nothing_from, .to_file = constant_to},
-    {"holds",      .has = ROW_KEY | ROW_HOLDS, .from_file = nothing_from, .to_file = holds_to},
-    {"not",        .has = ROW_FIELD | ROW_KEY, .may = ROW_DEFAULT | ROW_NULL, .only_kind = true, .kind = FIELD_BOOL, .from_file = not_from, .to_file = not_to},
-    {"whole",      .has = ROW_FIELD | ROW_KEY, .only_kind = true, .kind = FIELD_REAL, .from_file = config_copy_from, .to_file = whole_to},
-    {"score-function", .has = ROW_FIELD | ROW_KEY, .may = ROW_DEFAULT | ROW_NULL, .only_kind = true, .kind = FIELD_TEXT, .from_file = score_function_from, .to_file = score_function_to},
-    {"factor",     .has = ROW_FIELD | ROW_KEY, .may = ROW_DEFAULT | ROW_NULL, .only_kind = true, .kind = FIELD_REAL, .from_file = factor_from, .to_file = config_copy_to},
+    {"expression", .has = ROW_EXPRS, .may = ROW_FIELD | ROW_KEY | ROW_DEFAULT | ROW_NULL, .from_file = config_exprs_from, .to_file = config_exprs_to},
     {"reference",  .has = ROW_FIELD | ROW_KEY, .only_kind = true, .kind = FIELD_TEXT, .from_file = reference_from, .to_file = reference_to},
     {"activation", .has = ROW_FIELD | ROW_KEY, .may = ROW_DEFAULT | ROW_NULL, .only_kind = true, .kind = FIELD_TEXT, .from_file = activation_from, .to_file = activation_to},
     {"function",   .has = ROW_FIELD | ROW_KEY, .only_kind = true, .kind = FIELD_TEXT, .from_file = function_from, .to_file = function_to},
     {"rope",       .may = ROW_DEFAULT, .keys = {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"}, .members = rope_members, .spellings = rope_spellings,
                    .fields = {"rope_*", "rotary_base", "rotary_percent"}, .from_file = rope_from_file, .to_file = rope_to_file},
-    {"window",     .keys = {"use_sliding_window", "sliding_window"}, .fields = {"sliding_window"}, .from_file = window_from_file, .to_file = window_to_file},
-    {"window-by-layer", .keys = {"use_sliding_window", "sliding_window", "layer_types", "max_window_layers"}, .fields = {"sliding_window", "window_layers"},
-                   .from_file = window_by_layer_from_file, .to_file = window_by_layer_to_file},
-    {"window-size", .keys = {"window_size", "window_attn_skip_freq"}, .fields = {"sliding_window", "window_layers"},
-                   .from_file = window_size_from_file, .to_file = window_size_to_file},
-    {"scale-attn-weights", .keys = {"scale_attn_weights"}, .fields = {"softmax_scale"}, .from_file = scale_weights_from, .to_file = scale_weights_to},
-    {"moe-layers", .keys = {"decoder_sparse_step", "mlp_only_layers"}, .fields = {"moe_layers"}, .from_file = moe_layers_from_file, .to_file = moe_layers_to_file},
-    {"moe-layer-freq", .keys = {"moe_layer_freq"}, .fields = {"moe_layers"}, .from_file = moe_layer_freq_from_file, .to_file = moe_layer_freq_to_file},
 };
 // clang-format on
 
@@ -447,6 +345,8 @@ static bool mentioned(const struct config_context *x)
     bool there = x->row->key && json_get(x->tree, config_key(x));
     for (size_t i = 0; i < COUNT(x->row->how->keys); i++)
         there |= x->row->how->keys[i] && json_get(x->tree, x->row->how->keys[i]);
+    for (const cJSON *i = x->tree->child; i && !there; i = i->next)
+        there = config_exprs_name(x, i->string);
     return there;
 }
 
@@ -455,6 +355,7 @@ static bool means_the_same(const struct config_context *x, const struct model_co
 {
     struct model_config there = *c;
     struct error why;
+    if (x->row->num_writes && !x->row->num_reads && !x->row->field) return false;
     if (!mentioned(x) || x->row->how->from_file(x, &there, &why)) return false;
     return !model_config_difference(&there, c);
 }

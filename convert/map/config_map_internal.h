@@ -7,6 +7,17 @@
 enum direction { IMPORT = 1, EXPORT = 2 };
 
 struct model_map;
+struct map_loader;
+struct map_names;
+
+/* A value by an expression: of a member of the struct, or of a field of the
+ * file. */
+struct config_expr {
+    const char *name;          /* the member's or the field's */
+    const struct field *field; /* the member; NULL: a feature by layer, or a field of the file */
+    unsigned layer_field;      /* the feature by layer, an index into layer_fields[] */
+    const char *text;
+};
 
 /* A field of the file, a member of the struct, and how to convert between them. */
 struct config_row {
@@ -15,8 +26,9 @@ struct config_row {
     const struct field *field;  /* of megatron */
     enum field_zero zero;       /* of field */
     const struct config_how *how;
-    const char *when;   /* condition for the row to apply; NULL: always */
-    const char *holds;  /* a condition: the field is written true if it holds */
+    const char *when;                         /* condition for the row to apply; NULL: always */
+    const struct config_expr *reads, *writes; /* members set, and fields written, in order */
+    size_t num_reads, num_writes;
     const cJSON *value; /* a constant: of the member if key is NULL, else of the file's field */
     const cJSON *absent, *null; /* "default" and "null"; NULL: none */
     const cJSON *otherwise;     /* "else": written if `when` does not hold; NULL: nothing */
@@ -54,9 +66,9 @@ enum row_member {
     ROW_FIELD = 1,
     ROW_KEY = 2,
     ROW_VALUE = 4,
-    ROW_HOLDS = 8,
-    ROW_DEFAULT = 16,
-    ROW_NULL = 32,
+    ROW_DEFAULT = 8,
+    ROW_NULL = 16,
+    ROW_EXPRS = 32,
 };
 /* Two names of one field; "OBJECT.MEMBER" for a member. agree: whether their
  * values mean the same (NULL: equal ones do, and an absent or null one agrees
@@ -96,11 +108,13 @@ MUST_CHECK enum status config_copy_to(const struct config_context *x, const void
 struct scalar config_scalar(const struct config_context *x, const void *from);
 /* Whether the file writes the member's 0 as null. */
 bool config_null_is_zero(const struct config_row *row);
+/* The scope of a row's expressions. */
+struct map_names config_names(const struct config_map *map, const cJSON *tree, const void *record);
 /* Sets *out to whether the row's condition holds for the file and the struct. */
 MUST_CHECK enum status config_row_applies(const struct config_context *x, const void *record,
                                           bool *out, struct error *err);
 
-/* ---- rotary positions (config_hows.c) ---- */
+/* ---- rotary positions (config_rope.c) ---- */
 
 extern const char *const rope_members[];
 MUST_CHECK enum status rope_from_file(const struct config_context *x, void *to, struct error *err);
@@ -121,19 +135,24 @@ bool config_find_clash(const struct config_map *map, const cJSON *tree, struct a
 MUST_CHECK enum status config_refuse_clash(const struct config_map *map, const cJSON *tree,
                                            struct arena *a, struct error *err);
 
-/* ---- features by layer (config_hows.c) ---- */
+/* ---- expressions (config_exprs.c) ---- */
 
-#define LAYER_HOW(name)                                                                            \
-    MUST_CHECK enum status name##_from_file(const struct config_context *x, void *to,              \
-                                            struct error *err);                                    \
-    MUST_CHECK enum status name##_to_file(const struct config_context *x, const void *from,        \
-                                          struct error *err)
-LAYER_HOW(window);
-LAYER_HOW(window_by_layer);
-LAYER_HOW(moe_layers);
-LAYER_HOW(window_size);
-LAYER_HOW(moe_layer_freq);
-#undef LAYER_HOW
+/* Reads "read" and "write" of a row: a text, of the row's member or field, or
+ * an object of several. */
+MUST_CHECK enum status config_exprs_load(const struct map_loader *l, const struct config_map *map,
+                                         const cJSON *item, struct config_row *row);
+/* Sets the members of the row's `reads`; without any, the row's member as it is. */
+MUST_CHECK enum status config_exprs_from(const struct config_context *x, void *to,
+                                         struct error *err);
+/* Writes the row's `writes`; without any, the row's field as it is. */
+MUST_CHECK enum status config_exprs_to(const struct config_context *x, const void *from,
+                                       struct error *err);
+/* Whether an expression of the row reads this field of the file. */
+bool config_exprs_name(const struct config_context *x, const char *name);
+/* Whether an expression names any field of the file. */
+bool config_expr_reads(const struct config_map *map, const char *text);
+/* Whether it names this one. */
+bool config_expr_names(const struct config_map *map, const char *text, const char *name);
 
 /* ---- all rows ---- */
 

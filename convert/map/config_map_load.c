@@ -1,7 +1,9 @@
 /* config_map_load.c - reads the rows of a config map from JSON, and tries each
  * on a sample. */
+#include <fnmatch.h>
 #include <string.h>
 
+#include "common/count.h"
 #include "common/json.h"
 #include "common/text.h"
 #include "convert/map/model_map_internal.h"
@@ -23,6 +25,21 @@ static enum status read_directions(const struct map_loader *l, const cJSON *item
     return OK;
 }
 
+/* A row with expressions copies what they leave out: its member, its field. */
+static enum status check_expr_row(const struct map_loader *l, const struct config_map *map,
+                                  const struct config_row *row)
+{
+    const bool copies = !row->num_reads || !row->num_writes;
+    if (row->megatron && !row->field)
+        return map_bad(l, "megatron is not the name of a field of the config");
+    if (row->value) return map_bad(l, "value does not go with read or write");
+    if ((row->absent || row->null) && (row->num_reads || !row->field || !row->key))
+        return map_bad(l, "default and null do not go with read");
+    if (copies && row->megatron && !row->key && (row->directions & EXPORT) && !row->num_reads)
+        return map_bad(l, arena_printf(l->a, "%s is required", map->file.member));
+    return OK;
+}
+
 /* Checks that the row has the members that its `how` needs, and no others. */
 static enum status check_members(const struct map_loader *l, const struct config_map *map,
                                  const struct config_row *row)
@@ -30,6 +47,7 @@ static enum status check_members(const struct map_loader *l, const struct config
     const struct config_how *how = row->how;
     const unsigned may = how->has | how->may;
     const bool special = !(how->has & (ROW_FIELD | ROW_KEY));
+    if (how->has & ROW_EXPRS) return check_expr_row(l, map, row);
     if (special && (row->megatron || row->key || row->value))
         return map_bad(l, arena_printf(l->a, "this how takes neither megatron nor %s nor value",
                                        map->file.member));
@@ -40,7 +58,7 @@ static enum status check_members(const struct map_loader *l, const struct config
     if ((how->has & ROW_FIELD) && !row->field)
         return map_bad(l, "megatron is not the name of a field of the config");
     if (!(how->has & ROW_FIELD) && row->megatron)
-        return map_bad(l, "a row with a constant or with holds has no megatron");
+        return map_bad(l, "a row with a constant has no megatron");
     if (how->only_kind && row->field->kind != how->kind)
         return map_bad(l,
                        arena_printf(l->a, "how \"%s\" is for fields of another type", how->name));
@@ -63,7 +81,7 @@ static enum status take_texts(const struct map_loader *l, const struct config_ma
     TRY(map_take_text(l, item, "also", &row->also));
     TRY(map_take_text(l, item, "how", how));
     TRY(map_take_text(l, item, "when", &row->when));
-    return map_take_text(l, item, "holds", &row->holds);
+    return config_exprs_load(l, map, item, row);
 }
 
 static enum status load_config_row(const struct map_loader *l, const struct config_map *map,
@@ -76,10 +94,12 @@ static enum status load_config_row(const struct map_loader *l, const struct conf
     row->absent = json_get(item, "default");
     row->null = json_get(item, "null");
     row->otherwise = json_get(item, "else");
-    const char *usual = row->holds                   ? "holds"
+    const bool has_exprs = row->num_reads || row->num_writes;
+    const char *usual = has_exprs                    ? "expression"
                         : !row->value                ? "copy"
                         : row->key && !row->megatron ? "constant"
                                                      : "value";
+    if (how && has_exprs) return map_bad(l, "how does not go with read or write");
     row->how = config_how_find(how ? how : usual);
     if (!row->how) return map_bad(l, arena_printf(l->a, "how \"%s\" is not known", how));
     if (row->megatron) row->field = map->fields->find(row->megatron, &row->zero);
@@ -98,7 +118,8 @@ static enum status try_row(const struct map_loader *l, const struct config_map *
     const struct config_context x = {map, row, tree, l->a};
     bool applies;
     enum status st = config_row_applies(&x, sample, &applies, l->err);
-    if (!st && row->holds) st = row->how->to_file(&x, sample, l->err);
+    if (!st && row->num_writes) st = row->how->to_file(&x, sample, l->err);
+    if (!st && row->num_reads) st = row->how->from_file(&x, sample, l->err);
     if (!st && (row->absent || row->value)) st = row->how->from_file(&x, sample, l->err);
     if (!st && row->null) {
         cJSON_AddNullToObject(tree, row->key);
@@ -108,9 +129,104 @@ static enum status try_row(const struct map_loader *l, const struct config_map *
     return st ? map_bad_in(l) : OK;
 }
 
+/* ---- proof of a row with expressions ---- */
+
+/* Gives the member another value than the sample's. */
+static void vary(const struct config_expr *e, void *record, struct arena *a)
+{
+    struct scalar s = {.kind = e->field ? e->field->kind : FIELD_BOOL};
+    if (!e->field) {
+        struct model_config *c = record;
+        bool *has = arena_array(a, c->num_layers, sizeof *has);
+        for (uint64_t l = 0; l < c->num_layers; l++)
+            has[l] = l % 2;
+        model_config_set_layers(c, e->layer_field, has);
+        return;
+    }
+    if (s.kind == FIELD_UINT) s.number = 7;
+    if (s.kind == FIELD_REAL) s.real = 1.5;
+    if (s.kind == FIELD_BOOL) s.truth = true;
+    if (s.kind != FIELD_TEXT) field_set(e->field, record, s);
+}
+
+static enum status compare_member(const struct map_loader *l, const struct config_expr *e,
+                                  const void *wrote, const void *read)
+{
+    static const struct scalar_style style = {6, "true", "false", "not given"};
+    const char *a, *b;
+    if (e->field) {
+        if (field_equal(e->field, wrote, read)) return OK;
+        a = scalar_text(field_get(e->field, wrote), &style, l->a);
+        b = scalar_text(field_get(e->field, read), &style, l->a);
+    } else {
+        if (layer_field_equal(e->layer_field, wrote, read)) return OK;
+        a = model_config_text(wrote, e->name, l->a);
+        b = model_config_text(read, e->name, l->a);
+    }
+    return map_bad(l, arena_printf(l->a, "what it writes for %s %s reads as %s", e->name, a, b));
+}
+
+/* Writes a record to an empty file and reads that into *back, a sample. */
+static enum status write_and_read(const struct map_loader *l, const struct config_map *map,
+                                  const struct config_row *row, const void *record, void *back)
+{
+    cJSON *tree = cJSON_CreateObject();
+    const struct config_context x = {map, row, tree, l->a};
+    enum status st = row->how->to_file(&x, record, l->err);
+    if (!st) st = row->how->from_file(&x, back, l->err);
+    cJSON_Delete(tree);
+    return st ? map_bad_in(l) : OK;
+}
+
+/* Proves that a row keeps what it read: written, it reads as the same again.
+ * Tries the sample, and one in which the members that depend on the file have
+ * other values. */
+static enum status prove_row(const struct map_loader *l, const struct config_map *map,
+                             const struct config_row *row)
+{
+    if (!row->num_reads || (!row->num_writes && !row->key)) return OK;
+    if (row->directions != (IMPORT | EXPORT)) return OK;
+    for (unsigned varied = 0; varied < 2; varied++) {
+        void *records[3];
+        for (size_t i = 0; i < COUNT(records); i++)
+            records[i] = arena_copy(l->a, map->fields->sample, map->fields->size);
+        for (size_t i = 0; varied && i < row->num_reads; i++)
+            if (config_expr_reads(map, row->reads[i].text)) vary(&row->reads[i], records[0], l->a);
+        for (unsigned i = 0; i < 2; i++)
+            TRY(write_and_read(l, map, row, records[i], records[i + 1]));
+        for (size_t i = 0; i < row->num_reads; i++)
+            TRY(compare_member(l, &row->reads[i], records[1], records[2]));
+    }
+    return OK;
+}
+
 /* ---- all rows ---- */
 
-/* Drops the inherited rows with the row's name; *place is the position of the
+/* Whether a row sets this member. */
+static bool row_sets(const struct config_row *row, const char *member)
+{
+    const char *const *fields = row->how->fields;
+    if (text_equal(row->megatron, member)) return true;
+    for (size_t i = 0; i < row->num_reads; i++)
+        if (strcmp(row->reads[i].name, member) == 0) return true;
+    for (size_t i = 0; i < COUNT(row->how->fields) && fields[i]; i++)
+        if (fnmatch(fields[i], member, 0) == 0) return true;
+    return false;
+}
+
+/* Whether a row replaces an inherited one: it sets one of its members or, if it
+ * sets none, writes its field. */
+static bool replaces(const struct config_row *row, const struct config_row *old)
+{
+    if (row->megatron) return row_sets(old, row->megatron);
+    for (size_t i = 0; i < row->num_reads; i++)
+        if (row_sets(old, row->reads[i].name)) return true;
+    if (row->num_reads || old->megatron || old->num_reads || row->how != old->how) return false;
+    if (!row->num_writes || row->key) return text_equal(old->key, row->key);
+    return old->num_writes && strcmp(old->writes[0].name, row->writes[0].name) == 0;
+}
+
+/* Drops the inherited rows that the row replaces; *place is the position of the
  * first. */
 static void drop_rows(struct config_map *map, const struct config_row *row, size_t inherited,
                       size_t *place)
@@ -119,10 +235,7 @@ static void drop_rows(struct config_map *map, const struct config_row *row, size
     *place = SIZE_MAX;
     for (size_t i = 0; i < map->num_rows; i++) {
         const struct config_row *old = &map->rows[i];
-        bool same = row->megatron
-                        ? old->megatron && strcmp(old->megatron, row->megatron) == 0
-                        : !old->megatron && old->how == row->how && text_equal(old->key, row->key);
-        if (i < inherited && same) {
+        if (i < inherited && replaces(row, old)) {
             if (*place == SIZE_MAX) *place = kept;
             continue;
         }
@@ -164,18 +277,23 @@ static bool is_of_file(const struct config_map *map, const cJSON *item)
 
 enum status config_rows_load(struct map_loader *l, const cJSON *list, struct config_map *map)
 {
-    static const char family[] = "megatron hf also how value default null only when else holds ";
+    static const char family[] =
+        "megatron hf also how read write value default null only when else ";
     static const char program[] =
-        "megatron args run_config of how value default null only when else holds ";
+        "megatron args run_config of how read write value default null only when else ";
     size_t first_own = map->num_rows, n = 0;
     if (list && !cJSON_IsArray(list)) return map_bad(l, "config is not a list");
     for (const cJSON *i = list ? list->child : NULL; i; i = i->next, n++) {
         struct config_row row = {0};
-        l->where = map_row_name(l, "config", n, i, json_get(i, "megatron") ? "megatron" : "how");
+        l->where = map_row_name(l, "config", n, i,
+                                json_get(i, "megatron") ? "megatron"
+                                : json_get(i, "how")    ? "how"
+                                                        : map->file.member);
         TRY(map_check_keys(l, i, map->partial ? program : family));
         if (!is_of_file(map, i)) continue;
         TRY(load_config_row(l, map, i, &row));
         TRY(try_row(l, map, &row));
+        TRY(prove_row(l, map, &row));
         place_row(l, map, &row, &first_own);
     }
     return OK;

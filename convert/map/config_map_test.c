@@ -13,11 +13,14 @@ static const char rows[] =
     " {'megatron':'hidden_size','args':'width'},"
     " {'megatron':'num_query_groups','value':'num_layers'},"
     " {'megatron':'rope_type','of':'args','value':'llama3','when':'args.scaled'},"
-    " {'args':'scaled','holds':'rope_type == \\\"llama3\\\"'},"
-    " {'megatron':'rope_factor','args':'factor','when':'rope_type == \\\"llama3\\\"','default':8,'else':2.5},"
-    " {'megatron':'rotary_base','args':'base','how':'whole'},"
+    " {'args':'scaled','write':'rope_type == \\\"llama3\\\"'},"
+    " {'megatron':'rope_factor','args':'factor','when':'rope_type == "
+    "\\\"llama3\\\"','default':8,'else':2.5},"
+    " {'megatron':'rotary_base','args':'base','write':'rotary_base == floor(rotary_base) ? "
+    "floor(rotary_base) : rotary_base'},"
     " {'megatron':'normalization','args':'dtype','how':'reference'},"
-    " {'megatron':'activation_func','of':'args','value':'gelu','when':'\\\"kind\\\" in args && !args.kind'},"
+    " {'megatron':'activation_func','of':'args','value':'gelu','when':'\\\"kind\\\" in args && "
+    "!args.kind'},"
     " {'megatron':'activation_func','of':'args','value':'relu','when':'args.kind == \\\"relu\\\"'},"
     " {'megatron':'hidden_dropout','args':'old','only':'import'},"
     " {'megatron':'attention_dropout','args':'new','only':'export'},"
@@ -241,12 +244,32 @@ static void mistakes_are_refused_by_the_row(void **state)
         {"[{'megatron':'zzz','args':'a'}]", NULL,
          "config[0] (zzz): megatron is not the name of a field"},
         {"[{'megatron':'num_layers','args':'a','when':'zzz'}]", NULL, "\"zzz\": an unknown name"},
-        {"[{'args':'a','holds':'zzz'}]", NULL, "\"zzz\": an unknown name"},
-        {"[{'megatron':'num_layers','args':'a','holds':'num_layers'}]", NULL,
-         "a row with a constant or with holds has no megatron"},
+        {"[{'args':'a','write':'zzz'}]", NULL, "\"zzz\": an unknown name"},
+        {"[{'megatron':'num_layers','args':'a','value':1,'write':'num_layers'}]", NULL,
+         "value does not go with read or write"},
+        {"[{'megatron':'num_layers','args':'a','how':'reference','read':'1'}]", NULL,
+         "how does not go with read or write"},
+        {"[{'megatron':'num_layers','args':'a','default':1,'read':'args.a'}]", NULL,
+         "default and null do not go with read"},
+        {"[{'read':'1'}]", NULL, "an expression by itself needs the name of its field"},
+        {"[{'megatron':'num_layers','read':'1','write':'2'}]", NULL, "needs the name of its field"},
+        {"[{'megatron':'num_layers','write':{'a':'2'}}]", NULL, "args is required"},
+        {"[{'read':{'zzz':'1'}}]", NULL, "\"zzz\" is not the name of a field"},
+        {"[{'read':{'num_layers':1}}]", NULL, "num_layers: not an expression"},
+        {"[{'read':{}}]", NULL, "read is empty"},
+        {"[{'read':{'num_layers':'zzz'}}]", NULL, "\"zzz\": an unknown name"},
+        {"[{'read':{'num_layers':'0 - 1'}}]", NULL, "num_layers is not a whole number from 0 on"},
+        {"[{'read':{'gated_linear_unit':'1'}}]", NULL, "is not true or false"},
+        {"[{'read':{'normalization':'1'}}]", NULL, "is not a string"},
+        {"[{'read':{'rotary_base':'[]'}}]", NULL, "is not a finite number"},
+        {"[{'read':{'moe_layers':'[1]'}}]", NULL, "1 values for 2 layers"},
+        {"[{'megatron':'rotary_base','args':'a','read':'args.a','write':'rotary_base + 1'}]", NULL,
+         "what it writes for rotary_base 1 reads as 2"},
+        {"[{'read':{'moe_layers':'args.a'},'write':{'a':'[!moe[l] for l in range(num_layers)]'}}]",
+         NULL, "what it writes for moe_layers none reads as all"},
         {"[{'megatron':'num_layers','args':'a','else':1}]", NULL, "else needs when"},
         {"[{'megatron':'num_layers','value':'hf.a'}]", NULL, "hf.a"},
-        {"[{'megatron':'num_layers','args':'a','how':'whole'}]", NULL, "of another type"},
+        {"[{'megatron':'num_layers','args':'a','how':'activation'}]", NULL, "of another type"},
         {"[]", "[]", "inert: is not an object"},
         {"[]", "{'a':1}", "inert: a is neither"},
     };

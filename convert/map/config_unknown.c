@@ -1,6 +1,5 @@
 /* config_unknown.c - finds the fields of a config file that are neither read
  * nor inert. */
-#include <ctype.h>
 #include <fnmatch.h>
 #include <string.h>
 
@@ -28,19 +27,6 @@ enum reading {
     TAKEN
 };
 
-/* Whether a condition names a field of the file: "hf.NAME" as a whole word. */
-static bool condition_names(const struct config_map *map, const char *text, const char *name)
-{
-    const char *member = map->file.member;
-    const size_t prefix = strlen(member), length = strlen(name);
-    for (const char *p = text; p && (p = strstr(p, member)); p += prefix) {
-        const char *at = p + prefix + 1;
-        if (p[prefix] != '.' || strncmp(at, name, length)) continue;
-        if (!isalnum((unsigned char)at[length]) && at[length] != '_') return true;
-    }
-    return false;
-}
-
 static const struct config_how *how_of_key(const struct config_row *row, const char *name)
 {
     for (size_t i = 0; i < COUNT(row->how->keys); i++)
@@ -48,11 +34,12 @@ static const struct config_how *how_of_key(const struct config_row *row, const c
     return NULL;
 }
 
-static bool row_names(const struct config_row *row, const char *name)
+static bool row_names(const struct config_map *map, const struct config_row *row, const char *name)
 {
+    const struct config_context x = {.map = map, .row = row};
     const bool constant = row->value && row->key; /* is_constant */
     return (!constant && text_equal(row->key, name)) || text_equal(row->also, name) ||
-           how_of_key(row, name);
+           how_of_key(row, name) || config_exprs_name(&x, name);
 }
 
 /* How a flag reads an item: as a bool, or a number like Python. */
@@ -77,10 +64,10 @@ static enum reading how_row_reads(struct unknown_search *s, const struct config_
     struct error why;
     bool applies;
     if (!r->map->partial) return TAKEN;
-    if (row->holds) return how_flag_reads(item);
     if (!(row->directions & IMPORT) || !row_matters(r->map, row)) return UNUSED;
     void *copy = arena_copy(&s->arena, r->record, r->map->fields->size);
     if (config_row_applies(&x, copy, &applies, &why) || !applies) return UNUSED;
+    if (row->num_writes && !row->num_reads && !row->field) return how_flag_reads(item);
     return row->how->from_file(&x, copy, &why) ? NOT_TAKEN : TAKEN;
 }
 
@@ -92,13 +79,13 @@ static enum reading how_map_reads(struct unknown_search *s, const struct config_
     enum reading best = NOT_NAMED;
     for (size_t i = 0; i < r->map->num_rows; i++) {
         const struct config_row *row = &r->map->rows[i];
-        enum reading one = row_names(row, name) ? how_row_reads(s, r, row, item)
-                           : condition_names(r->map, row->when, name) ? UNUSED
-                                                                      : NOT_NAMED;
+        enum reading one = row_names(r->map, row, name) ? how_row_reads(s, r, row, item)
+                           : config_expr_names(r->map, row->when, name) ? UNUSED
+                                                                        : NOT_NAMED;
         if (one > best) best = one;
     }
     for (size_t i = 0; model && i < model->num_unsupported; i++)
-        if (condition_names(r->map, model->unsupported[i].when, name)) best = TAKEN;
+        if (config_expr_names(r->map, model->unsupported[i].when, name)) best = TAKEN;
     return best;
 }
 

@@ -5,7 +5,29 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/json.h"
 #include "convert/map/model_map_internal.h"
+
+/* Adds the value of an expression to the message. */
+static enum status show_value(const struct map_names *names, const char *text, struct error *err)
+{
+    struct map_names inner = *names;
+    struct strbuf value = {0};
+    struct arena lists;
+    struct error why;
+    struct term t;
+    arena_init(&lists);
+    inner.arena = &lists;
+    if (map_value(&inner, text, &t, &why)) t = (struct term){.kind = TERM_NONE};
+    cJSON *item = term_json(&t, &lists);
+    json_print(&value, item, -1);
+    const char *shown = arena_printf(&lists, "%s: %.200s", err->text, value.data);
+    enum status st = fail(err, ERR_UNSUPPORTED, "%s", shown);
+    cJSON_Delete(item);
+    strbuf_release(&value);
+    arena_release(&lists);
+    return st;
+}
 
 static enum status refuse_unsupported(const struct model_map *map, const cJSON *hf,
                                       const struct model_config *c, struct error *err)
@@ -13,9 +35,12 @@ static enum status refuse_unsupported(const struct model_map *map, const cJSON *
     for (size_t i = 0; i < map->num_unsupported; i++) {
         const struct map_names names = {
             .map = map, .config = c, .file = hf, .member = "hf", .layer = -1, .expert = -1};
+        const struct unsupported *u = &map->unsupported[i];
         bool holds;
-        TRY(map_condition(&names, map->unsupported[i].when, &holds, err));
-        if (holds) return fail(err, ERR_UNSUPPORTED, "config.json: %s", map->unsupported[i].why);
+        TRY(map_condition(&names, u->when, &holds, err));
+        if (!holds) continue;
+        (void)!fail(err, ERR_UNSUPPORTED, "config.json: %s", u->why);
+        return u->value ? show_value(&names, u->value, err) : ERR_UNSUPPORTED;
     }
     return OK;
 }
@@ -84,7 +109,7 @@ const char *model_config_lacks(const struct model_map *map, const struct model_c
     for (size_t i = 0; i < map->config.num_rows; i++) {
         const struct config_row *row = &map->config.rows[i];
         bool rope = row->how->to_file == rope_to_file && !(c->rotary_base > 0);
-        if (!(row->directions & EXPORT) || row->value) continue;
+        if (!(row->directions & EXPORT) || row->value || row->num_writes) continue;
         if (!rope && (!row->field || !is_not_given(row, c))) continue;
         strbuf_printf(&list, "%s%s", list.length ? ", " : "", rope ? "rotary_base" : row->megatron);
     }

@@ -16,6 +16,8 @@ static bool row_reads(const struct config_row *row, const char *field)
 {
     const char *const *fields = row->how->fields;
     if (!(row->directions & IMPORT) || row->value) return false;
+    for (size_t i = 0; i < row->num_reads; i++)
+        if (strcmp(row->reads[i].name, field) == 0) return true;
     if (row->field) return strcmp(row->megatron, field) == 0;
     for (size_t i = 0; i < COUNT(row->how->fields) && fields[i]; i++)
         if (fnmatch(fields[i], field, 0) == 0) return true;
@@ -95,7 +97,7 @@ static const struct config_row *partner_of(const struct model_map *map,
 {
     for (const struct config_row *p = map->config.rows; p < row; p++)
         if (p->field && p->key && row->field && row->key && p->how == row->how && !p->value &&
-            !row->value && p->directions & row->directions & IMPORT &&
+            !p->num_reads && !row->value && p->directions & row->directions & IMPORT &&
             strcmp(p->key, row->key) == 0)
             return p;
     return NULL;

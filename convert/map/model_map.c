@@ -115,9 +115,10 @@ static enum status read_unsupported(struct map_loader *l, const cJSON *tree)
     for (const cJSON *i = rows; i; i = i->next, n++) {
         struct unsupported *u = &l->map->unsupported[n];
         l->where = map_row_name(l, "unsupported", n, i, "when");
-        TRY(map_check_keys(l, i, "when why "));
+        TRY(map_check_keys(l, i, "when why value "));
         TRY(map_take_text(l, i, "when", &u->when));
         TRY(map_take_text(l, i, "why", &u->why));
+        TRY(map_take_text(l, i, "value", &u->value));
         if (!u->when || !u->why) return map_bad(l, "when and why are required");
         TRY(map_check_unsupported(l, u));
     }

@@ -49,6 +49,7 @@ enum status map_check_unsupported(const struct map_loader *l, const struct unsup
                                     .expert = -1};
     bool holds;
     enum status st = map_condition(&names, u->when, &holds, l->err);
+    if (!st) st = map_condition(&names, u->value, &holds, l->err);
     cJSON_Delete(hf);
     return st ? map_bad_in(l) : OK;
 }

@@ -42,6 +42,7 @@ static inline const struct tensor_row *row_spelling(const struct tensor_row *row
 
 struct unsupported {
     const char *when, *why;
+    const char *value; /* an expression, shown behind why; NULL: none */
 };
 
 struct model_map {
@@ -140,6 +141,8 @@ struct expr_names map_names_for(const struct map_names *names);
  * the config, a list in names->arena. */
 MUST_CHECK enum status map_value(const struct map_names *names, const char *text, struct term *out,
                                  struct error *err);
+/* A term as a new item; the caller deletes it. Uses arena a for texts. */
+cJSON *term_json(const struct term *t, struct arena *a);
 /* Evaluates a condition; text NULL is true. */
 MUST_CHECK enum status map_condition(const struct map_names *names, const char *text, bool *out,
                                      struct error *err);

@@ -2,6 +2,14 @@
 #include "common/json.h"
 #include "convert/map/params_internal.h"
 
+/* "  sliding_window = EXPR  use_sliding_window <- EXPR" */
+static void print_exprs(struct strbuf *out, const struct config_expr *exprs, size_t count,
+                        const char *sign)
+{
+    for (size_t i = 0; i < count; i++)
+        strbuf_printf(out, "  %s %s %s", exprs[i].name, sign, exprs[i].text);
+}
+
 static void print_config(struct strbuf *out, const struct model_map *map)
 {
     strbuf_add_text(out, "config\n");
@@ -18,7 +26,8 @@ static void print_config(struct strbuf *out, const struct model_map *map)
             strbuf_add_text(out, "  null ");
             json_print(out, r->null, -1);
         }
-        if (r->holds) strbuf_printf(out, "  whether %s", r->holds);
+        print_exprs(out, r->reads, r->num_reads, "=");
+        print_exprs(out, r->writes, r->num_writes, "<-");
         if (r->when) strbuf_printf(out, "  when %s", r->when);
         if (r->otherwise) {
             strbuf_add_text(out, "  else ");
@@ -118,6 +127,14 @@ static void add_value(cJSON *object, const char *name, const cJSON *value)
     if (value) cJSON_AddItemToObject(object, name, cJSON_Duplicate(value, true));
 }
 
+static void add_exprs(cJSON *object, const char *name, const struct config_expr *exprs,
+                      size_t count)
+{
+    cJSON *list = count ? cJSON_AddObjectToObject(object, name) : NULL;
+    for (size_t i = 0; i < count; i++)
+        add_text_member(list, exprs[i].name, exprs[i].text);
+}
+
 static cJSON *config_row_json(const struct config_row *r)
 {
     cJSON *o = cJSON_CreateObject();
@@ -128,7 +145,8 @@ static cJSON *config_row_json(const struct config_row *r)
     add_value(o, "default", r->absent);
     add_value(o, "null", r->null);
     add_text_member(o, "when", r->when);
-    add_text_member(o, "holds", r->holds);
+    add_exprs(o, "read", r->reads, r->num_reads);
+    add_exprs(o, "write", r->writes, r->num_writes);
     add_value(o, "else", r->otherwise);
     if (r->directions == IMPORT) add_text_member(o, "only", "import");
     if (r->directions == EXPORT) add_text_member(o, "only", "export");

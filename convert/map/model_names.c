@@ -92,13 +92,22 @@ static bool file_value(const struct map_names *names, const char *path, size_t l
     return true;
 }
 
-/* The path behind the file's kind; NULL: another name. */
-static const char *path_in_file(const struct map_names *names, const char *name, size_t length)
+/* The path behind a prefix and a dot, or the end of the prefix alone; NULL:
+ * another name. */
+static const char *behind(const char *prefix, const char *name, size_t length)
 {
-    const size_t n = names->member ? strlen(names->member) : 0;
-    if (!n || length < n || memcmp(name, names->member, n) != 0) return NULL;
+    const size_t n = strlen(prefix);
+    if (length < n || memcmp(name, prefix, n) != 0) return NULL;
     if (length == n) return name + n;
     return name[n] == '.' && length > n + 1 ? name + n + 1 : NULL;
+}
+
+/* The path in the file: "hf.PATH", or "file.PATH" for any kind of file. */
+static const char *path_in_file(const struct map_names *names, const char *name, size_t length)
+{
+    if (!names->member) return NULL;
+    const char *path = behind(names->member, name, length);
+    return path ? path : behind("file", name, length);
 }
 
 /* ---- fields of the config ---- */

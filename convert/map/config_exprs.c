@@ -1,0 +1,230 @@
+/* config_exprs.c - reads members of the struct by expressions over the file's
+ * fields, and writes fields of the file by expressions over the members. */
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "common/text.h"
+#include "convert/map/model_map_internal.h"
+
+/* ---- loading ---- */
+
+static enum status find_member(const struct map_loader *l, const struct config_map *map,
+                               struct config_expr *e)
+{
+    enum field_zero zero;
+    e->field = map->fields->find(e->name, &zero);
+    if (e->field) return OK;
+    for (e->layer_field = 0; map->fields->is_model && e->layer_field < NUM_LAYER_FIELDS;
+         e->layer_field++)
+        if (text_equal(layer_fields[e->layer_field].name, e->name)) return OK;
+    return map_bad(l,
+                   arena_printf(l->a, "\"%s\" is not the name of a field of the config", e->name));
+}
+
+static enum status take_expr(const struct map_loader *l, const cJSON *item, const char *name,
+                             struct config_expr *e)
+{
+    *e = (struct config_expr){.name = name, .text = json_as_text(item)};
+    if (!name) return map_bad(l, "an expression by itself needs the name of its field");
+    return e->text ? OK : map_bad(l, arena_printf(l->a, "%s: not an expression", name));
+}
+
+/* Reads member `list` of a row; own: the field of a text by itself. */
+static enum status take_exprs(const struct map_loader *l, const cJSON *row, const char *list,
+                              const char *own, const struct config_expr **out, size_t *count)
+{
+    const cJSON *item = json_get(row, list);
+    struct config_expr *exprs = NULL;
+    *count = 0;
+    if (!item) return OK;
+    if (cJSON_IsObject(item)) {
+        exprs = arena_array(l->a, (size_t)cJSON_GetArraySize(item) + 1, sizeof *exprs);
+        for (const cJSON *i = item->child; i; i = i->next)
+            TRY(take_expr(l, i, i->string, &exprs[(*count)++]));
+    } else {
+        exprs = arena_alloc(l->a, sizeof *exprs);
+        TRY(take_expr(l, item, own, &exprs[(*count)++]));
+    }
+    *out = exprs;
+    return *count ? OK : map_bad(l, arena_printf(l->a, "%s is empty", list));
+}
+
+enum status config_exprs_load(const struct map_loader *l, const struct config_map *map,
+                              const cJSON *item, struct config_row *row)
+{
+    TRY(take_exprs(l, item, "read", row->megatron, &row->reads, &row->num_reads));
+    TRY(take_exprs(l, item, "write", row->key, &row->writes, &row->num_writes));
+    for (size_t i = 0; i < row->num_reads; i++)
+        TRY(find_member(l, map, (struct config_expr *)(uintptr_t)&row->reads[i]));
+    return OK;
+}
+
+/* ---- from the file ---- */
+
+static enum status not_of_kind(const struct config_context *x, const struct config_expr *e,
+                               const char *what, struct error *err)
+{
+    return fail(err, ERR_CORRUPT, "%s: %s is not %s, by %s", x->map->file.name, e->name, what,
+                e->text);
+}
+
+static enum status set_member(const struct config_context *x, const struct config_expr *e,
+                              const struct term *t, void *to, struct error *err)
+{
+    struct scalar s = {.kind = e->field->kind, .number = 0};
+    const bool none = t->kind == TERM_NONE;
+    int64_t whole = 0;
+    switch (s.kind) {
+    case FIELD_UINT:
+        if (!none && (!term_as_whole(t, &whole) || whole < 0))
+            return not_of_kind(x, e, "a whole number from 0 on", err);
+        s.number = (uint64_t)whole;
+        break;
+    case FIELD_REAL:
+        if (!none && (!term_as_real(t, &s.real) || !isfinite(s.real)))
+            return not_of_kind(x, e, "a finite number", err);
+        break;
+    case FIELD_BOOL:
+        if (!none && t->kind != TERM_BOOL) return not_of_kind(x, e, "true or false", err);
+        s.truth = !none && t->truth;
+        break;
+    case FIELD_TEXT:
+        if (!none && t->kind != TERM_TEXT) return not_of_kind(x, e, "a string", err);
+        if (!none) s.text = arena_text(x->arena, t->text, t->length);
+        break;
+    }
+    field_set(e->field, to, s);
+    return OK;
+}
+
+/* Sets a feature of layers by a list of a truth value for each. */
+static enum status set_layers(const struct config_context *x, const struct config_expr *e,
+                              const struct term *t, struct model_config *c, struct error *err)
+{
+    if (t->kind == TERM_NONE) {
+        model_config_set_layers(c, e->layer_field, NULL);
+        return OK;
+    }
+    if (t->kind != TERM_LIST) return not_of_kind(x, e, "a list of one value for each layer", err);
+    if (t->length != c->num_layers)
+        return fail(err, ERR_CORRUPT, "%s: %s has %zu values for %" PRIu64 " layers, by %s",
+                    x->map->file.name, e->name, t->length, c->num_layers, e->text);
+    bool *has = arena_array(x->arena, t->length, sizeof *has);
+    for (size_t i = 0; i < t->length; i++)
+        has[i] = term_is_true(&t->items[i]);
+    model_config_set_layers(c, e->layer_field, has);
+    return OK;
+}
+
+static enum status eval(const struct config_context *x, const void *record,
+                        const struct config_expr *e, struct arena *lists, struct term *out,
+                        struct error *err)
+{
+    struct map_names names = config_names(x->map, x->tree, record);
+    names.arena = lists;
+    enum status st = map_value(&names, e->text, out, err);
+    if (st == ERR_CORRUPT) return fail_in(err, "%s", x->map->file.name);
+    if (!st) return OK;
+    (void)!fail_in(err, "%s: %s", x->map->file.name, e->name);
+    if (err) err->code = ERR_CORRUPT;
+    return ERR_CORRUPT;
+}
+
+static enum status read_exprs(const struct config_context *x, void *to, struct arena *lists,
+                              struct error *err)
+{
+    for (size_t i = 0; i < x->row->num_reads; i++) {
+        const struct config_expr *e = &x->row->reads[i];
+        struct term t;
+        TRY(eval(x, to, e, lists, &t, err));
+        TRY(e->field ? set_member(x, e, &t, to, err) : set_layers(x, e, &t, to, err));
+    }
+    return OK;
+}
+
+enum status config_exprs_from(const struct config_context *x, void *to, struct error *err)
+{
+    struct arena lists;
+    if (!x->row->num_reads) return x->row->field ? config_copy_from(x, to, err) : OK;
+    arena_init(&lists);
+    enum status st = read_exprs(x, to, &lists, err);
+    arena_release(&lists);
+    return st;
+}
+
+/* ---- to the file ---- */
+
+cJSON *term_json(const struct term *t, struct arena *a)
+{
+    switch (t->kind) {
+    case TERM_BOOL:
+        return cJSON_CreateBool(t->truth);
+    case TERM_WHOLE:
+        return json_new_i64(t->whole);
+    case TERM_REAL:
+        return json_new_double(t->real);
+    case TERM_TEXT:
+        return cJSON_CreateString(arena_text(a, t->text, t->length));
+    case TERM_LIST: {
+        cJSON *list = cJSON_CreateArray();
+        for (size_t i = 0; i < t->length; i++)
+            cJSON_AddItemToArray(list, term_json(&t->items[i], a));
+        return list;
+    }
+    case TERM_NONE:
+        break;
+    }
+    return cJSON_CreateNull();
+}
+
+enum status config_exprs_to(const struct config_context *x, const void *from, struct error *err)
+{
+    struct arena lists;
+    enum status st = OK;
+    if (!x->row->num_writes) return x->row->key ? config_copy_to(x, from, err) : OK;
+    arena_init(&lists);
+    for (size_t i = 0; i < x->row->num_writes && !st; i++) {
+        struct term t;
+        st = eval(x, from, &x->row->writes[i], &lists, &t, err);
+        if (!st) json_put(x->tree, x->row->writes[i].name, term_json(&t, &lists));
+    }
+    arena_release(&lists);
+    return st;
+}
+
+/* ---- names ---- */
+
+/* Whether `text` has PREFIX.NAME as a whole word; with an empty name, any
+ * PREFIX.NAME. */
+static bool has_path(const char *text, const char *prefix, const char *name)
+{
+    const size_t n = strlen(prefix), length = strlen(name);
+    for (const char *p = text; (p = strstr(p, prefix)); p += n) {
+        const char *at = p + n + 1;
+        if (p[n] != '.' || strncmp(at, name, length)) continue;
+        if (!length || (!isalnum((unsigned char)at[length]) && at[length] != '_')) return true;
+    }
+    return false;
+}
+
+bool config_expr_names(const struct config_map *map, const char *text, const char *name)
+{
+    return text && (has_path(text, map->file.member, name) || has_path(text, "file", name));
+}
+
+bool config_expr_reads(const struct config_map *map, const char *text)
+{
+    return has_path(text, map->file.member, "") || has_path(text, "file", "");
+}
+
+bool config_exprs_name(const struct config_context *x, const char *name)
+{
+    for (size_t i = 0; i < x->row->num_reads; i++)
+        if (config_expr_names(x->map, x->row->reads[i].text, name)) return true;
+    for (size_t i = 0; i < x->row->num_writes; i++)
+        if (text_equal(x->row->writes[i].name, name)) return true;
+    return false;
+}
