@@ -3,8 +3,9 @@
  *
  * Members have the names of Megatron-LM's arguments. A family's model map fills
  * the struct from config.json, a Megatron checkpoint from its args. The table
- * below is the only list of members; reading, writing and printing use it. A
- * number of 0 and a NULL text are not given. */
+ * below is the only list of the members that C computes with. Data declares the
+ * other fields (model_field_declare()). model_fields[] has both; reading, writing
+ * and printing use it. A number of 0 and a NULL text are not given. */
 #ifndef FERRY_CKPT_MODEL_CONFIG_H
 #define FERRY_CKPT_MODEL_CONFIG_H
 
@@ -63,10 +64,18 @@
     X(REAL, moe_aux_loss_coeff,                  TRAINING,   VALUE,   true)
 // clang-format on
 
+/* The value of a declared field. */
+struct declared_value {
+    struct scalar value;
+    const struct scalar *by_layer; /* [num_layers]; NULL: all layers have `value` */
+};
+enum { MAX_DECLARED_FIELDS = 160 };
+
 struct model_config {
     MODEL_FIELDS(FIELD_MEMBER)
     const bool *moe_layers;    /* [num_layers] the layer has experts; NULL: all, if any */
     const bool *window_layers; /* [num_layers] the layer has the window; NULL: all */
+    struct declared_value declared[MAX_DECLARED_FIELDS];
 };
 
 /* Limits, since memory is allocated for each layer and expert. */
@@ -90,6 +99,7 @@ enum field_zero {
     ZERO_VALUE,   /* an ordinary value: no dropout, no window, the default */
     ZERO_UNKNOWN, /* not known: every model has another value */
     ZERO_OMITTED, /* not given: config.json omits it */
+    ZERO_UNUSED,  /* the model does not use it: a file that lacks the field may lack it on */
 };
 
 struct model_field {
@@ -97,11 +107,43 @@ struct model_field {
     enum field_role role;
     enum field_zero zero;
     bool (*matters)(const struct model_config *c); /* false: c does not use it */
+    bool by_layer;                                 /* layers may have values of their own */
+    unsigned declared; /* 1 + its index in `declared`; 0: a member of its own */
 };
-extern const struct model_field model_fields[];
-extern const size_t num_model_fields;
+extern const struct model_field *const model_fields;
+extern size_t num_model_fields;
 
 const struct model_field *model_field_find(const char *name);
+
+/* Declares a field of the process that no C computes with: a command that
+ * computes refuses a model that uses it. Copies the name. Declared again it must
+ * be the same (ERR_USAGE). Not thread-safe: call it before other threads use
+ * configs. */
+MUST_CHECK enum status model_field_declare(const char *name, enum field_kind kind,
+                                           enum field_role role, bool by_layer, struct error *err);
+/* Copies a field's value and its values by layer. */
+void model_field_copy(const struct model_field *f, struct model_config *to,
+                      const struct model_config *from);
+/* Values by layer are equal if the numbers of layers differ, which is reported
+ * instead. */
+bool model_field_equal(const struct model_field *f, const struct model_config *a,
+                       const struct model_config *b);
+/* The field's value in one layer. */
+struct scalar model_field_at(const struct model_field *f, const struct model_config *c,
+                             uint64_t layer);
+/* The values by layer, [num_layers]; NULL: all are equal. */
+const struct scalar *model_field_layers(const struct model_field *f, const struct model_config *c);
+/* Sets values by layer, which the caller keeps; equal ones become the value. */
+void model_field_set_layers(const struct model_field *f, struct model_config *c,
+                            const struct scalar *values);
+/* Whether its value is 0 or NULL, in all layers. */
+bool model_field_is_zero(const struct model_field *f, const struct model_config *c);
+/* Whether it is a declared field that the model does not use: then it is not
+ * shown, and no sum depends on it. */
+static inline bool model_field_is_unused(const struct model_field *f, const struct model_config *c)
+{
+    return f->declared && model_field_is_zero(f, c);
+}
 
 bool model_layer_is_moe(const struct model_config *c, uint64_t layer);
 bool model_layer_slides(const struct model_config *c, uint64_t layer);

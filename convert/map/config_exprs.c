@@ -15,7 +15,9 @@ static enum status find_member(const struct map_loader *l, const struct config_m
                                struct config_expr *e)
 {
     enum field_zero zero;
+    const struct model_field *of_model = map->fields->is_model ? model_field_find(e->name) : NULL;
     e->field = map->fields->find(e->name, &zero);
+    e->by_layer = of_model && of_model->by_layer ? of_model : NULL;
     if (e->field) return OK;
     for (e->layer_field = 0; map->fields->is_model && e->layer_field < NUM_LAYER_FIELDS;
          e->layer_field++)
@@ -71,8 +73,9 @@ static enum status not_of_kind(const struct config_context *x, const struct conf
                 e->text);
 }
 
-static enum status set_member(const struct config_context *x, const struct config_expr *e,
-                              const struct term *t, void *to, struct error *err)
+/* The term as a value of the member. */
+static enum status scalar_of(const struct config_context *x, const struct config_expr *e,
+                             const struct term *t, struct scalar *out, struct error *err)
 {
     struct scalar s = {.kind = e->field->kind, .number = 0};
     const bool none = t->kind == TERM_NONE;
@@ -96,6 +99,35 @@ static enum status set_member(const struct config_context *x, const struct confi
         if (!none) s.text = arena_text(x->arena, t->text, t->length);
         break;
     }
+    *out = s;
+    return OK;
+}
+
+static enum status check_length(const struct config_context *x, const struct config_expr *e,
+                                const struct term *t, const struct model_config *c,
+                                struct error *err)
+{
+    if (t->length == c->num_layers) return OK;
+    return fail(err, ERR_CORRUPT, "%s: %s has %zu values for %" PRIu64 " layers, by %s",
+                x->map->file.name, e->name, t->length, c->num_layers, e->text);
+}
+
+static enum status set_member(const struct config_context *x, const struct config_expr *e,
+                              const struct term *t, void *to, struct error *err)
+{
+    struct scalar s, *values;
+    const bool list = e->by_layer && t->kind == TERM_LIST;
+    if (list) TRY(check_length(x, e, t, to, err));
+    if (list) {
+        values = arena_array(x->arena, t->length, sizeof *values);
+        for (size_t i = 0; i < t->length; i++)
+            TRY(scalar_of(x, e, &t->items[i], &values[i], err));
+        model_field_set_layers(e->by_layer, to, values);
+        return OK;
+    }
+    TRY(scalar_of(x, e, t, &s, err));
+    if (e->by_layer)
+        ((struct model_config *)to)->declared[e->by_layer->declared - 1].by_layer = NULL;
     field_set(e->field, to, s);
     return OK;
 }
@@ -109,9 +141,7 @@ static enum status set_layers(const struct config_context *x, const struct confi
         return OK;
     }
     if (t->kind != TERM_LIST) return not_of_kind(x, e, "a list of one value for each layer", err);
-    if (t->length != c->num_layers)
-        return fail(err, ERR_CORRUPT, "%s: %s has %zu values for %" PRIu64 " layers, by %s",
-                    x->map->file.name, e->name, t->length, c->num_layers, e->text);
+    TRY(check_length(x, e, t, c, err));
     bool *has = arena_array(x->arena, t->length, sizeof *has);
     for (size_t i = 0; i < t->length; i++)
         has[i] = term_is_true(&t->items[i]);

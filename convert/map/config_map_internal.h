@@ -15,7 +15,8 @@ struct map_names;
 struct config_expr {
     const char *name;          /* the member's or the field's */
     const struct field *field; /* the member; NULL: a feature by layer, or a field of the file */
-    unsigned layer_field;      /* the feature by layer, an index into layer_fields[] */
+    const struct model_field *by_layer; /* the member, if layers may have values; else NULL */
+    unsigned layer_field;               /* the feature by layer, an index into layer_fields[] */
     const char *text;
 };
 

@@ -131,6 +131,16 @@ static enum status try_row(const struct map_loader *l, const struct config_map *
 
 /* ---- proof of a row with expressions ---- */
 
+/* Gives every second layer another value. */
+static void vary_layers(const struct model_field *f, struct scalar value, struct model_config *c,
+                        struct arena *a)
+{
+    struct scalar *values = arena_array(a, c->num_layers, sizeof *values);
+    for (uint64_t l = 0; l < c->num_layers; l++)
+        values[l] = l % 2 ? value : (struct scalar){.kind = value.kind};
+    model_field_set_layers(f, c, values);
+}
+
 /* Gives the member another value than the sample's. */
 static void vary(const struct config_expr *e, void *record, struct arena *a)
 {
@@ -147,6 +157,7 @@ static void vary(const struct config_expr *e, void *record, struct arena *a)
     if (s.kind == FIELD_REAL) s.real = 1.5;
     if (s.kind == FIELD_BOOL) s.truth = true;
     if (s.kind != FIELD_TEXT) field_set(e->field, record, s);
+    if (e->by_layer && s.kind != FIELD_TEXT) vary_layers(e->by_layer, s, record, a);
 }
 
 static enum status compare_member(const struct map_loader *l, const struct config_expr *e,
@@ -154,7 +165,11 @@ static enum status compare_member(const struct map_loader *l, const struct confi
 {
     static const struct scalar_style style = {6, "true", "false", "not given"};
     const char *a, *b;
-    if (e->field) {
+    if (e->by_layer) {
+        if (model_field_equal(e->by_layer, wrote, read)) return OK;
+        a = model_config_text(wrote, e->name, l->a);
+        b = model_config_text(read, e->name, l->a);
+    } else if (e->field) {
         if (field_equal(e->field, wrote, read)) return OK;
         a = scalar_text(field_get(e->field, wrote), &style, l->a);
         b = scalar_text(field_get(e->field, read), &style, l->a);

@@ -51,7 +51,7 @@ static struct model_config round_trip(const struct model_map *map, const struct 
     struct error none;
     for (size_t i = 0; i < num_model_fields; i++)
         if (!map_reads(map, model_fields[i].field.name))
-            field_copy(&model_fields[i].field, &said, &usual);
+            model_field_copy(&model_fields[i], &said, &usual);
     for (size_t i = 0; i < map->config.num_rows; i++) {
         const struct config_row *row = &map->config.rows[i];
         struct config_context x = {&map->config, row, NULL, a};
@@ -77,11 +77,10 @@ struct distance {
 static void add_differing_field(struct distance *d, const struct model_config *c,
                                 const struct field *f, struct arena *a)
 {
-    static const struct scalar_style style = {6, "true", "false", "not given"};
     enum { MAX_NAMED = 5 };
     if (d->count++ >= MAX_NAMED) return;
-    strbuf_printf(&d->fields, "%s%s %s", d->fields.length ? ", " : "", f->name,
-                  scalar_text(field_get(f, c), &style, a));
+    const char *text = model_config_text(c, f->name, a);
+    strbuf_printf(&d->fields, "%s%s %.60s", d->fields.length ? ", " : "", f->name, text);
 }
 
 static void add_differing_layers(struct distance *d, const char *name)
@@ -127,7 +126,7 @@ static size_t measure_distance(const struct model_map *map, const struct model_c
     const struct model_config said = round_trip(map, &c, a);
     *d = (struct distance){.count = 0};
     for (size_t i = 0; i < num_model_fields; i++)
-        if (field_matters(&model_fields[i], &c) && !field_equal(&model_fields[i].field, &said, &c))
+        if (field_matters(&model_fields[i], &c) && !model_field_equal(&model_fields[i], &said, &c))
             add_differing_field(d, &c, &model_fields[i].field, a);
     compare_partners(d, map, &c, a);
     if (!said.moe_layers && model_layers_differ(&c)) add_differing_layers(d, "moe_layers");
@@ -149,8 +148,8 @@ static size_t count_unused_features(const struct model_map *map, const struct mo
     size_t n = 0;
     for (size_t i = 0; i < num_model_fields; i++) {
         const struct model_field *f = &model_fields[i];
-        n += f->role == FIELD_MODEL && f->zero == ZERO_VALUE && map_reads(map, f->field.name) &&
-             scalar_is_zero(field_get(&f->field, c));
+        n += f->role == FIELD_MODEL && (f->zero == ZERO_VALUE || f->declared) && map_reads(map, f->field.name) &&
+             model_field_is_zero(f, c);
     }
     return n;
 }

@@ -5,6 +5,7 @@
 
 #include "common/json.h"
 #include "common/text.h"
+#include "convert/map/fields.h"
 #include "convert/map/params_internal.h"
 
 enum { MAP_CAP = 4 << 20 };
@@ -351,7 +352,7 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
         .file = {"config.json", "hf", false}, .fields = &model_config_fields, .model = map};
     if (cJSON_IsObject(tree)) TRY(map_take_text(l, tree, "family", &map->family));
     TRY(map_check_keys(l, tree,
-                       "family about extends model_type architecture prefixes sizes hows "
+                       "family about extends model_type architecture prefixes fields sizes hows "
                        "config inert unsupported parameters tensors ignored "));
     TRY(map_take_text(l, tree, "about", &map->about));
     TRY(map_take_text(l, tree, "extends", &map->extends));
@@ -364,6 +365,7 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
         return map_bad(l, "family, model_type and architecture are required");
     l->own = json_get(tree, "hows");
     if (l->own && !cJSON_IsObject(l->own)) return map_bad(l, "hows is not an object");
+    if (fields_declare(json_get(tree, "fields"), l->err)) return map_bad_in(l);
     TRY(map_read_sizes(l, tree, "sizes", &map->sizes, &map->num_sizes, &map->sizes_capacity));
     TRY(config_rows_load(l, json_get(tree, "config"), &map->config));
     if (!map->extends) TRY(config_inert_load(l, l->maps->inert, &map->config));
@@ -426,8 +428,9 @@ static enum status load_built_in(struct model_maps *m, const struct embedded_fil
     for (size_t i = 0; i < num_files; i++) {
         cJSON *tree;
         if (strcmp(files[i].name, "params.json") == 0 ||
+            strcmp(files[i].name, "fields.json") == 0 ||
             strcmp(files[i].name, "megatron.json") == 0)
-            continue; /* read by params_read.c and megatron_args.c */
+            continue; /* read by params_read.c, fields.c and megatron_args.c */
         TRY(json_parse(files[i].text, files[i].length, JSON_STRICT, &tree, err));
         keep_tree(m, tree);
         if (strcmp(files[i].name, "hows.json") == 0)
@@ -454,6 +457,7 @@ enum status map_load_files(struct model_maps *m, const struct embedded_file *fil
     cJSON *tree;
     *m = (struct model_maps){0};
     arena_init(&m->arena);
+    fields_load();
     TRY(load_params(m, err));
     TRY(load_built_in(m, files, num_files, err));
     if (!extra) return OK;

@@ -112,7 +112,7 @@ static const char *path_in_file(const struct map_names *names, const char *name,
 
 /* ---- fields of the config ---- */
 
-static struct term value_of_scalar(struct scalar s)
+static struct term term_of_scalar(struct scalar s)
 {
     switch (s.kind) {
     case FIELD_UINT:
@@ -132,13 +132,14 @@ static bool field_value(const struct model_config *c, const char *name, size_t l
 {
     for (size_t i = 0; c && i < num_model_fields; i++) {
         if (!equals(model_fields[i].field.name, name, length)) continue;
-        *out = value_of_scalar(field_get(&model_fields[i].field, c));
+        *out = term_of_scalar(field_get(&model_fields[i].field, c));
         return true;
     }
     return false;
 }
 
-/* moe[LAYER], window[LAYER]: whether the layer has the feature. */
+/* moe[LAYER], window[LAYER]: whether the layer has the feature. FIELD[LAYER]:
+ * the layer's value of a field that has values by layer. */
 static bool layer_value(const struct model_config *c, const char *name, size_t length,
                         int64_t layer, struct term *out)
 {
@@ -146,6 +147,12 @@ static bool layer_value(const struct model_config *c, const char *name, size_t l
         if (!equals(layer_fields[i].word, name, length)) continue;
         *out =
             term_bool((uint64_t)layer < c->num_layers && layer_fields[i].has(c, (uint64_t)layer));
+        return true;
+    }
+    for (size_t i = 0; c && i < num_model_fields; i++) {
+        const struct model_field *f = &model_fields[i];
+        if (!f->by_layer || !equals(f->field.name, name, length)) continue;
+        *out = term_of_scalar(model_field_at(f, c, (uint64_t)layer));
         return true;
     }
     return false;

@@ -85,10 +85,11 @@ static void find_field_differences(struct differing *x, bool computing)
 {
     const struct model_config *a = &x->configs[0], *b = &x->configs[1];
     for (size_t i = 0; i < num_model_fields; i++) {
-        const struct field *f = &model_fields[i].field;
-        bool same[2] = {field_equal(f, a, &x->by_args[1]), field_equal(f, b, &x->by_args[0])};
-        if (tensors_show(&model_fields[i]) || field_equal(f, a, b)) continue;
-        add_field_difference(x, f->name, same, computing);
+        const struct model_field *f = &model_fields[i];
+        bool same[2] = {model_field_equal(f, a, &x->by_args[1]),
+                        model_field_equal(f, b, &x->by_args[0])};
+        if (tensors_show(f) || model_field_equal(f, a, b)) continue;
+        add_field_difference(x, f->field.name, same, computing);
     }
     for (unsigned i = 0; i < NUM_LAYER_FIELDS; i++) {
         bool same[2] = {layer_field_equal(i, a, &x->by_args[1]),
@@ -231,8 +232,9 @@ const char *config_text(const struct checkpoint *c, bool as_args, struct arena *
     model_config_take_unused(&config, &nothing);
     for (size_t i = 0; i < num_model_fields; i++) {
         const char *name = model_fields[i].field.name;
-        if (tensors_show(&model_fields[i]) || is_harmless(&config, &config, &model_fields[i]))
-            continue;
+        const struct model_field *f = &model_fields[i];
+        if (tensors_show(f) || is_harmless(&config, &config, f)) continue;
+        if (model_field_is_unused(f, &config)) continue;
         strbuf_printf(&text, "%s %s\n", name, model_config_text(&config, name, arena));
     }
     for (unsigned i = 0; i < NUM_LAYER_FIELDS; i++)

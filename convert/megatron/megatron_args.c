@@ -12,6 +12,7 @@
 #include "common/text.h"
 #include "convert/map/config_map.h"
 #include "convert/map/embedded.h"
+#include "convert/map/fields.h"
 #include "convert/megatron/args_tree.h"
 
 /* ---- the maps of megatron.json ---- */
@@ -76,6 +77,7 @@ static void load_maps(void)
     struct error err = {0};
     arena_init(&a);
     enum status st = json_parse(file->text, file->length, JSON_STRICT, &tree, &err);
+    if (!st) fields_add_rows(json_get(tree, lists[LIST_MODEL].name));
     for (size_t f = 0; f < NUM_FILES; f++)
         for (size_t k = 0; k < NUM_LISTS && !st; k++)
             st = config_map_make(&files[f].file, lists[k].fields, json_get(tree, lists[k].name),

@@ -608,11 +608,14 @@ static void fields_that_change_the_model_and_that_nobody_reads_are_unknown(void 
         enum megatron_file file;
         const char *tree, *unknown;
     } cases[] = {
-        {ARGS, "{'apply_layernorm_1p':true,'lr':0.1}", "apply_layernorm_1p true"},
-        {ARGS, "{'apply_layernorm_1p':false,'mtp_num_layers':null,'use_mup':false}", NULL},
-        {ARGS, "{'mtp_num_layers':1,'num_layers':2}", "mtp_num_layers 1"},
+        {ARGS, "{'qk_l2_norm':true,'lr':0.1}", "qk_l2_norm true"},
+        {ARGS, "{'qk_l2_norm':false,'moe_latent_size':null,'use_mup':false}", NULL},
+        {ARGS, "{'moe_latent_size':1,'num_layers':2}", "moe_latent_size 1"},
+        {ARGS, "{'apply_layernorm_1p':true,'mtp_num_layers':1}", NULL}, /* declared fields */
+        {ARGS, "{'apply_layernorm_1p':'x','mtp_num_layers':-1}",
+         "apply_layernorm_1p x, mtp_num_layers -1"},
         {ARGS, "{'num_experts':2,'moe_router_score_function':'sigmoid'}", NULL},
-        {ARGS, "{'moe_router_num_groups':2}", "moe_router_num_groups 2"},
+        {ARGS, "{'num_experts':2,'moe_router_num_groups':'x'}", "moe_router_num_groups x"},
         {ARGS, "{'softmax_type':'vanilla'}", NULL},
         {ARGS, "{'no_rope_freq':[1,0],'hybrid_layer_pattern':'M*-'}",
          "no_rope_freq [1,0], hybrid_layer_pattern M*-"},
@@ -626,7 +629,7 @@ static void fields_that_change_the_model_and_that_nobody_reads_are_unknown(void 
         {ARGS, "{'moe_router_load_balancing_type':['aux_loss','sinkhorn']}",
          "moe_router_load_balancing_type [\"aux_loss\",\"sinkhorn\"]"},
         {ARGS, "{'norm_epsilon':'x','rotary_base':10000}", "norm_epsilon x"},
-        {YAML, "{'layernorm_zero_centered_gamma':true}", "layernorm_zero_centered_gamma true"},
+        {YAML, "{'qk_l2_norm':true}", "qk_l2_norm true"},
         {YAML, "{'softmax_type':'vanilla','glu_linear_offset':0.0,'mtp_num_layers':null}", NULL},
         {YAML, "{'any_new_field':1,'fp8':'e4m3','recompute_method':'x'}", "any_new_field 1"},
         {YAML, "{'_target_':'megatron.bridge.models.llama.llama_provider.Llama2ModelProvider7B'}",

@@ -82,7 +82,17 @@ static enum status check_divisor(struct error *err, const char *what, uint64_t n
 
 enum { MAX_HEAD_DIM = 1 << 16 };
 
-/* Refuses features of a config that no op computes. */
+static enum status refuse_field(const struct builder *x, const struct model_field *f)
+{
+    struct arena a;
+    arena_init(&a);
+    enum status st = fail(x->err, ERR_UNSUPPORTED, "%s %.200s: no op computes it yet",
+                          f->field.name, model_config_text(x->c, f->field.name, &a));
+    arena_release(&a);
+    return st;
+}
+
+/* Refuses features of a config that no op computes; a declared field is one. */
 static enum status check_features(const struct builder *x)
 {
     const struct model_config *c = x->c;
@@ -100,6 +110,10 @@ static enum status check_features(const struct builder *x)
                     "rotary_percent %g: expected at most 1, the whole head", c->rotary_percent);
     if (c->num_experts && (c->add_bias_linear || c->add_mlp_bias))
         return fail(x->err, ERR_UNSUPPORTED, "experts with biases are not supported");
+    for (size_t i = 0; i < num_model_fields; i++)
+        if (model_fields[i].role == FIELD_MODEL && model_fields[i].declared &&
+            !model_field_is_unused(&model_fields[i], c))
+            return refuse_field(x, &model_fields[i]);
     if (c->qk_layernorm && builder_has_layer_norm(x))
         return fail(x->err, ERR_UNSUPPORTED,
                     "qk_layernorm is not supported with LayerNorm, only with RMSNorm");

@@ -22,7 +22,7 @@ void fingerprint_field(struct sha256 *s, const void *of, const struct field *f)
 static void add_config(struct sha256 *s, const struct model_config *c)
 {
     for (size_t i = 0; i < num_model_fields; i++)
-        fingerprint_field(s, c, &model_fields[i].field);
+        if (!model_fields[i].declared) fingerprint_field(s, c, &model_fields[i].field);
     for (uint64_t l = 0; l < c->num_layers; l++) {
         const bool kinds[] = {model_layer_is_moe(c, l), model_layer_slides(c, l)};
         sha256_add(s, kinds, sizeof kinds);

@@ -178,8 +178,12 @@ static void add_configs(const struct page *p)
         add_field(p->out, x->differences[i].field, x->differences[i].values, &x->differences[i]);
     for (size_t i = 0; i < num_model_fields; i++) {
         const struct field *f = &model_fields[i].field;
-        const struct scalar a = field_get(f, &s[0].checkpoint.config),
-                            b = field_get(f, &s[1].checkpoint.config);
+        const struct model_config *const configs[] = {&s[0].checkpoint.config,
+                                                      &s[1].checkpoint.config};
+        const struct scalar a = field_get(f, configs[0]), b = field_get(f, configs[1]);
+        if (model_field_is_unused(&model_fields[i], configs[0]) &&
+            model_field_is_unused(&model_fields[i], configs[1]))
+            continue;
         const char *const values[] = {scalar_text(a, &style, p->a), scalar_text(b, &style, p->a)};
         bool given = scalar_is_given(a) || scalar_is_given(b);
         if (given && !is_listed(x, f->name)) add_field(p->out, f->name, values, NULL);

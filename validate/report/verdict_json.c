@@ -51,8 +51,9 @@ static void side_json(cJSON *o, const char *name, const struct side *s, uint64_t
         report_layout_json(side, &c->layout);
         cJSON *config = cJSON_AddObjectToObject(side, "config");
         for (size_t i = 0; i < num_model_fields; i++)
-            cJSON_AddItemToObject(config, model_fields[i].field.name,
-                                  field_json(&model_fields[i].field, &c->config));
+            if (!model_field_is_unused(&model_fields[i], &c->config))
+                cJSON_AddItemToObject(config, model_fields[i].field.name,
+                                      field_json(&model_fields[i].field, &c->config));
     }
     report_unknown_json(side, c);
     notes_json(side, c->notes.lines, c->notes.count);

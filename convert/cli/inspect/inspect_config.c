@@ -115,17 +115,22 @@ static cJSON *layers_json(const bool *layers, uint64_t num_layers)
     return list;
 }
 
-static cJSON *field_json(const struct model_config *m, const struct field *f)
+static cJSON *field_json(const struct model_config *m, const struct model_field *f)
 {
-    const struct scalar s = field_get(f, m);
-    return scalar_is_given(s) ? scalar_json(s) : cJSON_CreateNull();
+    const struct scalar s = field_get(&f->field, m);
+    if (!model_field_layers(f, m)) return scalar_is_given(s) ? scalar_json(s) : cJSON_CreateNull();
+    cJSON *list = cJSON_CreateArray();
+    for (uint64_t l = 0; l < m->num_layers; l++)
+        cJSON_AddItemToArray(list, scalar_json(model_field_at(f, m, l)));
+    return list;
 }
 
 cJSON *config_json(const struct model_config *m)
 {
     cJSON *o = cJSON_CreateObject();
     for (size_t i = 0; i < num_model_fields; i++)
-        cJSON_AddItemToObject(o, model_fields[i].field.name, field_json(m, &model_fields[i].field));
+        if (!model_field_is_unused(&model_fields[i], m))
+            cJSON_AddItemToObject(o, model_fields[i].field.name, field_json(m, &model_fields[i]));
     cJSON_AddItemToObject(o, "moe_layers", layers_json(m->moe_layers, m->num_layers));
     cJSON_AddItemToObject(o, "window_layers", layers_json(m->window_layers, m->num_layers));
     return o;
@@ -135,7 +140,8 @@ void config_field_lines(struct strbuf *out, const struct model_config *m)
 {
     strbuf_add_text(out, "config\n");
     for (size_t i = 0; i < num_model_fields; i++) {
-        cJSON *value = field_json(m, &model_fields[i].field);
+        if (model_field_is_unused(&model_fields[i], m)) continue;
+        cJSON *value = field_json(m, &model_fields[i]);
         add_row_name(out, model_fields[i].field.name, 42);
         if (json_as_text(value))
             add_escaped_name(out, json_as_text(value));
