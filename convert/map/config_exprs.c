@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/json.h"
@@ -210,6 +211,22 @@ cJSON *term_json(const struct term *t, struct arena *a)
     return cJSON_CreateNull();
 }
 
+/* Sets tree[A][B] for the path "A.B"; makes objects that are not there. */
+static void put_path(cJSON *tree, const char *path, cJSON *item)
+{
+    char name[128];
+    for (const char *dot; (dot = strchr(path, '.')); path = dot + 1) {
+        snprintf(name, sizeof name, "%.*s", (int)(dot - path), path);
+        cJSON *object = cJSON_GetObjectItemCaseSensitive(tree, name);
+        if (!cJSON_IsObject(object)) {
+            object = cJSON_CreateObject();
+            json_put(tree, name, object);
+        }
+        tree = object;
+    }
+    json_put(tree, path, item);
+}
+
 enum status config_exprs_to(const struct config_context *x, const void *from, struct error *err)
 {
     struct arena lists;
@@ -219,7 +236,7 @@ enum status config_exprs_to(const struct config_context *x, const void *from, st
     for (size_t i = 0; i < x->row->num_writes && !st; i++) {
         struct term t;
         st = eval(x, from, &x->row->writes[i], &lists, &t, err);
-        if (!st) json_put(x->tree, x->row->writes[i].name, term_json(&t, &lists));
+        if (!st) put_path(x->tree, x->row->writes[i].name, term_json(&t, &lists));
     }
     arena_release(&lists);
     return st;
@@ -227,34 +244,75 @@ enum status config_exprs_to(const struct config_context *x, const void *from, st
 
 /* ---- names ---- */
 
-/* Whether `text` has PREFIX.NAME as a whole word; with an empty name, any
- * PREFIX.NAME. */
-static bool has_path(const char *text, const char *prefix, const char *name)
+/* Whether `text` has PREFIX.NAME as a whole word, by itself or with a member
+ * behind it; with an empty name, any PREFIX.NAME. */
+static enum naming find_path(const char *text, const char *prefix, const char *name)
 {
     const size_t n = strlen(prefix), length = strlen(name);
-    for (const char *p = text; (p = strstr(p, prefix)); p += n) {
-        const char *at = p + n + 1;
-        if (p[n] != '.' || strncmp(at, name, length)) continue;
-        if (!length || (!isalnum((unsigned char)at[length]) && at[length] != '_')) return true;
+    enum naming best = NOT_NAMED_AT_ALL;
+    for (const char *p = text; p && (p = strstr(p, prefix)); p += n) {
+        const char *at = p + n + 1, *end = at + length;
+        const bool is_member = p > text && (isalnum((unsigned char)p[-1]) || strchr("_.", p[-1]));
+        if (is_member || p[n] != '.' || strncmp(at, name, length)) continue;
+        if (length && (isalnum((unsigned char)*end) || *end == '_')) continue;
+        if (!length || *end != '.') return NAMED_ITSELF;
+        best = NAMED_BELOW;
     }
-    return false;
+    return best;
 }
 
-bool config_expr_names(const struct config_map *map, const char *text, const char *name)
+enum naming config_expr_names(const struct config_map *map, const char *text, const char *name)
 {
-    return text && (has_path(text, map->file.member, name) || has_path(text, "file", name));
+    const enum naming a = find_path(text, map->file.member, name),
+                      b = find_path(text, "file", name);
+    return a > b ? a : b;
 }
 
 bool config_expr_reads(const struct config_map *map, const char *text)
 {
-    return has_path(text, map->file.member, "") || has_path(text, "file", "");
+    return config_expr_names(map, text, "") != NOT_NAMED_AT_ALL;
 }
 
-bool config_exprs_name(const struct config_context *x, const char *name)
+enum naming config_exprs_read(const struct config_context *x, const char *name)
 {
-    for (size_t i = 0; i < x->row->num_reads; i++)
-        if (config_expr_names(x->map, x->row->reads[i].text, name)) return true;
-    for (size_t i = 0; i < x->row->num_writes; i++)
-        if (text_equal(x->row->writes[i].name, name)) return true;
-    return false;
+    enum naming best = NOT_NAMED_AT_ALL;
+    for (size_t i = 0; i < x->row->num_reads; i++) {
+        const enum naming one = config_expr_names(x->map, x->row->reads[i].text, name);
+        if (one > best) best = one;
+    }
+    return best;
+}
+
+enum naming config_exprs_write(const struct config_row *row, const char *name)
+{
+    const size_t length = strlen(name);
+    enum naming best = NOT_NAMED_AT_ALL;
+    for (size_t i = 0; i < row->num_writes; i++) {
+        const char *own = row->writes[i].name;
+        if (strcmp(own, name) == 0) return NAMED_ITSELF;
+        if (strncmp(own, name, length) == 0 && own[length] == '.') best = NAMED_BELOW;
+    }
+    return best;
+}
+
+bool config_exprs_say(const struct config_context *x, const void *record, const char *name,
+                      const cJSON *item)
+{
+    struct arena lists;
+    bool same = true;
+    arena_init(&lists);
+    for (size_t i = 0; i < x->row->num_writes; i++) {
+        const struct config_expr *e = &x->row->writes[i];
+        struct error why;
+        struct term t;
+        if (strcmp(e->name, name) != 0 || eval(x, record, e, &lists, &t, &why)) continue;
+        cJSON *written = term_json(&t, &lists);
+        double m, n;
+        same = json_as_double(item, &m) && json_as_double(written, &n)
+                   ? !(m < n) && !(m > n)
+                   : cJSON_Compare(item, written, true);
+        cJSON_Delete(written);
+    }
+    arena_release(&lists);
+    return same;
 }

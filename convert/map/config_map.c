@@ -347,7 +347,7 @@ static bool mentioned(const struct config_context *x)
     for (size_t i = 0; i < COUNT(x->row->how->keys); i++)
         there |= x->row->how->keys[i] && json_get(x->tree, x->row->how->keys[i]);
     for (const cJSON *i = x->tree->child; i && !there; i = i->next)
-        there = config_exprs_name(x, i->string);
+        there = config_exprs_read(x, i->string) || config_exprs_write(x->row, i->string);
     return there;
 }
 

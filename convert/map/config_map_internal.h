@@ -148,12 +148,18 @@ MUST_CHECK enum status config_exprs_from(const struct config_context *x, void *t
 /* Writes the row's `writes`; without any, the row's field as it is. */
 MUST_CHECK enum status config_exprs_to(const struct config_context *x, const void *from,
                                        struct error *err);
-/* Whether an expression of the row reads this field of the file. */
-bool config_exprs_name(const struct config_context *x, const char *name);
+/* Whether an expression names a field of the file, or only members of it. */
+enum naming { NOT_NAMED_AT_ALL, NAMED_BELOW, NAMED_ITSELF };
+/* How the expressions of a row read or write a field; name: a path with dots. */
+enum naming config_exprs_read(const struct config_context *x, const char *name);
+enum naming config_exprs_write(const struct config_row *row, const char *name);
+/* Whether the row would write this value to the field `name`. */
+bool config_exprs_say(const struct config_context *x, const void *record, const char *name,
+                      const cJSON *item);
 /* Whether an expression names any field of the file. */
 bool config_expr_reads(const struct config_map *map, const char *text);
-/* Whether it names this one. */
-bool config_expr_names(const struct config_map *map, const char *text, const char *name);
+/* How it names this one. */
+enum naming config_expr_names(const struct config_map *map, const char *text, const char *name);
 
 /* ---- all rows ---- */
 

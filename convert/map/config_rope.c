@@ -27,6 +27,8 @@ const char *const rope_members[] = {"rope_type",
                                     "truncate",
                                     NULL};
 
+/* Types whose members are read. Of others, the type itself and what they share
+ * is. */
 static const char *const rope_types[] = {"default", "linear", "dynamic", "llama3", "yarn"};
 
 static enum status rope_number(const cJSON *from, const char *name, double fallback, double *out,
@@ -48,19 +50,24 @@ static enum status rope_number_or_0(const cJSON *from, const char *name, double 
     return rope_number(from, name, fallback, out, err);
 }
 
-static enum status rope_type_from_hf(const cJSON *scaling, struct model_config *c,
+static bool is_known_type(const char *type)
+{
+    size_t i = 0;
+    while (i < COUNT(rope_types) && strcmp(rope_types[i], type))
+        i++;
+    return i < COUNT(rope_types);
+}
+
+static enum status rope_type_from_hf(const cJSON *scaling, struct model_config *c, struct arena *a,
                                      struct error *err)
 {
     const cJSON *item = json_get(scaling, "rope_type");
     if (!item) item = json_get(scaling, "type");
     const char *type = item ? json_as_text(item) : "default";
-    for (size_t i = 0; type && i < COUNT(rope_types); i++)
-        if (strcmp(rope_types[i], type) == 0) {
-            c->rope_type = rope_types[i];
-            return OK;
-        }
-    return fail(err, ERR_UNSUPPORTED, "config.json: rope_type \"%s\" is not supported",
-                type ? type : "(no text)");
+    if (!type || !*type)
+        return fail(err, ERR_CORRUPT, "config.json: rope_type is not the name of a type");
+    c->rope_type = arena_copy_text(a, type);
+    return OK;
 }
 
 /* The factor of cosines and sines for an mscale of yarn (transformers,
@@ -100,10 +107,11 @@ static const cJSON *object_with(const cJSON *const *objects, size_t count, const
 
 /* Reads what rope_scaling and rope_parameters both have; NULL: neither is
  * there. */
-static enum status read_scaling(const cJSON *scaling, struct model_config *c, struct error *err)
+static enum status read_scaling(const cJSON *scaling, struct model_config *c, struct arena *a,
+                                struct error *err)
 {
     double original = 0;
-    TRY(rope_type_from_hf(scaling, c, err));
+    TRY(rope_type_from_hf(scaling, c, a, err));
     TRY(rope_number(scaling, "factor", 0, &c->rope_factor, err));
     TRY(rope_number(scaling, "low_freq_factor", 0, &c->rope_low_freq_factor, err));
     TRY(rope_number(scaling, "high_freq_factor", 0, &c->rope_high_freq_factor, err));
@@ -111,7 +119,7 @@ static enum status read_scaling(const cJSON *scaling, struct model_config *c, st
     if (original >= 0x1p53)
         return fail(err, ERR_CORRUPT, "config.json: original_max_position_embeddings is too large");
     c->rope_original_max_position = (uint64_t)original;
-    if (strcmp(c->rope_type, "default") && c->rope_factor == 0)
+    if (strcmp(c->rope_type, "default") && is_known_type(c->rope_type) && c->rope_factor == 0)
         return fail(err, ERR_CORRUPT, "config.json: rope_type %s has no factor", c->rope_type);
     if (strcmp(c->rope_type, "yarn") == 0) TRY(read_yarn(scaling, c, err));
     if (strcmp(c->rope_type, "llama3") == 0 &&
@@ -139,8 +147,8 @@ enum status rope_from_file(const struct config_context *x, void *to, struct erro
                     &c->rotary_base, err));
     TRY(rope_number(object_with(objects, COUNT(objects), "partial_rotary_factor"),
                     "partial_rotary_factor", 1, &c->rotary_percent, err));
-    if (has_five && has_four) TRY(read_scaling(four, c, err)); /* for its errors */
-    return read_scaling(has_five ? five : has_four ? four : NULL, c, err);
+    if (has_five && has_four) TRY(read_scaling(four, c, x->arena, err)); /* for its errors */
+    return read_scaling(has_five ? five : has_four ? four : NULL, c, x->arena, err);
 }
 
 /* Transformers 4 reads rope_scaling, where null is "not scaled"; 5 reads
@@ -150,10 +158,10 @@ static bool scalings_agree(const struct config_context *x, const cJSON *four, co
 {
     struct model_config a = {0}, b = {0};
     struct error why;
-    (void)x;
     if (!four || !cJSON_IsObject(five)) return true;
     if (!cJSON_IsObject(four) && !cJSON_IsNull(four)) return true;
-    if (read_scaling(cJSON_IsNull(four) ? NULL : four, &a, &why) || read_scaling(five, &b, &why))
+    if (read_scaling(cJSON_IsNull(four) ? NULL : four, &a, x->arena, &why) ||
+        read_scaling(five, &b, x->arena, &why))
         return true;
     for (size_t i = 0; i < num_model_fields; i++)
         if (!field_equal(&model_fields[i].field, &a, &b)) return false;

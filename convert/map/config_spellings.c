@@ -107,10 +107,20 @@ void model_config_settle(const struct model_map *map, cJSON *hf_config, struct a
                          settle_visit *visit, void *context)
 {
     struct config_spellings s;
-    while (config_find_clash(&map->config, hf_config, a, &s)) {
-        const struct spelling_clash clash = {
-            .names = {s.older, s.newer},
-            .values = {spelling_text(hf_config, s.older, a), spelling_text(hf_config, s.newer, a)}};
-        remove_spelling(hf_config, clash.names[visit(context, &clash)]);
+    cJSON *own = map->config_in ? json_get(hf_config, map->config_in) : NULL;
+    for (;;) {
+        cJSON *joined = model_config_joined(map, hf_config);
+        const cJSON *tree = joined ? joined : hf_config;
+        const bool found = config_find_clash(&map->config, tree, a, &s);
+        if (found) {
+            const struct spelling_clash clash = {
+                .names = {s.older, s.newer},
+                .values = {spelling_text(tree, s.older, a), spelling_text(tree, s.newer, a)}};
+            const char *removed = clash.names[visit(context, &clash)];
+            remove_spelling(hf_config, removed);
+            if (joined) remove_spelling(own, removed);
+        }
+        cJSON_Delete(joined);
+        if (!found) return;
     }
 }

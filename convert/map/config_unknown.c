@@ -39,7 +39,21 @@ static bool row_names(const struct config_map *map, const struct config_row *row
     const struct config_context x = {.map = map, .row = row};
     const bool constant = row->value && row->key; /* is_constant */
     return (!constant && text_equal(row->key, name)) || text_equal(row->also, name) ||
-           how_of_key(row, name) || config_exprs_name(&x, name);
+           how_of_key(row, name) || config_exprs_read(&x, name) || config_exprs_write(row, name);
+}
+
+/* Whether any row of the map reads a field; it may only be written. */
+static bool is_read(const struct config_map *map, const char *name)
+{
+    for (size_t i = 0; i < map->num_rows; i++) {
+        const struct config_row *row = &map->rows[i];
+        const struct config_context x = {.map = map, .row = row};
+        const bool own = text_equal(row->key, name) && (row->field || !row->num_writes);
+        if (own || text_equal(row->also, name) || how_of_key(row, name) ||
+            config_exprs_read(&x, name))
+            return true;
+    }
+    return false;
 }
 
 /* How a flag reads an item: as a bool, or a number like Python. */
@@ -56,14 +70,18 @@ static bool row_matters(const struct config_map *map, const struct config_row *r
 }
 
 /* Reads the field again into a copy of the struct. In a file that is not
- * partial, every row took its value. */
+ * partial, every row took its value; a field that is only written must have the
+ * value that would be. */
 static enum reading how_row_reads(struct unknown_search *s, const struct config_read *r,
                                   const struct config_row *row, const cJSON *item)
 {
     const struct config_context x = {r->map, row, (cJSON *)(uintptr_t)s->tree, &s->arena};
     struct error why;
     bool applies;
-    if (!r->map->partial) return TAKEN;
+    if (!r->map->partial && is_read(r->map, item->string)) return TAKEN;
+    if (!r->map->partial)
+        return !r->record || config_exprs_say(&x, r->record, item->string, item) ? TAKEN
+                                                                                 : NOT_TAKEN;
     if (!(row->directions & IMPORT) || !row_matters(r->map, row)) return UNUSED;
     void *copy = arena_copy(&s->arena, r->record, r->map->fields->size);
     if (config_row_applies(&x, copy, &applies, &why) || !applies) return UNUSED;
@@ -218,6 +236,43 @@ static void search_unread(struct unknown_search *s, const char *path, const cJSO
         visit_unknown(s, path, item);
 }
 
+/* How expressions name a field, and whether they read members of it alone. */
+static enum naming naming_of(const struct unknown_search *s, const char *path)
+{
+    enum naming best = NOT_NAMED_AT_ALL;
+    for (size_t m = 0; m < s->num_reads; m++) {
+        const struct config_map *map = s->reads[m].map;
+        const struct model_map *model = map->model;
+        for (size_t i = 0; i < map->num_rows; i++) {
+            const struct config_context x = {.map = map, .row = &map->rows[i]};
+            const enum naming read = config_exprs_read(&x, path),
+                              written = config_exprs_write(x.row, path),
+                              asked = config_expr_names(map, x.row->when, path);
+            if (read > best) best = read;
+            if (written > best) best = written;
+            if (asked > best) best = asked;
+        }
+        for (size_t i = 0; model && i < model->num_unsupported; i++) {
+            const enum naming asked = config_expr_names(map, model->unsupported[i].when, path);
+            if (asked > best) best = asked;
+        }
+    }
+    return best;
+}
+
+/* Visits the unknown members of an object of which expressions read some. */
+static void search_below(struct unknown_search *s, const char *path, const cJSON *object)
+{
+    for (const cJSON *i = object->child; i; i = i->next) {
+        const char *own = arena_printf(&s->arena, "%s.%s", path, i->string);
+        const enum naming naming = naming_of(s, own);
+        if (naming == NOT_NAMED_AT_ALL)
+            search_unread(s, own, i);
+        else if (naming == NAMED_BELOW && cJSON_IsObject(i))
+            search_below(s, own, i);
+    }
+}
+
 /* Visits the unknown members of an object whose `members` are read. */
 static void search_members(struct unknown_search *s, const char *path, const cJSON *object,
                            const char *const *members)
@@ -226,7 +281,12 @@ static void search_members(struct unknown_search *s, const char *path, const cJS
         size_t k = 0;
         while (members[k] && strcmp(members[k], i->string))
             k++;
-        if (!members[k]) search_unread(s, arena_printf(&s->arena, "%s.%s", path, i->string), i);
+        const char *own = arena_printf(&s->arena, "%s.%s", path, i->string);
+        const enum naming naming = members[k] ? NAMED_ITSELF : naming_of(s, own);
+        if (naming == NOT_NAMED_AT_ALL)
+            search_unread(s, own, i);
+        else if (naming == NAMED_BELOW && cJSON_IsObject(i))
+            search_below(s, own, i);
     }
 }
 
@@ -244,6 +304,8 @@ static void search_field(struct unknown_search *s, const cJSON *item)
     const char *const *members = cJSON_IsObject(item) ? members_of(s, item->string) : NULL;
     if (read == NOT_NAMED)
         search_unread(s, item->string, item);
+    else if (!members && cJSON_IsObject(item) && naming_of(s, item->string) == NAMED_BELOW)
+        search_below(s, item->string, item);
     else if (members)
         search_members(s, item->string, item, members);
     else if ((read == NOT_TAKEN && !config_is_unset(item)) ||

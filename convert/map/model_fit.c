@@ -148,8 +148,8 @@ static size_t count_unused_features(const struct model_map *map, const struct mo
     size_t n = 0;
     for (size_t i = 0; i < num_model_fields; i++) {
         const struct model_field *f = &model_fields[i];
-        n += f->role == FIELD_MODEL && (f->zero == ZERO_VALUE || f->declared) && map_reads(map, f->field.name) &&
-             model_field_is_zero(f, c);
+        n += f->role == FIELD_MODEL && (f->zero == ZERO_VALUE || f->declared) &&
+             map_reads(map, f->field.name) && model_field_is_zero(f, c);
     }
     return n;
 }

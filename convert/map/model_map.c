@@ -65,15 +65,21 @@ enum status map_take_items(const struct map_loader *l, const cJSON *from, const 
     return OK;
 }
 
+/* Whether a list of words, with a blank after each, has this one. */
+static bool has_word(const char *words, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *p = words; *p; p += strcspn(p, " ") + 1)
+        if (n && strcspn(p, " ") == n && memcmp(p, word, n) == 0) return true;
+    return false;
+}
+
 enum status map_check_keys(const struct map_loader *l, const cJSON *item, const char *known)
 {
     if (!cJSON_IsObject(item)) return map_bad(l, "not an object");
-    for (const cJSON *i = item->child; i; i = i->next) {
-        const char *at = strstr(known, i->string);
-        size_t n = strlen(i->string);
-        if (!n || strchr(i->string, ' ') || !at || at[n] != ' ' || (at > known && at[-1] != ' '))
+    for (const cJSON *i = item->child; i; i = i->next)
+        if (!has_word(known, i->string))
             return map_bad(l, arena_printf(l->a, "\"%s\" is not one of: %s", i->string, known));
-    }
     return OK;
 }
 
@@ -337,6 +343,7 @@ static enum status inherit_rows(struct map_loader *l)
     map->params = base->params;
     map->unsupported = base->unsupported;
     map->num_unsupported = base->num_unsupported;
+    map->config_in = base->config_in;
     map->prefixes = base->prefixes;
     map->num_prefixes = base->num_prefixes;
     return OK;
@@ -351,17 +358,20 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     map->config = (struct config_map){
         .file = {"config.json", "hf", false}, .fields = &model_config_fields, .model = map};
     if (cJSON_IsObject(tree)) TRY(map_take_text(l, tree, "family", &map->family));
-    TRY(map_check_keys(l, tree,
-                       "family about extends model_type architecture prefixes fields sizes hows "
-                       "config inert unsupported parameters tensors ignored "));
+    TRY(map_check_keys(
+        l, tree,
+        "family about extends model_type architecture config_in prefixes fields sizes "
+        "hows config inert unsupported parameters tensors ignored "));
     TRY(map_take_text(l, tree, "about", &map->about));
     TRY(map_take_text(l, tree, "extends", &map->extends));
-    TRY(map_take_text(l, tree, "model_type", &map->model_type));
-    TRY(map_take_text(l, tree, "architecture", &map->architecture));
+    TRY(map_take_texts(l, json_get(tree, "model_type"), &map->model_types, &map->num_model_types));
+    TRY(map_take_texts(l, json_get(tree, "architecture"), &map->architectures,
+                       &map->num_architectures));
     TRY(inherit_rows(l));
+    if (json_get(tree, "config_in")) TRY(map_take_text(l, tree, "config_in", &map->config_in));
     if (json_get(tree, "prefixes"))
         TRY(map_take_texts(l, json_get(tree, "prefixes"), &map->prefixes, &map->num_prefixes));
-    if (!map->family || !map->model_type || !map->architecture)
+    if (!map->family || !map->num_model_types || !map->num_architectures)
         return map_bad(l, "family, model_type and architecture are required");
     l->own = json_get(tree, "hows");
     if (l->own && !cJSON_IsObject(l->own)) return map_bad(l, "hows is not an object");
@@ -508,7 +518,7 @@ static const char *known_model_types(const struct model_maps *m, struct strbuf *
             strbuf_printf(out, " and %zu more, which `ferry models` lists", m->num_maps - i);
             break;
         }
-        strbuf_printf(out, "%s%s", i ? ", " : "", m->maps[i]->model_type);
+        strbuf_printf(out, "%s%s", i ? ", " : "", m->maps[i]->model_types[0]);
     }
     return out->data ? out->data : "none";
 }
@@ -521,7 +531,8 @@ enum status model_map_of_config(const struct model_maps *m, const cJSON *hf_conf
     if (!type) return fail(err, ERR_CORRUPT, "config.json: model_type is missing, or not a string");
     for (size_t i = 0; i < m->num_maps; i++) {
         *out = m->maps[i];
-        if (strcmp(m->maps[i]->model_type, type) == 0) return OK;
+        for (unsigned k = 0; k < m->maps[i]->num_model_types; k++)
+            if (strcmp(m->maps[i]->model_types[k], type) == 0) return OK;
     }
     enum status st = fail(err, ERR_UNSUPPORTED,
                           "model_type \"%s\" is not supported; --model-map FILE adds a map; there "
@@ -550,12 +561,12 @@ const char *model_map_about(const struct model_map *map)
 
 const char *model_map_model_type(const struct model_map *map)
 {
-    return map->model_type;
+    return map->model_types[0];
 }
 
 const char *model_map_architecture(const struct model_map *map)
 {
-    return map->architecture;
+    return map->architectures[0];
 }
 
 const char *model_map_hf_field(const struct model_map *map, const char *megatron)

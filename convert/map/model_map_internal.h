@@ -46,7 +46,10 @@ struct unsupported {
 };
 
 struct model_map {
-    const char *family, *about, *model_type, *architecture, *extends;
+    const char *family, *about, *extends;
+    const char **model_types, **architectures; /* a new config.json gets the first of each */
+    unsigned num_model_types, num_architectures;
+    const char *config_in; /* config.json has the model's fields in this object; NULL: at its top */
     const char **prefixes;
     unsigned num_prefixes;
     struct size *sizes;
@@ -118,6 +121,10 @@ MUST_CHECK enum status config_rows_load(struct map_loader *l, const cJSON *list,
                                         struct config_map *map);
 MUST_CHECK enum status config_inert_load(struct map_loader *l, const cJSON *inert,
                                          struct config_map *map);
+/* config.json of a map with config_in: the fields of the model's object, then
+ * those at the top that it lacks; NULL: the map or the file has no such object.
+ * The caller deletes it. */
+cJSON *model_config_joined(const struct model_map *map, const cJSON *hf_config);
 MUST_CHECK enum status map_check_unsupported(const struct map_loader *l,
                                              const struct unsupported *u);
 /* Checks the sizes, and that the rows, evaluated for the samples, tile the

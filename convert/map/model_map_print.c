@@ -101,7 +101,7 @@ static void print_parameters(struct strbuf *out, const struct param_rows *rows)
 void model_map_print(struct strbuf *out, const struct model_map *map)
 {
     strbuf_printf(out, "%s: %s\nmodel_type %s, architecture %s\n", map->family,
-                  model_map_about(map), map->model_type, map->architecture);
+                  model_map_about(map), map->model_types[0], map->architectures[0]);
     strbuf_add_text(out, "sizes\n");
     for (size_t i = 0; i < map->num_sizes; i++)
         strbuf_printf(out, "  %s = %s\n", map->sizes[i].name, map->sizes[i].text);
@@ -224,8 +224,9 @@ cJSON *model_map_json(const struct model_map *map)
 {
     cJSON *o = cJSON_CreateObject();
     add_text_member(o, "family", map->family);
-    add_text_member(o, "model_type", map->model_type);
-    add_text_member(o, "architecture", map->architecture);
+    add_text_member(o, "model_type", map->model_types[0]);
+    add_text_member(o, "architecture", map->architectures[0]);
+    add_text_member(o, "config_in", map->config_in);
     add_text_member(o, "about", model_map_about(map));
     cJSON *sizes = cJSON_AddObjectToObject(o, "sizes");
     for (size_t i = 0; i < map->num_sizes; i++)
