@@ -66,6 +66,12 @@ bool name_is_padding(const char *name)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
+bool name_is_carried(const char *name)
+{
+    static const char begin[] = "carried.";
+    return strncmp(name, begin, sizeof begin - 1) == 0;
+}
+
 bool name_is_optimizer(const char *name)
 {
     static const char begin[] = "optimizer.";

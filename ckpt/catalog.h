@@ -12,6 +12,7 @@
  *   optimizer.STATE.NAME  a state: exp_avg, exp_avg_sq, or param, the master
  *                         weight; a weight of F32 or F64 is its own
  *   NAME.padding          rows past the true vocabulary
+ *   carried.NAME          a tensor outside of the language model (convert/carried.h)
  *
  * Weights are [out, in], linear_qkv in Megatron's group order, linear_fc1
  * [gate; up] of the whole parameter. A tied head is no tensor. */
@@ -170,9 +171,10 @@ MUST_CHECK enum status catalog_check(const struct catalog *c, struct error *err)
 MUST_CHECK enum status tensor_check(const struct tensor *t, struct error *err);
 
 /* Whether a logical name is that of padding rows; of a moment or a master
- * weight. */
+ * weight; of a tensor that is carried along. */
 bool name_is_padding(const char *name);
 bool name_is_optimizer(const char *name);
+bool name_is_carried(const char *name);
 /* NAME in "optimizer.STATE.NAME"; STATE is the *length bytes at *state (both
  * may be NULL). NULL: not the name of a state. */
 const char *name_of_state(const char *name, const char **state, size_t *length);

@@ -145,6 +145,7 @@ struct tied_name {
 };
 
 struct format;
+struct published_names;
 
 struct checkpoint {
     struct arena arena;
@@ -171,6 +172,9 @@ struct checkpoint {
     unsigned zero;
     bool transformer_engine_names; /* known from in-memory names (legacy) or extra states */
     const char *hf_folder;         /* the folder of config.json and its companions; NULL: none */
+    /* How the Hugging Face folder that it came from spelt names
+     * (convert/published.h), in arena; NULL: as the map does first. */
+    const struct published_names *published;
     const char *tokenizer_folder;  /* of a Megatron iteration; NULL: none */
     struct training_state training;
     struct notes notes;

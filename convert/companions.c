@@ -16,6 +16,7 @@ bool is_companion(const char *name)
                                           "*.bin.index.json",
                                           "training.json", /* describes the optimizer beside it */
                                           "ferry.json",
+                                          "ferry-names.json", /* published.h */
                                           "integrity.json",
                                           ".*"};
     for (size_t i = 0; i < COUNT(without); i++)

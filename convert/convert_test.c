@@ -620,7 +620,7 @@ static void a_quantised_model_is_called_so(void **state)
 
 /* ---- names ---- */
 
-static void a_base_models_names_are_read_in_every_family(void **state)
+static void a_base_models_names_are_read_and_written_in_every_family(void **state)
 {
     (void)state;
 #define SIZES                                                                                      \
@@ -639,8 +639,18 @@ static void a_base_models_names_are_read_in_every_family(void **state)
         const char *base = make(arena_printf(&scratch, "base%zu", i), members, NULL);
         const char *out = in_scratch(arena_printf(&scratch, "out%zu", i));
         take_off(base, "model.");
+        const char *there = in_scratch(arena_printf(&scratch, "there%zu", i));
         assert_ok(CONVERT(base, out, "--to=hf"));
-        check_same_weights(out, whole);
+        check_same_weights(out, base);
+        assert_ok(CONVERT(base, there));
+        assert_ok(CONVERT(there, in_scratch("back"), "--to=hf"));
+        check_same_weights(in_scratch("back"), base);
+        assert_ok(path_remove(path_join(&scratch, there, "iter_0000000/ferry-hf/ferry-names.json"),
+                              &err));
+        assert_ok(CONVERT(there, in_scratch("usual"), "--to=hf"));
+        check_same_weights(in_scratch("usual"), whole);
+        assert_ok(path_remove(in_scratch("back"), &err));
+        assert_ok(path_remove(in_scratch("usual"), &err));
     }
 }
 
@@ -729,9 +739,9 @@ static void norms_that_are_stored_minus_one_are_not_exported(void **state)
     assert_fails(
         CONVERT(ckpt, in_scratch("out"), "--to=hf"), ERR_UNSUPPORTED,
         "unknown fields may change what the model computes (--allow-config FIELD exports without "
-        "them): args: apply_layernorm_1p true");
+        "them): args: layernorm_zero_centered_gamma true");
     assert_ok(CONVERT(ckpt, in_scratch("out"), "--to=torch"));
-    assert_ok(CONVERT(ckpt, in_scratch("without"), "--to=hf", "--allow-config=*_1p"));
+    assert_ok(CONVERT(ckpt, in_scratch("without"), "--to=hf", "--allow-config=*gamma"));
 }
 
 static void optimizer_state_is_not_lost_in_silence(void **state)
@@ -831,7 +841,7 @@ int main(void)
         TEST(a_release_whose_link_was_lost_is_iteration_0),
         TEST(roots_without_a_tracker_have_one_iteration_or_are_refused),
         TEST(experts_are_counted),
-        TEST(a_base_models_names_are_read_in_every_family),
+        TEST(a_base_models_names_are_read_and_written_in_every_family),
         TEST(a_quantised_model_is_called_so),
         TEST(each_note_is_said_once),
         TEST(options_without_a_use_are_refused),

@@ -21,7 +21,7 @@ enum optim_format optim_format_find(const char *name)
 
 bool is_parameter(const struct tensor *x)
 {
-    return !name_is_optimizer(x->name) && !name_is_padding(x->name);
+    return !name_is_optimizer(x->name) && !name_is_padding(x->name) && !name_is_carried(x->name);
 }
 
 /* Megatron keeps the dtype of buffers, whatever its parameters have. */

@@ -188,7 +188,7 @@ uint64_t target_iteration(const struct target *t);
 MUST_CHECK enum status target_take_trained(struct target *t, struct error *err);
 
 /* Whether a logical tensor is a parameter, neither optimizer state nor
- * vocabulary padding. */
+ * vocabulary padding nor carried along. */
 bool is_parameter(const struct tensor *x);
 /* The dtype of tensor x in the target: --torch-dtype casts weights, never
  * states; states become F32 where the format wants that. */

@@ -202,8 +202,9 @@ static const char *native_name_of(struct target *t, const char *logical)
     one.num_layers = 1;
     one.num_experts = one.num_experts ? 1 : 0;
     one.untie_embeddings_and_output_weights = true;
-    return model_map_expand(t->map, &one, NULL, find_native_name, &search, NULL) ? NULL
-                                                                                 : search.native;
+    const struct hf_names names = published_hf_names(t->source->published);
+    return model_map_expand(t->map, &one, &names, find_native_name, &search, NULL) ? NULL
+                                                                                   : search.native;
 }
 
 bool hf_model_tied_head(struct target *t, const char **head, const char **embedding)

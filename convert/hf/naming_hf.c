@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "convert/carried.h"
 #include "convert/format.h"
 #include "convert/hf/states_hf.h"
 #include "convert/naming.h"
@@ -251,7 +252,9 @@ static enum status note_unexpected(const struct importing *x, struct error *err)
                         " elements with this config.json",
                         native_place(x, s), model_map_family(x->in->map), x->taken[i], s->numel);
         if (x->taken[i]) continue;
-        if (model_map_ignores(x->in->map, s->name))
+        if (model_map_carries(x->in->map, &c->config, s->name))
+            TRY(carried_add(c, s, err));
+        else if (model_map_ignores(x->in->map, s->name))
             c->num_ignored++;
         else
             gaps_add_unexpected(&c->gaps, &c->arena, s->name);
@@ -274,6 +277,8 @@ static enum status import_hf(const struct naming_import *in, struct error *err)
     x.taken = arena_array(&x.c->arena, x.c->catalog.num_native, sizeof *x.taken);
     TRY(model_map_expand(in->map, &x.c->config, &names, add_mapped, &x, err));
     note_widened(&x);
+    if (in->c->format && in->c->format->has & FORMAT_CONFIG_JSON)
+        in->c->published = model_map_published(in->map, &in->c->config, &names, &in->c->arena);
     TRY(check_tied_head(&x, err));
     return note_unexpected(&x, err);
 }
@@ -462,6 +467,23 @@ static enum status export_mapped(void *context, const struct mapped_tensor *m, s
     return OK;
 }
 
+static enum status export_carried(struct exporting *x, struct error *err)
+{
+    const struct catalog *all = &x->t->source->catalog;
+    for (size_t i = 0; i < all->num_tensors; i++) {
+        const struct tensor *t = &all->tensors[i];
+        if (!carried_name(t)) continue;
+        const struct native_output native = {.name = carried_name(t),
+                                             .dtype = t->dtype,
+                                             .num_dims = t->num_dims,
+                                             .shape = t->shape,
+                                             .parts = {{t, pair_whole(0, 0, t->numel)}},
+                                             .num_parts = 1};
+        TRY(x->visit(x->context, &native, err));
+    }
+    return OK;
+}
+
 /* Lists parameters without a name in the family: they must not be lost. */
 static void list_left_over(struct exporting *x)
 {
@@ -479,8 +501,9 @@ static bool source_has(const void *context, const char *name)
     return catalog_find_native(context, name, NULL) != NULL;
 }
 
-/* A Hugging Face folder gets published spellings; other formats keep the
- * source's, so that the program that saved it loads them. */
+/* A Hugging Face folder gets the spellings that were published, else the map's
+ * first; other formats keep the source's, so that the program that saved it
+ * loads them. */
 static enum status export_hf(const struct naming_export *out, export_visit *visit, void *context,
                              struct error *err)
 {
@@ -489,11 +512,12 @@ static enum status export_hf(const struct naming_export *out, export_visit *visi
     x.exported = arena_array(&t->plan.arena, t->source->catalog.num_tensors, sizeof *x.exported);
     const struct hf_names source = {
         .has = source_has, .context = &t->source->catalog, .first_prefix = true};
-    const bool published = t->format->has & FORMAT_CONFIG_JSON;
-    TRY(model_map_expand(t->map, &t->source->config, published ? NULL : &source, export_mapped, &x,
-                         err));
+    const struct hf_names published = published_hf_names(t->source->published);
+    const bool is_folder = t->format->has & FORMAT_CONFIG_JSON;
+    TRY(model_map_expand(t->map, &t->source->config, is_folder ? &published : &source,
+                         export_mapped, &x, err));
     list_left_over(&x);
-    return OK;
+    return export_carried(&x, err);
 }
 
 const struct naming naming_hf = {import_hf, import_states_hf, export_hf};

@@ -127,6 +127,7 @@ static bool is_not_given(const struct config_row *row, const struct model_config
 {
     const struct scalar s = field_get(row->field, c);
     const bool zero_is_a_value = s.kind == FIELD_REAL && row->zero != ZERO_UNKNOWN;
+    if (row->zero == ZERO_UNUSED) return false;
     return !scalar_is_given(s) && !zero_is_a_value && !config_null_is_zero(row);
 }
 

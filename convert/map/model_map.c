@@ -339,6 +339,7 @@ static enum status inherit_rows(struct map_loader *l)
     COPY(config.inert, config.num_inert, config.inert_capacity);
     COPY(tensors, num_tensors, tensors_capacity);
     COPY(ignored, num_ignored, ignored_capacity);
+    COPY(carried, num_carried, carried_capacity);
 #undef COPY
     map->params = base->params;
     map->unsupported = base->unsupported;
@@ -349,11 +350,24 @@ static enum status inherit_rows(struct map_loader *l)
     return OK;
 }
 
+/* Checks the expressions in the globs of carried tensors. */
+static enum status check_carried(const struct map_loader *l)
+{
+    const struct map_names names = {
+        .map = l->map, .config = &map_samples[0], .layer = -1, .expert = -1};
+    enum status st = OK;
+    struct strbuf glob = {0};
+    for (size_t i = 0; i < l->map->num_carried && !st; i++)
+        st = map_fill_name(&names, l->map->carried[i], &glob, l->err);
+    strbuf_release(&glob);
+    return st ? map_bad_in(l) : OK;
+}
+
 static enum status read_map(struct map_loader *l, const cJSON *tree)
 {
     struct model_map *map = l->map;
-    const char **ignored;
-    unsigned num_ignored;
+    const char **globs;
+    unsigned num_globs;
     l->where = "the map";
     map->config = (struct config_map){
         .file = {"config.json", "hf", false}, .fields = &model_config_fields, .model = map};
@@ -361,7 +375,7 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     TRY(map_check_keys(
         l, tree,
         "family about extends model_type architecture config_in prefixes fields sizes "
-        "hows config inert unsupported parameters tensors ignored "));
+        "hows config inert unsupported parameters tensors ignored carried "));
     TRY(map_take_text(l, tree, "about", &map->about));
     TRY(map_take_text(l, tree, "extends", &map->extends));
     TRY(map_take_texts(l, json_get(tree, "model_type"), &map->model_types, &map->num_model_types));
@@ -384,9 +398,14 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     TRY(param_rows_of_map(l, tree, map->params, &map->params));
     TRY(read_tensors(l, tree));
     l->where = "ignored";
-    TRY(map_take_texts(l, json_get(tree, "ignored"), &ignored, &num_ignored));
-    for (unsigned i = 0; i < num_ignored; i++)
-        *ARENA_PUSH(l->a, map->ignored, map->num_ignored, map->ignored_capacity) = ignored[i];
+    TRY(map_take_texts(l, json_get(tree, "ignored"), &globs, &num_globs));
+    for (unsigned i = 0; i < num_globs; i++)
+        *ARENA_PUSH(l->a, map->ignored, map->num_ignored, map->ignored_capacity) = globs[i];
+    l->where = "carried";
+    TRY(map_take_texts(l, json_get(tree, "carried"), &globs, &num_globs));
+    for (unsigned i = 0; i < num_globs; i++)
+        *ARENA_PUSH(l->a, map->carried, map->num_carried, map->carried_capacity) = globs[i];
+    TRY(check_carried(l));
     return map_check(l);
 }
 
@@ -578,6 +597,21 @@ const char *model_map_hf_field(const struct model_map *map, const char *megatron
             return row->key;
     }
     return NULL;
+}
+
+bool model_map_carries(const struct model_map *map, const struct model_config *c,
+                       const char *hf_name)
+{
+    const struct map_names names = {.map = map, .config = c, .layer = -1, .expert = -1};
+    struct strbuf glob = {0};
+    bool carries = false;
+    for (size_t i = 0; i < map->num_carried && !carries; i++) {
+        strbuf_clear(&glob);
+        carries = map_fill_name(&names, map->carried[i], &glob, NULL) == OK &&
+                  fnmatch(glob.data, hf_name, 0) == 0;
+    }
+    strbuf_release(&glob);
+    return carries;
 }
 
 bool model_map_ignores(const struct model_map *map, const char *hf_name)

@@ -106,13 +106,26 @@ struct mapped_tensor {
 };
 
 /* The existing Hugging Face tensors, to choose between several names of one
- * tensor. has(): whether a tensor of this name exists. NULL: the first name, as
- * for writing. */
+ * tensor. has(): whether a tensor of this name exists. NULL: the first name. */
 struct hf_names {
     bool (*has)(const void *context, const char *name);
     const void *context;
     bool first_prefix; /* only spellings of rows are chosen */
 };
+
+/* How a published folder spells its names: what a map leaves open. In an arena. */
+struct published_names {
+    const char *prefix;     /* of {p} */
+    const char **spellings; /* the first name of each row that has several spellings */
+    size_t count;
+};
+/* The spelling of existing tensors; NULL: the map's first of all, or nothing to
+ * choose. */
+const struct published_names *model_map_published(const struct model_map *map,
+                                                  const struct model_config *c,
+                                                  const struct hf_names *names, struct arena *a);
+/* Names by a published spelling. NULL: the first. */
+struct hf_names published_hf_names(const struct published_names *published);
 
 /* Calls visit for every logical tensor of a model with this config, in the
  * order of Hugging Face's files. The arguments are valid during the call only. */
@@ -124,6 +137,11 @@ MUST_CHECK enum status model_map_expand(
 /* Whether the map ignores a Hugging Face tensor without a row: old files have
  * some that no model needs. */
 bool model_map_ignores(const struct model_map *map, const char *hf_name);
+
+/* Whether a conversion carries such a tensor of a model with this config along
+ * (convert/carried.h). */
+bool model_map_carries(const struct model_map *map, const struct model_config *c,
+                       const char *hf_name);
 
 /* The rows as a table for people (ferry models --show). */
 void model_map_print(struct strbuf *out, const struct model_map *map);

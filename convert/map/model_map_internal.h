@@ -60,8 +60,8 @@ struct model_map {
     struct param_rows *params; /* Megatron's rows and those of this map */
     struct tensor_row *tensors;
     size_t num_tensors, tensors_capacity;
-    const char **ignored;
-    size_t num_ignored, ignored_capacity;
+    const char **ignored, **carried; /* globs */
+    size_t num_ignored, ignored_capacity, num_carried, carried_capacity;
 };
 
 /* A map while it is read. */
@@ -148,6 +148,9 @@ struct expr_names map_names_for(const struct map_names *names);
  * the config, a list in names->arena. */
 MUST_CHECK enum status map_value(const struct map_names *names, const char *text, struct term *out,
                                  struct error *err);
+/* Appends a name in which {EXPR} is the value of a whole number. */
+MUST_CHECK enum status map_fill_name(const struct map_names *names, const char *pattern,
+                                     struct strbuf *out, struct error *err);
 /* A term as a new item; the caller deletes it. Uses arena a for texts. */
 cJSON *term_json(const struct term *t, struct arena *a);
 /* Evaluates a condition; text NULL is true. */

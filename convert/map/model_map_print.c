@@ -113,6 +113,8 @@ void model_map_print(struct strbuf *out, const struct model_map *map)
         print_tensor(out, &map->tensors[i]);
     for (size_t i = 0; i < map->num_ignored; i++)
         strbuf_printf(out, "  ignored: %s\n", map->ignored[i]);
+    for (size_t i = 0; i < map->num_carried; i++)
+        strbuf_printf(out, "  carried: %s\n", map->carried[i]);
 }
 
 /* ---- for programs ---- */
@@ -242,5 +244,8 @@ cJSON *model_map_json(const struct model_map *map)
     cJSON *ignored = cJSON_AddArrayToObject(o, "ignored");
     for (size_t i = 0; i < map->num_ignored; i++)
         cJSON_AddItemToArray(ignored, cJSON_CreateString(map->ignored[i]));
+    cJSON *carried = map->num_carried ? cJSON_AddArrayToObject(o, "carried") : NULL;
+    for (size_t i = 0; i < map->num_carried; i++)
+        cJSON_AddItemToArray(carried, cJSON_CreateString(map->carried[i]));
     return o;
 }

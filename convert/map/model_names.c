@@ -1,6 +1,7 @@
 /* model_names.c - looks up names in a model map's expressions: l and e (layer
  * and expert), sizes of the row and of the map, fields of the config and of the
  * file, features of layers. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "common/json.h"
@@ -199,4 +200,22 @@ enum status map_condition(const struct map_names *names, const char *text, bool 
     if (!st) *out = term_is_true(&v);
     arena_release(&lists);
     return st;
+}
+
+enum status map_fill_name(const struct map_names *names, const char *pattern, struct strbuf *out,
+                          struct error *err)
+{
+    const struct expr_names e = map_names_for(names);
+    strbuf_add_text(out, "");
+    for (const char *open; (open = strchr(pattern, '{')); pattern++) {
+        const char *close = strchr(open, '}');
+        int64_t value;
+        if (!close) return fail(err, ERR_USAGE, "\"%s\": missing }", open);
+        TRY(expr_eval(open + 1, (size_t)(close - open - 1), &e, &value, err));
+        strbuf_add(out, pattern, (size_t)(open - pattern));
+        strbuf_printf(out, "%" PRId64, value);
+        pattern = close;
+    }
+    strbuf_add_text(out, pattern);
+    return OK;
 }

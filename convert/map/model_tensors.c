@@ -88,13 +88,39 @@ static bool spelling_exists(struct expander *x, const struct tensor_row *row, in
     return exists;
 }
 
-/* The first spelling that exists; without any, the first. */
+/* Whether names are by a published spelling, not by existing tensors. */
+static bool has_published(const void *context, const char *name)
+{
+    (void)context, (void)name;
+    return false;
+}
+
+static const struct published_names *published_of(const struct hf_names *names)
+{
+    return names && names->has == has_published ? names->context : NULL;
+}
+
+struct hf_names published_hf_names(const struct published_names *published)
+{
+    return (struct hf_names){.has = has_published, .context = published};
+}
+
+static bool is_published(const struct published_names *p, const char *name)
+{
+    for (size_t i = 0; p && i < p->count; i++)
+        if (strcmp(p->spellings[i], name) == 0) return true;
+    return false;
+}
+
+/* The first spelling that exists, or is published; without any, the first. */
 static unsigned choose_spelling(struct expander *x, const struct tensor_row *row, int64_t layer,
                                 int64_t expert)
 {
     if (!x->names || !row->num_others) return 0;
     for (unsigned k = 0; k <= row->num_others; k++)
-        if (spelling_exists(x, row_spelling(row, k), layer, expert)) return k;
+        if (is_published(published_of(x->names), row_spelling(row, k)->hf[0]) ||
+            spelling_exists(x, row_spelling(row, k), layer, expert))
+            return k;
     return 0;
 }
 
@@ -169,6 +195,8 @@ static enum status expand_rows(struct expander *x)
 static const char *choose_prefix(struct expander *x)
 {
     const struct model_map *map = x->map;
+    const struct published_names *published = published_of(x->names);
+    if (published && published->prefix) return published->prefix;
     for (size_t i = 0; i < map->num_tensors && x->names && !x->names->first_prefix; i++) {
         if (!strstr(map->tensors[i].hf[0], "{p}")) continue;
         for (unsigned p = 0; p < map->num_prefixes; p++) {
@@ -179,6 +207,29 @@ static const char *choose_prefix(struct expander *x)
     return map->num_prefixes ? map->prefixes[0] : "";
 }
 
+static void begin(struct expander *x, unsigned *most)
+{
+    const struct model_map *map = x->map;
+    *most = 0;
+    arena_init(&x->arena);
+    x->expanded = arena_array(&x->arena, map->num_tensors, sizeof *x->expanded);
+    for (size_t i = 0; i < map->num_tensors; i++) {
+        const struct tensor_row *row = &map->tensors[i];
+        x->expanded[i] = arena_array(&x->arena, 1 + row->num_others, sizeof **x->expanded);
+        for (unsigned k = 0; k <= row->num_others; k++)
+            if (row_spelling(row, k)->num_hf > *most) *most = row_spelling(row, k)->num_hf;
+    }
+    x->text = arena_array(&x->arena, 1 + *most, sizeof *x->text);
+    x->prefix = choose_prefix(x);
+}
+
+static void end(struct expander *x, unsigned most)
+{
+    for (unsigned i = 0; i <= most; i++)
+        strbuf_release(&x->text[i]);
+    arena_release(&x->arena);
+}
+
 enum status model_map_expand(const struct model_map *map, const struct model_config *c,
                              const struct hf_names *names,
                              enum status (*visit)(void *context, const struct mapped_tensor *t,
@@ -187,20 +238,44 @@ enum status model_map_expand(const struct model_map *map, const struct model_con
 {
     struct expander x = {
         .map = map, .config = c, .names = names, .visit = visit, .context = context, .err = err};
-    unsigned most = 0;
-    arena_init(&x.arena);
-    x.expanded = arena_array(&x.arena, map->num_tensors, sizeof *x.expanded);
+    unsigned most;
+    begin(&x, &most);
+    enum status st = expand_rows(&x);
+    end(&x, most);
+    return st;
+}
+
+/* ---- published names ---- */
+
+/* The spelling of a row's tensors in the first layer that has them. */
+static unsigned published_spelling(struct expander *x, const struct tensor_row *row)
+{
+    const uint64_t layers = row->per_layer ? x->config->num_layers : 1;
+    for (uint64_t l = 0; l < layers; l++)
+        for (unsigned k = 0; k <= row->num_others; k++)
+            if (spelling_exists(x, row_spelling(row, k), (int64_t)l, 0)) return k;
+    return 0;
+}
+
+const struct published_names *model_map_published(const struct model_map *map,
+                                                  const struct model_config *c,
+                                                  const struct hf_names *names, struct arena *a)
+{
+    struct expander x = {.map = map, .config = c, .names = names};
+    struct published_names *out = arena_alloc(a, sizeof *out);
+    unsigned most;
+    bool usual = true;
+    begin(&x, &most);
+    out->prefix = arena_copy_text(a, x.prefix);
+    usual = !map->num_prefixes || strcmp(x.prefix, map->prefixes[0]) == 0;
+    out->spellings = arena_array(a, map->num_tensors + 1, sizeof *out->spellings);
     for (size_t i = 0; i < map->num_tensors; i++) {
         const struct tensor_row *row = &map->tensors[i];
-        x.expanded[i] = arena_array(&x.arena, 1 + row->num_others, sizeof **x.expanded);
-        for (unsigned k = 0; k <= row->num_others; k++)
-            if (row_spelling(row, k)->num_hf > most) most = row_spelling(row, k)->num_hf;
+        if (!row->num_others) continue;
+        const unsigned k = published_spelling(&x, row);
+        usual &= k == 0;
+        out->spellings[out->count++] = arena_copy_text(a, row_spelling(row, k)->hf[0]);
     }
-    x.text = arena_array(&x.arena, 1 + most, sizeof *x.text);
-    x.prefix = choose_prefix(&x);
-    enum status st = expand_rows(&x);
-    for (unsigned i = 0; i <= most; i++)
-        strbuf_release(&x.text[i]);
-    arena_release(&x.arena);
-    return st;
+    end(&x, most);
+    return usual ? NULL : out;
 }

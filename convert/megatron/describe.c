@@ -166,6 +166,22 @@ static void note_differences(struct checkpoint *c, const struct model_config *wa
                             d[i].field, d[i].values[0], d[i].values[1], folder);
 }
 
+/* Lists declared fields that args set and config.json does not: no family of
+ * config.json's computes with them, so they count as unknown. */
+static enum status list_contradicting(struct megatron_source *m, const struct model_config *was,
+                                      const struct model_config *hf, struct error *err)
+{
+    struct unknown_of unknown = {.c = m->c, .o = m->o, .file = "args"};
+    for (size_t i = 0; i < num_model_fields; i++) {
+        const struct model_field *f = &model_fields[i];
+        if (!f->declared || f->role != FIELD_MODEL || model_field_is_unused(f, was)) continue;
+        if (!model_field_is_unused(f, hf)) continue;
+        source_list_unknown(&unknown, f->field.name,
+                            model_config_text(was, f->field.name, &m->c->arena));
+    }
+    return source_check_listed(&unknown, err);
+}
+
 /* Takes the whole config from config.json, whose sizes must agree with the
  * checkpoint. */
 static enum status apply_hf_config(struct megatron_source *m, const struct megatron_evidence *e,
@@ -192,6 +208,7 @@ static enum status apply_hf_config(struct megatron_source *m, const struct megat
                     "the embedding (tie_word_embeddings)",
                     c->folder, folder);
     TRY(source_check_vocab(m->o, hf.vocab_size, path_join(&c->arena, folder, "config.json"), err));
+    TRY(list_contradicting(m, &was, &hf, err));
     note_differences(c, &was, &hf, folder);
     c->config = hf;
     c->config.padded_vocab_size = was.padded_vocab_size;

@@ -1,4 +1,5 @@
 #include "convert/megatron/megatron_target.h"
+#include "convert/published.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -535,6 +536,7 @@ static enum status write_hf_folder(struct target *t, const char *folder, struct 
     const char *from = t->source->hf_folder;
     if (!from) return OK;
     TRY(folder_create(folder, err));
+    TRY(published_write(t->source, folder, t->options.durable, err));
     if (t->options.casts)
         TRY(hf_config_write_dtype(from, path_join(a, folder, "config.json"), t->options.dtype,
                                   t->options.durable, err));

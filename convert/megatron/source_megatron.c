@@ -1,6 +1,8 @@
 /* source_megatron.c - shared by Megatron's readers: finds the iteration, calls
  * the reader, lists missing parameters. */
+#include "convert/carried.h"
 #include "convert/megatron/megatron_source.h"
+#include "convert/published.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -145,6 +147,9 @@ enum status megatron_open(struct megatron_source *m, megatron_reader *read, stru
     const char *tokenizer = path_join(&c->arena, c->folder, MEGATRON_TOKENIZER_FOLDER);
     if (path_is_folder(tokenizer)) c->tokenizer_folder = tokenizer;
     TRY(read(m, err));
+    const char *beside = path_join(&c->arena, c->folder, MEGATRON_HF_FOLDER);
+    TRY(carried_open(c, beside, err));
+    TRY(published_read(c, beside, err));
     TRY(find_missing(m, err));
     return catalog_check(&c->catalog, err);
 }

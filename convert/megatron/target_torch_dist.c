@@ -17,7 +17,9 @@
 #include "common/file.h"
 #include "common/memory.h"
 #include "common/numbers.h"
+#include "convert/carried.h"
 #include "convert/dcp_items.h"
+#include "convert/format.h"
 #include "convert/megatron/megatron_names.h"
 #include "convert/megatron/megatron_target.h"
 #include "convert/megatron/optim/buckets.h"
@@ -593,7 +595,7 @@ static enum status plan_torch_dist(struct target *t, struct error *err)
     }
     t->facts.num_target_tensors = x->keys.count;
     t->facts.num_weight_files = x->num_files;
-    return OK;
+    return carried_plan(t, MEGATRON_HF_FOLDER, err);
 }
 
 static void release_torch_dist(struct target *t)

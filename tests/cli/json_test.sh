@@ -139,7 +139,7 @@ cat >mixer.json <<'JSON'
 {"family": "mixer", "extends": "llama", "model_type": "mixer", "architecture": "Mixer",
  "config": [
   {"megatron": "softmax_scale", "hf": "scale", "when": "hf.scale", "else": null},
-  {"hf": "gated", "holds": "gated_linear_unit"}],
+  {"hf": "gated", "write": "gated_linear_unit"}],
  "parameters": [
   {"name": "decoder.layers.{l}.mixer.weight", "shape": "g*s h", "split": 0, "repeat": "g", "shared": "key",
    "sections": {"query": "s - d", "key": "d"}, "sections_when": "gated_linear_unit"}]}

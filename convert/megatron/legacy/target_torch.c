@@ -12,6 +12,8 @@
 #include <string.h>
 
 #include "common/file.h"
+#include "convert/carried.h"
+#include "convert/format.h"
 #include "convert/megatron/legacy/flat_write.h"
 #include "convert/megatron/legacy/rank_write.h"
 #include "convert/megatron/megatron_names.h"
@@ -377,7 +379,7 @@ static enum status plan_torch(struct target *t, struct error *err)
     for (size_t i = 0; i < x->num_files; i++)
         t->facts.num_target_tensors += x->files[i]->archive.num_storages - x->data.count;
     t->facts.num_weight_files = x->num_files;
-    return OK;
+    return carried_plan(t, MEGATRON_HF_FOLDER, err);
 }
 
 static void release_torch(struct target *t)
