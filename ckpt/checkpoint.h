@@ -175,7 +175,7 @@ struct checkpoint {
     /* How the Hugging Face folder that it came from spelt names
      * (convert/published.h), in arena; NULL: as the map does first. */
     const struct published_names *published;
-    const char *tokenizer_folder;  /* of a Megatron iteration; NULL: none */
+    const char *tokenizer_folder; /* of a Megatron iteration; NULL: none */
     struct training_state training;
     struct notes notes;
     struct gaps gaps;   /* found when opened; commands that need the whole model refuse them */

@@ -70,8 +70,8 @@ enum status model_field_declare(const char *name, enum field_kind kind, enum fie
         old->by_layer == by_layer)
         return OK;
     if (old)
-        return fail(err, ERR_USAGE, "field %s exists already, %s", name,
-                    old->declared ? "of another type" : "and the program computes with it");
+        return fail(err, ERR_USAGE, "field %s exists already%s", name,
+                    old->declared ? " with another type" : ", and the program computes with it");
     const size_t i = num_model_fields - NUM_MEMBERS;
     if (i == MAX_DECLARED_FIELDS)
         return fail(err, ERR_USAGE, "field %s is one too many: there can be %d", name,

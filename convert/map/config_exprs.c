@@ -104,7 +104,7 @@ static enum status scalar_of(const struct config_context *x, const struct config
     return OK;
 }
 
-static enum status check_length(const struct config_context *x, const struct config_expr *e,
+static enum status check_layers(const struct config_context *x, const struct config_expr *e,
                                 const struct term *t, const struct model_config *c,
                                 struct error *err)
 {
@@ -118,7 +118,7 @@ static enum status set_member(const struct config_context *x, const struct confi
 {
     struct scalar s, *values;
     const bool list = e->by_layer && t->kind == TERM_LIST;
-    if (list) TRY(check_length(x, e, t, to, err));
+    if (list) TRY(check_layers(x, e, t, to, err));
     if (list) {
         values = arena_array(x->arena, t->length, sizeof *values);
         for (size_t i = 0; i < t->length; i++)
@@ -142,7 +142,7 @@ static enum status set_layers(const struct config_context *x, const struct confi
         return OK;
     }
     if (t->kind != TERM_LIST) return not_of_kind(x, e, "a list of one value for each layer", err);
-    TRY(check_length(x, e, t, c, err));
+    TRY(check_layers(x, e, t, c, err));
     bool *has = arena_array(x->arena, t->length, sizeof *has);
     for (size_t i = 0; i < t->length; i++)
         has[i] = term_is_true(&t->items[i]);

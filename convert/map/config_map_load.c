@@ -178,7 +178,7 @@ static enum status compare_member(const struct map_loader *l, const struct confi
         a = model_config_text(wrote, e->name, l->a);
         b = model_config_text(read, e->name, l->a);
     }
-    return map_bad(l, arena_printf(l->a, "what it writes for %s %s reads as %s", e->name, a, b));
+    return map_bad(l, arena_printf(l->a, "it writes %s %s so that it reads as %s", e->name, a, b));
 }
 
 /* Writes a record to an empty file and reads that into *back, a sample. */

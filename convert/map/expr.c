@@ -317,7 +317,7 @@ static enum status real_result(const struct call *c, double real, struct term *o
 static enum status call_least(const struct call *c, bool most, struct term *out)
 {
     double best, x;
-    if (!c->count) return call_error(c, "of no values");
+    if (!c->count) return call_error(c, "there are no values");
     TRY(real_argument(c, 0, &best));
     *out = c->values[0];
     for (size_t i = 1; i < c->count; i++) {

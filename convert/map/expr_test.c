@@ -165,7 +165,7 @@ static void wrong_ones_are_refused_with_the_place(void **state)
         {"hf.act < 1", "not a number"},
         {"sqrt(0 - 1)", "no finite result"},
         {"sqrt(1, 2)", "wrong number of arguments"},
-        {"min()", "of no values"},
+        {"min()", "there are no values"},
         {"1.5.2", "not a number"},
         {"1e999", "not a number"},
         {"heads[0]", "what is not a list"},
