@@ -69,7 +69,7 @@ struct declared_value {
     struct scalar value;
     const struct scalar *by_layer; /* [num_layers]; NULL: all layers have `value` */
 };
-enum { MAX_DECLARED_FIELDS = 160 };
+enum { MAX_DECLARED_FIELDS = 320 };
 
 struct model_config {
     MODEL_FIELDS(FIELD_MEMBER)

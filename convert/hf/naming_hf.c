@@ -47,8 +47,16 @@ static bool has_shape(const struct native_tensor *native, const struct mapped_pa
            memcmp(native->shape, part->shape, native->num_dims * sizeof *native->shape) == 0;
 }
 
-static enum status check_part(const struct importing *x, const struct mapped_part *part,
-                              const struct native_tensor *s, struct error *err)
+/* Whether a logical tensor is a buffer, which may have numbers of any kind. */
+static bool is_buffer(const struct importing *x, const char *logical)
+{
+    struct param p;
+    return param_find(x->c->params, logical, &p) && p.spec->buffer;
+}
+
+static enum status check_part(const struct importing *x, const char *logical,
+                              const struct mapped_part *part, const struct native_tensor *s,
+                              struct error *err)
 {
     struct arena *a = &x->c->arena;
     const char *why = x->in->quantised
@@ -61,7 +69,7 @@ static enum status check_part(const struct importing *x, const struct mapped_par
         return fail(err, ERR_UNSUPPORTED, "%s has shape %s, expected %s by config.json%s",
                     native_place(x, s), shape_text(a, s->num_dims, s->shape),
                     shape_text(a, part->num_dims, part->shape), why);
-    if (!dtype_is_float(s->dtype))
+    if (!dtype_is_float(s->dtype) && !is_buffer(x, logical))
         return fail(err, ERR_UNSUPPORTED, "%s has dtype %s, expected F16, BF16, F32 or F64%s",
                     native_place(x, s), dtype_infos[s->dtype].name, why);
     return OK;
@@ -166,7 +174,7 @@ static enum status add_mapped(void *context, const struct mapped_tensor *t, stru
     bool missing;
     for (size_t i = 0; i < t->num_parts; i++) {
         const struct native_tensor *part = find_native(x, t->parts[i].hf_name, NULL);
-        if (part) TRY(check_part(x, &t->parts[i], part, err));
+        if (part) TRY(check_part(x, t->name, &t->parts[i], part, err));
     }
     TRY(note_missing(x, t, &missing, err));
     if (!missing) return add_logical(x, t, NULL, err);

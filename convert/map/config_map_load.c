@@ -197,10 +197,8 @@ static enum status write_and_read(const struct map_loader *l, const struct confi
  * Tries the sample, and one in which the members that depend on the file have
  * other values. */
 static enum status prove_row(const struct map_loader *l, const struct config_map *map,
-                             const struct config_row *row)
+                            const struct config_row *row)
 {
-    if (!row->num_reads || (!row->num_writes && !row->key)) return OK;
-    if (row->directions != (IMPORT | EXPORT)) return OK;
     for (unsigned varied = 0; varied < 2; varied++) {
         void *records[3];
         for (size_t i = 0; i < COUNT(records); i++)
@@ -213,6 +211,20 @@ static enum status prove_row(const struct map_loader *l, const struct config_map
             TRY(compare_member(l, &row->reads[i], records[1], records[2]));
     }
     return OK;
+}
+
+static enum status check_row(const struct map_loader *l, const struct config_map *map,
+                             const struct config_row *row)
+{
+    struct map_loader own = *l;
+    struct arena a;
+    const bool both = row->directions == (IMPORT | EXPORT) && (row->num_writes || row->key);
+    arena_init(&a);
+    own.a = &a;
+    enum status st = try_row(&own, map, row);
+    if (!st && row->num_reads && both) st = prove_row(&own, map, row);
+    arena_release(&a);
+    return st;
 }
 
 /* ---- all rows ---- */
@@ -307,8 +319,7 @@ enum status config_rows_load(struct map_loader *l, const cJSON *list, struct con
         TRY(map_check_keys(l, i, map->partial ? program : family));
         if (!is_of_file(map, i)) continue;
         TRY(load_config_row(l, map, i, &row));
-        TRY(try_row(l, map, &row));
-        TRY(prove_row(l, map, &row));
+        TRY(check_row(l, map, &row));
         place_row(l, map, &row, &first_own);
     }
     return OK;

@@ -244,6 +244,8 @@ static enum status check_config(const struct checkpoint *c, struct error *err)
     if (!m->num_layers)
         return fail(err, ERR_CORRUPT, "%s: unknown number of layers; --hf-config DIR gives it",
                     c->folder);
+    const struct model_field *free = model_field_find("attention_free");
+    if (free && !model_field_is_zero(free, m)) return OK;
     if (!m->num_attention_heads || !m->num_query_groups)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: unknown number of heads, given by neither args nor run_config.yaml; "
