@@ -120,7 +120,7 @@ static void add_values(struct strbuf *out, const char *value)
     struct error err;
     if (strcmp(value, "FAMILY") || model_maps_load(&maps, NULL, &err)) return;
     for (size_t i = 0; i < maps.num_maps; i++)
-        strbuf_printf(out, "%s%s", i ? " " : "", model_map_family(maps.maps[i]));
+        strbuf_printf(out, "%s%s", i ? " " : "", model_maps_family(&maps, i));
     model_maps_release(&maps);
 }
 

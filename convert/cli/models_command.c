@@ -25,11 +25,16 @@ static const struct arg_group models_groups[] = {
 };
 // clang-format on
 
+static void list_one(const struct model_map *map)
+{
+    printf("%-16s %-34s %s\n", model_map_family(map), model_map_architecture(map),
+           model_map_about(map));
+}
+
 static void list_text(const struct model_maps *m)
 {
     for (size_t i = 0; i < m->num_maps; i++)
-        printf("%-12s %-24s %s\n", model_map_family(m->maps[i]), model_map_architecture(m->maps[i]),
-               model_map_about(m->maps[i]));
+        list_one(model_maps_at(m, i));
 }
 
 static cJSON *families_json(const struct model_maps *m)
@@ -37,10 +42,11 @@ static cJSON *families_json(const struct model_maps *m)
     cJSON *list = cJSON_CreateArray();
     for (size_t i = 0; i < m->num_maps; i++) {
         cJSON *o = cJSON_CreateObject();
-        json_add_text(o, "family", model_map_family(m->maps[i]));
-        json_add_text(o, "model_type", model_map_model_type(m->maps[i]));
-        json_add_text(o, "architecture", model_map_architecture(m->maps[i]));
-        json_add_text(o, "about", model_map_about(m->maps[i]));
+        const struct model_map *map = model_maps_at(m, i);
+        json_add_text(o, "family", model_map_family(map));
+        json_add_text(o, "model_type", model_map_model_type(map));
+        json_add_text(o, "architecture", model_map_architecture(map));
+        json_add_text(o, "about", model_map_about(map));
         cJSON_AddItemToArray(list, o);
     }
     return list;

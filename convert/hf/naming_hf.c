@@ -30,6 +30,13 @@ static bool has_native(const void *context, const char *name)
     return find_native(context, name, NULL) != NULL;
 }
 
+static bool fits_native(const void *context, const char *name, unsigned num_dims,
+                        const uint64_t *shape)
+{
+    const struct native_tensor *t = find_native(context, name, NULL);
+    return !t || (t->num_dims == num_dims && !memcmp(t->shape, shape, num_dims * sizeof *shape));
+}
+
 static const struct stored_tensor *stored_of(const struct importing *x,
                                              const struct native_tensor *native)
 {
@@ -281,7 +288,7 @@ static void note_widened(const struct importing *x)
 static enum status import_hf(const struct naming_import *in, struct error *err)
 {
     struct importing x = {.c = in->c, .in = in};
-    struct hf_names names = {.has = has_native, .context = &x};
+    struct hf_names names = {.has = has_native, .context = &x, .fits = fits_native};
     x.taken = arena_array(&x.c->arena, x.c->catalog.num_native, sizeof *x.taken);
     TRY(model_map_expand(in->map, &x.c->config, &names, add_mapped, &x, err));
     note_widened(&x);
@@ -407,7 +414,7 @@ static void report_untaken(const struct importing *x)
 static enum status import_states_hf(const struct naming_import *in, struct error *err)
 {
     struct importing_states s = {.x = {.c = in->c, .in = in}};
-    struct hf_names names = {.has = has_native, .context = &s.x};
+    struct hf_names names = {.has = has_native, .context = &s.x, .fits = fits_native};
     if (!list_states(&s) || !s.num_states) return OK;
     s.x.taken = arena_array(&in->c->arena, in->c->catalog.num_native, sizeof *s.x.taken);
     TRY(model_map_expand(in->map, &in->c->config, &names, add_mapped_states, &s, err));

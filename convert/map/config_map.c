@@ -154,7 +154,9 @@ enum status config_copy_to(const struct config_context *x, const void *from, str
     const bool zero = scalar_is_zero(s), partial = x->map->partial;
     const bool unset = zero && (config_null_is_zero(row) || (partial && s.kind == FIELD_UINT));
     if (zero && row->zero == ZERO_OMITTED && !partial) return OK;
-    if (zero && row->zero == ZERO_UNUSED && !json_get(x->tree, config_key(x))) return OK;
+    if (zero && row->zero == ZERO_UNUSED && (!row->absent || config_is_unset(row->absent)) &&
+        !json_get(x->tree, config_key(x)))
+        return OK;
     json_put(x->tree, config_key(x), unset ? cJSON_CreateNull() : scalar_json(s));
     if (has_item(x, row->also)) json_put(x->tree, row->also, scalar_json(s));
     return OK;

@@ -34,6 +34,7 @@ struct config_row {
     const cJSON *absent, *null; /* "default" and "null"; NULL: none */
     const cJSON *otherwise;     /* "else": written if `when` does not hold; NULL: nothing */
     unsigned directions;
+    const struct model_map *owner; /* the map that has the row; others inherit it */
 };
 
 /* Inert fields. */

@@ -197,7 +197,7 @@ static enum status write_and_read(const struct map_loader *l, const struct confi
  * Tries the sample, and one in which the members that depend on the file have
  * other values. */
 static enum status prove_row(const struct map_loader *l, const struct config_map *map,
-                            const struct config_row *row)
+                             const struct config_row *row)
 {
     for (unsigned varied = 0; varied < 2; varied++) {
         void *records[3];
@@ -255,14 +255,13 @@ static bool replaces(const struct config_row *row, const struct config_row *old)
 
 /* Drops the inherited rows that the row replaces; *place is the position of the
  * first. */
-static void drop_rows(struct config_map *map, const struct config_row *row, size_t inherited,
-                      size_t *place)
+static void drop_rows(struct config_map *map, const struct config_row *row, size_t *place)
 {
     size_t kept = 0;
     *place = SIZE_MAX;
     for (size_t i = 0; i < map->num_rows; i++) {
         const struct config_row *old = &map->rows[i];
-        if (i < inherited && replaces(row, old)) {
+        if (old->owner != row->owner && replaces(row, old)) {
             if (*place == SIZE_MAX) *place = kept;
             continue;
         }
@@ -272,15 +271,11 @@ static void drop_rows(struct config_map *map, const struct config_row *row, size
 }
 
 static void place_row(const struct map_loader *l, struct config_map *map,
-                      const struct config_row *row, size_t *first_own)
+                      const struct config_row *row)
 {
-    size_t before = map->num_rows, place;
-    drop_rows(map, row, *first_own, &place);
-    *first_own -= before - map->num_rows;
-    if (place == SIZE_MAX)
-        place = map->num_rows;
-    else
-        ++*first_own;
+    size_t place;
+    drop_rows(map, row, &place);
+    if (place == SIZE_MAX) place = map->num_rows;
     (void)ARENA_PUSH(l->a, map->rows, map->num_rows, map->capacity);
     memmove(map->rows + place + 1, map->rows + place,
             (map->num_rows - 1 - place) * sizeof *map->rows);
@@ -308,10 +303,10 @@ enum status config_rows_load(struct map_loader *l, const cJSON *list, struct con
         "megatron hf also how read write value default null only when else ";
     static const char program[] =
         "megatron args run_config of how read write value default null only when else ";
-    size_t first_own = map->num_rows, n = 0;
+    size_t n = 0;
     if (list && !cJSON_IsArray(list)) return map_bad(l, "config is not a list");
     for (const cJSON *i = list ? list->child : NULL; i; i = i->next, n++) {
-        struct config_row row = {0};
+        struct config_row row = {.owner = l->map};
         l->where = map_row_name(l, "config", n, i,
                                 json_get(i, "megatron") ? "megatron"
                                 : json_get(i, "how")    ? "how"
@@ -320,7 +315,7 @@ enum status config_rows_load(struct map_loader *l, const cJSON *list, struct con
         if (!is_of_file(map, i)) continue;
         TRY(load_config_row(l, map, i, &row));
         TRY(check_row(l, map, &row));
-        place_row(l, map, &row, &first_own);
+        place_row(l, map, &row);
     }
     return OK;
 }

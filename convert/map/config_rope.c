@@ -211,6 +211,10 @@ enum status rope_to_file(const struct config_context *x, const void *from, struc
     bool scaled = c->rope_type && strcmp(c->rope_type, "default");
     cJSON *five = rope_object(c);
     json_put(five, "rope_theta", json_new_double(c->rotary_base));
+    if (c->rotary_percent > 0 && (c->rotary_percent < 1 || c->rotary_percent > 1)) {
+        json_put(five, "partial_rotary_factor", json_new_double(c->rotary_percent));
+        json_put(x->tree, "partial_rotary_factor", json_new_double(c->rotary_percent));
+    }
     json_put(x->tree, "rope_theta", json_new_double(c->rotary_base));
     json_put(x->tree, "rope_scaling", scaled ? rope_object(c) : cJSON_CreateNull());
     json_put(x->tree, "rope_parameters", five);

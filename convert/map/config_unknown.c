@@ -167,11 +167,19 @@ static bool is_constant(const struct config_map *map, const char *name, const cJ
     return false;
 }
 
-/* Whether a path is below a name, as "a.b" is below "a". */
-static bool is_below(const char *path, const char *name)
+/* Whether a glob is of paths below a name, as "a.*.c" is below "a" and "a.b". */
+static bool is_below(const char *glob, const char *name)
 {
-    const size_t n = strlen(name);
-    return strncmp(path, name, n) == 0 && path[n] == '.';
+    char head[128];
+    size_t length = 0;
+    for (const char *p = name; p; p = strchr(p + 1, '.')) { /* as many parts as the name has */
+        length += strcspn(glob + length, ".");
+        if (glob[length] != '.' || length >= sizeof head) return false;
+        length++;
+    }
+    memcpy(head, glob, length - 1);
+    head[length - 1] = '\0';
+    return fnmatch(head, name, FNM_PERIOD) == 0;
 }
 
 /* The maps' inert (or watched) entries for a field. */

@@ -740,9 +740,6 @@ static void models_that_config_json_cannot_say_are_refused(void **state)
         struct model_config with;
     } cases[] = {
 #define CANNOT "a config.json of family llama cannot express "
-        {"rotary_percent",
-         CANNOT "rotary_percent 0.5: it would be read as 1",
-         {.rotary_percent = 0.5}},
         {"rotary_interleaved", CANNOT "rotary_interleaved true", {.rotary_interleaved = true}},
         {"qk_layernorm", CANNOT "qk_layernorm true", {.qk_layernorm = true}},
         {"sliding_window", CANNOT "sliding_window 8: it would be read as 0", {.sliding_window = 8}},

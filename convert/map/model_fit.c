@@ -134,8 +134,21 @@ static size_t measure_distance(const struct model_map *map, const struct model_c
     return d->count;
 }
 
+/* Whether the map refuses models with this config, whatever their file says. */
+static bool map_refuses(const struct model_map *map, const struct model_config *c)
+{
+    const struct map_names names = {.map = map, .config = c, .layer = -1, .expert = -1};
+    struct error none;
+    for (size_t i = 0; i < map->num_unsupported; i++) {
+        bool holds;
+        if (!map_condition(&names, map->unsupported[i].when, &holds, &none) && holds) return true;
+    }
+    return false;
+}
+
 static bool map_fits(const struct model_map *map, const struct model_config *c, struct arena *a)
 {
+    if (map_refuses(map, c)) return false;
     struct distance d;
     size_t count = measure_distance(map, c, &d, a);
     strbuf_release(&d.fields);
@@ -182,7 +195,7 @@ const struct model_map *model_fit(const struct model_maps *m, const struct model
     struct arena a;
     arena_init(&a);
     for (size_t i = 0; i < m->num_maps; i++) {
-        const struct model_map *map = m->maps[i];
+        const struct model_map *map = model_maps_at(m, i);
         if (is_replaced(m, map) || !map_fits(map, c, &a) || extends_one_that_fits(m, map, c, &a))
             continue;
         const size_t n = count_unused_features(map, c);
@@ -200,11 +213,12 @@ const char *model_fit_nearest(const struct model_maps *m, const struct model_con
     const char *nearest = NULL;
     size_t fewest = SIZE_MAX;
     for (size_t i = 0; i < m->num_maps; i++) {
+        const struct model_map *map = model_maps_at(m, i);
         struct distance d;
-        if (is_replaced(m, m->maps[i])) continue;
-        if (measure_distance(m->maps[i], c, &d, a) < fewest) {
+        if (is_replaced(m, map)) continue;
+        if (measure_distance(map, c, &d, a) < fewest) {
             fewest = d.count;
-            nearest = arena_printf(a, "%s, except for %s", m->maps[i]->family,
+            nearest = arena_printf(a, "%s, except for %s", map->family,
                                    d.fields.data ? d.fields.data : "nothing");
         }
         strbuf_release(&d.fields);
@@ -273,10 +287,11 @@ const char *model_fit_tensors(const struct model_maps *m, const cJSON *hf_config
     size_t most = 0;
     *family = NULL;
     for (size_t i = 0; i < m->num_maps; i++) {
-        const size_t n = count_tensors(m->maps[i], hf_config, tensors, a);
+        const struct model_map *map = model_maps_at(m, i);
+        const size_t n = count_tensors(map, hf_config, tensors, a);
         if (n <= most) continue;
         most = n;
-        *family = m->maps[i]->family;
+        *family = map->family;
     }
     if (!most) return NULL;
     return arena_printf(a, "%s, which matches %zu of %zu tensors by name and shape", *family, most,

@@ -63,11 +63,6 @@ static void what_no_family_has_is_named_beside_the_nearest(void **state)
         const char *nearest;
         struct model_config c;
     } cases[] = {
-        {"llama, except for rotary_percent 0.5",
-         {.gated_linear_unit = true,
-          .normalization = "RMSNorm",
-          .position_embedding_type = "rope",
-          .rotary_percent = 0.5}},
         {"llama, except for softmax_scale 0.25", {LLAMA, .softmax_scale = 0.25}},
         {"mixtral, except for add_qkv_bias true",
          {LLAMA, .num_experts = 8, .sliding_window = 3, .add_qkv_bias = true}},

@@ -1,8 +1,11 @@
 /* model_map.c - reads and checks maps, and finds the one that fits. */
 #include <fnmatch.h>
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "common/count.h"
 #include "common/json.h"
 #include "common/text.h"
 #include "convert/map/fields.h"
@@ -116,11 +119,15 @@ static enum status read_unsupported(struct map_loader *l, const cJSON *tree)
     const cJSON *rows;
     size_t n = 0;
     TRY(map_take_items(l, tree, "unsupported", false, &rows));
-    if (!json_get(tree, "unsupported")) return OK;
-    l->map->num_unsupported = (size_t)cJSON_GetArraySize(json_get(tree, "unsupported"));
-    l->map->unsupported = arena_array(l->a, l->map->num_unsupported, sizeof *l->map->unsupported);
+    if (!rows) return OK;
+    const size_t own = (size_t)cJSON_GetArraySize(json_get(tree, "unsupported"));
+    const size_t inherited = l->map->num_unsupported;
+    struct unsupported *all = arena_array(l->a, inherited + own, sizeof *all);
+    if (inherited) memcpy(all, l->map->unsupported, inherited * sizeof *all);
+    l->map->unsupported = all;
+    l->map->num_unsupported = inherited + own;
     for (const cJSON *i = rows; i; i = i->next, n++) {
-        struct unsupported *u = &l->map->unsupported[n];
+        struct unsupported *u = &all[inherited + n];
         l->where = map_row_name(l, "unsupported", n, i, "when");
         TRY(map_check_keys(l, i, "when why value "));
         TRY(map_take_text(l, i, "when", &u->when));
@@ -265,31 +272,30 @@ static enum status read_tensor_row(struct map_loader *l, const cJSON *item, stru
     return read_other_spellings(l, item, row);
 }
 
-static void drop_tensor_rows(struct model_map *map, const char *megatron, size_t *first_own,
-                             size_t *place)
+static void drop_tensor_rows(struct model_map *map, const char *megatron, size_t *place)
 {
-    size_t kept = 0, inherited = *first_own;
+    size_t kept = 0;
     for (size_t i = 0; i < map->num_tensors; i++) {
-        if (i < inherited && strcmp(map->tensors[i].megatron, megatron) == 0) {
+        const struct tensor_row *old = &map->tensors[i];
+        if (old->owner != map && strcmp(old->megatron, megatron) == 0) {
             if (*place == SIZE_MAX) *place = kept;
-            --*first_own;
             continue;
         }
-        map->tensors[kept++] = map->tensors[i];
+        map->tensors[kept++] = *old;
     }
     map->num_tensors = kept;
 }
 
 /* Inserts the row after the row that `after` names, or in place of an inherited
- * row of its name, or at the end. */
+ * row of its name, or behind the map's row before it. */
 static enum status place_tensor_row(struct map_loader *l, const cJSON *item,
-                                    const struct tensor_row *row, size_t *first_own, size_t *next)
+                                    const struct tensor_row *row, size_t *next)
 {
     struct model_map *map = l->map;
     const char *after;
     size_t place = SIZE_MAX;
     TRY(map_take_text(l, item, "after", &after));
-    drop_tensor_rows(map, row->megatron, first_own, &place);
+    drop_tensor_rows(map, row->megatron, &place);
     if (after) place = SIZE_MAX;
     for (size_t i = 0; after && i < map->num_tensors; i++)
         if (strcmp(map->tensors[i].megatron, after) == 0) place = i + 1;
@@ -300,26 +306,27 @@ static enum status place_tensor_row(struct map_loader *l, const cJSON *item,
     memmove(map->tensors + place + 1, map->tensors + place,
             (map->num_tensors - 1 - place) * sizeof *map->tensors);
     map->tensors[place] = *row;
-    *first_own += place < *first_own;
     *next = place + 1;
     return OK;
 }
 
 static enum status read_tensors(struct map_loader *l, const cJSON *tree)
 {
-    size_t first_own = l->map->num_tensors, n = 0, next = SIZE_MAX;
+    size_t n = 0, next = SIZE_MAX;
     const cJSON *rows;
     TRY(map_take_items(l, tree, "tensors", false, &rows));
     for (const cJSON *i = rows; i; i = i->next, n++) {
-        struct tensor_row row = {0};
+        struct tensor_row row = {.owner = l->map};
         l->where = map_row_name(l, "tensors", n, i, "megatron");
         TRY(read_tensor_row(l, i, &row));
-        TRY(place_tensor_row(l, i, &row, &first_own, &next));
+        TRY(place_tensor_row(l, i, &row, &next));
     }
     return OK;
 }
 
 /* ---- a whole map ---- */
+
+static const struct model_map *base_of(const struct model_maps *m, const char *family);
 
 /* Copies the base's rows, so that this map can replace some. */
 static enum status inherit_rows(struct map_loader *l)
@@ -327,7 +334,7 @@ static enum status inherit_rows(struct map_loader *l)
     struct model_map *map = l->map;
     map->params = l->maps->params;
     if (!map->extends) return OK;
-    const struct model_map *base = model_map_of_family(l->maps, map->extends);
+    const struct model_map *base = base_of(l->maps, map->extends);
     if (!base)
         return map_bad(l,
                        arena_printf(l->a, "it extends \"%s\", which does not exist", map->extends));
@@ -422,86 +429,183 @@ static enum status load_params(struct model_maps *m, struct error *err)
     return st;
 }
 
+/* ---- all maps ---- */
+
+/* A map, or the file that it is read from when it is needed. */
+struct family_slot {
+    const char *family, *extends;     /* extends: NULL: none */
+    const char *types;                /* model types: JSON text, which ends at types_end */
+    const char *types_end;            /* NULL: the map is loaded */
+    const struct embedded_file *file; /* NULL: the user's */
+    struct model_map *map;            /* NULL: not loaded */
+    bool loading;
+};
+
 /* Loads one map; m owns the tree already. */
-static enum status load_map(struct model_maps *m, const cJSON *tree, struct error *err)
+static enum status load_map(struct model_maps *m, const cJSON *tree, struct model_map **out,
+                            struct error *err)
 {
     struct model_map *map = arena_alloc(&m->arena, sizeof *map);
     struct map_loader l = {.maps = m, .a = &m->arena, .map = map, .err = err};
     TRY(read_map(&l, tree));
-    *ARENA_PUSH(&m->arena, m->maps, m->num_maps, m->capacity) = map;
+    *out = map;
     return OK;
 }
 
-/* Loads each of trees[0..*count) whose base is loaded, and keeps the others. */
-static enum status load_those_with_a_base(struct model_maps *m, const cJSON **trees, size_t *count,
-                                          struct error *err)
+/* The text of a string member near the top of an embedded map; NULL: none.
+ * model_map_test.c proves that it is what the JSON says. */
+static const char *head_text(struct arena *a, const struct embedded_file *file, const char *name)
 {
-    size_t left = 0;
-    for (size_t i = 0; i < *count; i++) {
-        const char *base = json_as_text(json_get(trees[i], "extends"));
-        if (base && !model_map_of_family(m, base))
-            trees[left++] = trees[i];
-        else
-            TRY(load_map(m, trees[i], err));
-    }
-    *count = left;
+    const char *at = strstr(file->text, arena_printf(a, "\n  \"%s\": \"", name));
+    if (!at) return NULL;
+    at += strlen(name) + strlen("\n  \"\": \"");
+    return arena_text(a, at, strcspn(at, "\""));
+}
+
+/* Fills a slot from the JSON, of a map that is laid out otherwise. */
+static enum status read_slot(struct model_maps *m, struct family_slot *s, struct error *err)
+{
+    cJSON *tree;
+    TRY(json_parse(s->file->text, s->file->length, JSON_STRICT, &tree, err));
+    keep_tree(m, tree);
+    s->family = json_as_text(json_get(tree, "family"));
+    s->extends = json_as_text(json_get(tree, "extends"));
+    if (!s->family) s->family = "(no family)";
     return OK;
 }
 
-/* Loads bases before the maps that extend them, in any order of the files. */
-static enum status load_built_in(struct model_maps *m, const struct embedded_file *files,
+static enum status add_slot(struct model_maps *m, const struct embedded_file *file,
+                            struct error *err)
+{
+    struct family_slot *s = &m->slots[m->num_maps++];
+    static const char types[] = "\n  \"model_type\": ";
+    const char *at = strstr(file->text, types);
+    *s = (struct family_slot){.family = head_text(&m->arena, file, "family"),
+                              .extends = head_text(&m->arena, file, "extends"),
+                              .types = at ? at + sizeof types - 1 : "",
+                              .file = file};
+    s->types_end = s->types + strcspn(s->types, *s->types == '[' ? "]" : "\n");
+    return s->family ? OK : read_slot(m, s, err);
+}
+
+/* Compares family names; '-' equals '_': qwen3-moe is qwen3_moe. */
+static bool same_family(const char *a, const char *b)
+{
+    for (; *a && *b; a++, b++)
+        if ((*a == '-' ? '_' : *a) != (*b == '-' ? '_' : *b)) return false;
+    return !*a && !*b;
+}
+
+/* The first slot of a family from `first` on; NULL: none. */
+static struct family_slot *find_slot(const struct model_maps *m, size_t first, const char *family)
+{
+    for (size_t i = first; i < m->num_maps; i++)
+        if (same_family(m->slots[i].family, family)) return &m->slots[i];
+    return NULL;
+}
+
+/* The first embedded slot. */
+static size_t first_embedded(const struct model_maps *m)
+{
+    return m->num_maps && !m->slots[0].file;
+}
+
+static enum status load_slot(struct model_maps *m, struct family_slot *s, struct error *err)
+{
+    cJSON *tree;
+    if (s->map) return OK;
+    struct family_slot *base = s->extends ? find_slot(m, first_embedded(m), s->extends) : NULL;
+    if (s->loading || (s->extends && !base))
+        return fail(err, ERR_OURS, "the built-in model map %s extends a map that does not exist",
+                    s->family);
+    s->loading = true;
+    if (base) TRY(load_slot(m, base, err));
+    TRY(json_parse(s->file->text, s->file->length, JSON_STRICT, &tree, err));
+    keep_tree(m, tree);
+    TRY(load_map(m, tree, &s->map, err));
+    s->loading = false;
+    return OK;
+}
+
+/* A map that is read when it is needed must be right: a wrong one is a bug. */
+static const struct model_map *loaded(const struct model_maps *m, struct family_slot *s)
+{
+    struct error err;
+    if (load_slot((struct model_maps *)(uintptr_t)m, s, &err)) {
+        fprintf(stderr, "ferry: %s\n", err.text);
+        abort();
+    }
+    return s->map;
+}
+
+/* The embedded map of this family; NULL: none. */
+static const struct model_map *base_of(const struct model_maps *m, const char *family)
+{
+    struct family_slot *s = find_slot(m, first_embedded(m), family);
+    return s ? loaded(m, s) : NULL;
+}
+
+/* Parses the files of no family, and lists the others. */
+static enum status list_built_in(struct model_maps *m, const struct embedded_file *files,
                                  size_t num_files, struct error *err)
 {
-    const cJSON **waiting = arena_array(&m->arena, num_files, sizeof *waiting);
-    size_t count = 0;
+    static const char *const others[] = {"params.json", "fields.json", "megatron.json"};
     for (size_t i = 0; i < num_files; i++) {
+        const bool hows = strcmp(files[i].name, "hows.json") == 0,
+                   inert = strcmp(files[i].name, "hf.json") == 0;
         cJSON *tree;
-        if (strcmp(files[i].name, "params.json") == 0 ||
-            strcmp(files[i].name, "fields.json") == 0 ||
-            strcmp(files[i].name, "megatron.json") == 0)
-            continue; /* read by params_read.c, fields.c and megatron_args.c */
+        bool other = false; /* read by params_read.c, fields.c and megatron_args.c */
+        for (size_t k = 0; k < COUNT(others); k++)
+            other |= strcmp(files[i].name, others[k]) == 0;
+        if (!other && !hows && !inert) TRY(add_slot(m, &files[i], err));
+        if (!hows && !inert) continue;
         TRY(json_parse(files[i].text, files[i].length, JSON_STRICT, &tree, err));
         keep_tree(m, tree);
-        if (strcmp(files[i].name, "hows.json") == 0)
+        if (hows)
             m->hows = tree;
-        else if (strcmp(files[i].name, "hf.json") == 0)
-            m->inert = json_get(tree, "inert");
         else
-            waiting[count++] = tree;
+            m->inert = json_get(tree, "inert");
     }
-    while (count) {
-        size_t before = count;
-        TRY(load_those_with_a_base(m, waiting, &count, err));
-        if (count == before)
-            return fail(err, ERR_OURS,
-                        "the built-in model map %s extends a map that does not exist",
-                        json_as_text(json_get(waiting[0], "family")));
-    }
+    return OK;
+}
+
+static enum status begin(struct model_maps *m, const struct embedded_file *files, size_t num_files,
+                         struct error *err)
+{
+    *m = (struct model_maps){0};
+    arena_init(&m->arena);
+    fields_load();
+    m->slots = arena_array(&m->arena, num_files + 1, sizeof *m->slots);
+    TRY(load_params(m, err));
+    return list_built_in(m, files, num_files, err);
+}
+
+/* Loads the user's map, and puts it in front, to be found first. */
+static enum status load_extra(struct model_maps *m, const char *extra, struct error *err)
+{
+    struct model_map *own;
+    cJSON *tree;
+    TRY(json_read_file(extra, MAP_CAP, JSON_STRICT, &tree, err));
+    keep_tree(m, tree);
+    if (load_map(m, tree, &own, err)) return fail_in(err, "%s", extra);
+    memmove(m->slots + 1, m->slots, m->num_maps++ * sizeof *m->slots);
+    m->slots[0] = (struct family_slot){.family = own->family, .types = "", .map = own};
     return OK;
 }
 
 enum status map_load_files(struct model_maps *m, const struct embedded_file *files,
                            size_t num_files, const char *extra, struct error *err)
 {
-    cJSON *tree;
-    *m = (struct model_maps){0};
-    arena_init(&m->arena);
-    fields_load();
-    TRY(load_params(m, err));
-    TRY(load_built_in(m, files, num_files, err));
-    if (!extra) return OK;
-    TRY(json_read_file(extra, MAP_CAP, JSON_STRICT, &tree, err));
-    keep_tree(m, tree);
-    if (load_map(m, tree, err)) return fail_in(err, "%s", extra);
-    struct model_map *own = m->maps[m->num_maps - 1]; /* moved to the front, to be found first */
-    memmove(m->maps + 1, m->maps, (m->num_maps - 1) * sizeof *m->maps);
-    m->maps[0] = own;
-    return OK;
+    TRY(begin(m, files, num_files, err));
+    for (size_t i = 0; i < m->num_maps; i++)
+        TRY(load_slot(m, &m->slots[i], err));
+    return extra ? load_extra(m, extra, err) : OK;
 }
 
 enum status model_maps_load(struct model_maps *m, const char *extra, struct error *err)
 {
-    return map_load_files(m, embedded_models, num_embedded_models, extra, err);
+    TRY(begin(m, embedded_models, num_embedded_models, err));
+    return extra ? load_extra(m, extra, err) : OK;
 }
 
 void model_maps_release(struct model_maps *m)
@@ -513,23 +617,24 @@ void model_maps_release(struct model_maps *m)
 
 /* ---- finding ---- */
 
-/* Compares family names; '-' equals '_': qwen3-moe is qwen3_moe. */
-static bool same_family(const char *a, const char *b)
+const struct model_map *model_maps_at(const struct model_maps *m, size_t i)
 {
-    for (; *a && *b; a++, b++)
-        if ((*a == '-' ? '_' : *a) != (*b == '-' ? '_' : *b)) return false;
-    return !*a && !*b;
+    return loaded(m, &m->slots[i]);
+}
+
+const char *model_maps_family(const struct model_maps *m, size_t i)
+{
+    return m->slots[i].family;
 }
 
 const struct model_map *model_map_of_family(const struct model_maps *m, const char *family)
 {
-    for (size_t i = 0; i < m->num_maps; i++)
-        if (same_family(m->maps[i]->family, family)) return m->maps[i];
-    return NULL;
+    struct family_slot *s = find_slot(m, 0, family);
+    return s ? loaded(m, s) : NULL;
 }
 
-/* "gpt2, llama, mistral": the known model types, as many as a message can hold. */
-static const char *known_model_types(const struct model_maps *m, struct strbuf *out)
+/* "gpt2, llama, mistral": the known families, as many as a message can hold. */
+static const char *known_families(const struct model_maps *m, struct strbuf *out)
 {
     enum { ROOM = 300 };
     for (size_t i = 0; i < m->num_maps; i++) {
@@ -537,9 +642,35 @@ static const char *known_model_types(const struct model_maps *m, struct strbuf *
             strbuf_printf(out, " and %zu more, which `ferry models` lists", m->num_maps - i);
             break;
         }
-        strbuf_printf(out, "%s%s", i ? ", " : "", m->maps[i]->model_types[0]);
+        strbuf_printf(out, "%s%s", i ? ", " : "", m->slots[i].family);
     }
     return out->data ? out->data : "none";
+}
+
+/* Whether a map is for a model type. */
+static bool slot_has_type(const struct family_slot *s, const char *type)
+{
+    const size_t n = strlen(type);
+    for (unsigned k = 0; s->map && k < s->map->num_model_types; k++)
+        if (strcmp(s->map->model_types[k], type) == 0) return true;
+    for (const char *p = s->map ? NULL : s->types; p && p + n + 1 < s->types_end; p++)
+        if (*p == '"' && strncmp(p + 1, type, n) == 0 && p[n + 1] == '"') return true;
+    return false;
+}
+
+/* The map for "TYPE.TYPE_OF_TEXT_CONFIG"; NULL: none. */
+static struct family_slot *slot_of_wrapper(const struct model_maps *m, const char *type,
+                                           const cJSON *text_config)
+{
+    const char *inner = json_as_text(json_get(text_config, "model_type"));
+    struct strbuf both = {0};
+    struct family_slot *found = NULL;
+    if (!inner) return NULL;
+    strbuf_printf(&both, "%s.%s", type, inner);
+    for (size_t i = 0; i < m->num_maps && !found; i++)
+        if (slot_has_type(&m->slots[i], both.data)) found = &m->slots[i];
+    strbuf_release(&both);
+    return found;
 }
 
 enum status model_map_of_config(const struct model_maps *m, const cJSON *hf_config,
@@ -548,15 +679,17 @@ enum status model_map_of_config(const struct model_maps *m, const cJSON *hf_conf
     const char *type = json_as_text(json_get(hf_config, "model_type"));
     struct strbuf known = {0};
     if (!type) return fail(err, ERR_CORRUPT, "config.json: model_type is missing, or not a string");
-    for (size_t i = 0; i < m->num_maps; i++) {
-        *out = m->maps[i];
-        for (unsigned k = 0; k < m->maps[i]->num_model_types; k++)
-            if (strcmp(m->maps[i]->model_types[k], type) == 0) return OK;
+    struct family_slot *s = slot_of_wrapper(m, type, json_get(hf_config, "text_config"));
+    for (size_t i = 0; i < m->num_maps && !s; i++)
+        if (slot_has_type(&m->slots[i], type)) s = &m->slots[i];
+    if (s) {
+        *out = loaded(m, s);
+        return OK;
     }
     enum status st = fail(err, ERR_UNSUPPORTED,
                           "model_type \"%s\" is not supported; --model-map FILE adds a map; there "
                           "are maps for %s",
-                          type, known_model_types(m, &known));
+                          type, known_families(m, &known));
     strbuf_release(&known);
     return st;
 }

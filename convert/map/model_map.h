@@ -21,11 +21,12 @@
 
 struct model_map;
 
-/* All maps: the file `extra` (NULL: none), then the embedded ones. */
+/* All maps: the file `extra` (NULL: none), then the embedded ones. An embedded
+ * map is read when it is first needed. Not thread-safe. */
 struct model_maps {
     struct arena arena;
-    struct model_map **maps;
-    size_t num_maps, capacity;
+    struct family_slot *slots; /* [num_maps] */
+    size_t num_maps;
     struct param_rows *params; /* Megatron's */
     const cJSON *hows, *inert; /* from hows.json; inert fields of any config.json, from hf.json */
     cJSON **trees;             /* own the texts of the maps */
@@ -33,6 +34,9 @@ struct model_maps {
 };
 MUST_CHECK enum status model_maps_load(struct model_maps *m, const char *extra, struct error *err);
 void model_maps_release(struct model_maps *m);
+/* Map i of num_maps; its family alone, without reading the map. */
+const struct model_map *model_maps_at(const struct model_maps *m, size_t i);
+const char *model_maps_family(const struct model_maps *m, size_t i);
 
 const struct model_map *model_map_of_family(const struct model_maps *m, const char *family);
 /* The map for a config.json, by its model_type. ERR_UNSUPPORTED lists the known
@@ -111,12 +115,16 @@ struct hf_names {
     bool (*has)(const void *context, const char *name);
     const void *context;
     bool first_prefix; /* only spellings of rows are chosen */
+    /* Whether a tensor that exists has this shape, to choose between spellings of
+     * one name; NULL: all have. */
+    bool (*fits)(const void *context, const char *name, unsigned num_dims, const uint64_t *shape);
 };
 
 /* How a published folder spells its names: what a map leaves open. In an arena. */
 struct published_names {
     const char *prefix;     /* of {p} */
-    const char **spellings; /* the first name of each row that has several spellings */
+    const char **spellings; /* "NUMBER NAME" for each row that has several spellings: which, and
+                               its first name */
     size_t count;
 };
 /* The spelling of existing tensors; NULL: the map's first of all, or nothing to

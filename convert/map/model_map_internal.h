@@ -31,7 +31,8 @@ struct tensor_row {
     struct size *with;
     unsigned num_with;
     bool per_layer, per_expert;
-    struct tensor_row *others; /* [num_others] other spellings: the same logical tensor */
+    const struct model_map *owner; /* the map that has the row; others inherit it */
+    struct tensor_row *others;     /* [num_others] other spellings: the same logical tensor */
     unsigned num_others;
 };
 /* Spelling k of a row; 0: the row itself. */

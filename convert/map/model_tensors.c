@@ -1,5 +1,6 @@
 /* model_tensors.c - expands a model map's rows for all layers and experts of
  * one model. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,28 +106,71 @@ struct hf_names published_hf_names(const struct published_names *published)
     return (struct hf_names){.has = has_published, .context = published};
 }
 
-static bool is_published(const struct published_names *p, const char *name)
+static bool is_published(const struct published_names *p, const struct tensor_row *row, unsigned k)
 {
+    char number[16];
+    const int n = snprintf(number, sizeof number, "%u ", k);
     for (size_t i = 0; p && i < p->count; i++)
-        if (strcmp(p->spellings[i], name) == 0) return true;
+        if (strncmp(p->spellings[i], number, (size_t)n) == 0 &&
+            strcmp(p->spellings[i] + n, row_spelling(row, k)->hf[0]) == 0)
+            return true;
     return false;
 }
 
-/* The first spelling that exists, or is published; without any, the first. */
-static unsigned choose_spelling(struct expander *x, const struct tensor_row *row, int64_t layer,
-                                int64_t expert)
+static enum status put_numbers(struct expander *x, const struct tensor_row *row, struct expanded *e,
+                               int64_t layer, int64_t expert);
+
+/* Whether the tensors of spelling k that exist have its shapes. */
+static bool spelling_fits(struct expander *x, size_t index, unsigned k, int64_t layer,
+                          int64_t expert)
 {
+    const struct tensor_row *row = row_spelling(&x->map->tensors[index], k);
+    struct expanded *e = &x->expanded[index][k];
+    if (!x->names->fits) return true;
+    if (!e->valid && put_numbers(x, row, e, layer, expert)) return true; /* expand_row() says it */
+    for (unsigned i = 0; i < row->num_parts; i++) {
+        put_name(&x->text[0], row->hf[row->parts[i].tensor], x->prefix, layer, expert);
+        if (!x->names->fits(x->names->context, x->text[0].data, e->parts[i].num_dims,
+                            e->parts[i].shape))
+            return false;
+    }
+    return true;
+}
+
+/* Whether all tensors of a spelling exist. */
+static bool spelling_is_whole(struct expander *x, const struct tensor_row *row, int64_t layer,
+                              int64_t expert)
+{
+    for (unsigned i = 0; i < row->num_hf; i++) {
+        put_name(&x->text[0], row->hf[i], x->prefix, layer, expert);
+        if (!x->names->has(x->names->context, x->text[0].data)) return false;
+    }
+    return true;
+}
+
+/* The first spelling that is published, or of which all tensors exist with its
+ * shapes; else the first of which any exists; without any, the first. */
+static unsigned choose_spelling(struct expander *x, size_t index, int64_t layer, int64_t expert)
+{
+    const struct tensor_row *row = &x->map->tensors[index];
+    unsigned there = 0;
+    bool any = false;
     if (!x->names || !row->num_others) return 0;
-    for (unsigned k = 0; k <= row->num_others; k++)
-        if (is_published(published_of(x->names), row_spelling(row, k)->hf[0]) ||
-            spelling_exists(x, row_spelling(row, k), layer, expert))
+    for (unsigned k = 0; k <= row->num_others; k++) {
+        if (is_published(published_of(x->names), row, k)) return k;
+        if (!spelling_exists(x, row_spelling(row, k), layer, expert)) continue;
+        if (spelling_is_whole(x, row_spelling(row, k), layer, expert) &&
+            spelling_fits(x, index, k, layer, expert))
             return k;
-    return 0;
+        if (!any) there = k;
+        any = true;
+    }
+    return there;
 }
 
 static enum status expand_row(struct expander *x, size_t index, int64_t layer, int64_t expert)
 {
-    const unsigned spelling = choose_spelling(x, &x->map->tensors[index], layer, expert);
+    const unsigned spelling = choose_spelling(x, index, layer, expert);
     const struct tensor_row *row = row_spelling(&x->map->tensors[index], spelling);
     struct expanded *e = &x->expanded[index][spelling];
     if (!e->valid && put_numbers(x, row, e, layer, expert))
@@ -248,12 +292,14 @@ enum status model_map_expand(const struct model_map *map, const struct model_con
 /* ---- published names ---- */
 
 /* The spelling of a row's tensors in the first layer that has them. */
-static unsigned published_spelling(struct expander *x, const struct tensor_row *row)
+static unsigned published_spelling(struct expander *x, size_t index)
 {
+    const struct tensor_row *row = &x->map->tensors[index];
     const uint64_t layers = row->per_layer ? x->config->num_layers : 1;
     for (uint64_t l = 0; l < layers; l++)
         for (unsigned k = 0; k <= row->num_others; k++)
-            if (spelling_exists(x, row_spelling(row, k), (int64_t)l, 0)) return k;
+            if (spelling_exists(x, row_spelling(row, k), (int64_t)l, 0))
+                return choose_spelling(x, index, (int64_t)l, 0);
     return 0;
 }
 
@@ -272,9 +318,9 @@ const struct published_names *model_map_published(const struct model_map *map,
     for (size_t i = 0; i < map->num_tensors; i++) {
         const struct tensor_row *row = &map->tensors[i];
         if (!row->num_others) continue;
-        const unsigned k = published_spelling(&x, row);
+        const unsigned k = published_spelling(&x, i);
         usual &= k == 0;
-        out->spellings[out->count++] = arena_copy_text(a, row_spelling(row, k)->hf[0]);
+        out->spellings[out->count++] = arena_printf(a, "%u %s", k, row_spelling(row, k)->hf[0]);
     }
     end(&x, most);
     return usual ? NULL : out;

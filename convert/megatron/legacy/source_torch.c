@@ -17,6 +17,7 @@
 
 #include "common/checked.h"
 #include "common/count.h"
+#include "common/text.h"
 #include "convert/megatron/args_tree.h"
 #include "convert/megatron/describe.h"
 #include "convert/megatron/legacy/legacy_source.h"
@@ -309,9 +310,41 @@ static uint64_t etp_of_names(const struct legacy *x)
     return 0;
 }
 
+static const char *layer_key(const struct legacy *x, const struct shard *s)
+{
+    return arena_printf(&x->m->c->arena, "%llu.%llu.%llu", (unsigned long long)s->rank->pp,
+                        (unsigned long long)s->chunk, (unsigned long long)s->name.layer);
+}
+
+/* In a layer without a fused qkv, the norm before the mixer has a name of its
+ * own in every spec. */
+static void keep_own_norms(struct legacy *x)
+{
+    static const char qkv[] = "self_attention.linear_qkv.",
+                      fused[] = "self_attention.linear_qkv.layer_norm_";
+    struct map with_qkv = {0};
+    for (size_t i = 0; i < x->num_shards; i++) {
+        const struct shard *s = &x->shards[i];
+        if (s->name.in_layers && text_starts_with(s->name.rest, qkv) &&
+            !text_starts_with(s->name.rest, fused))
+            (void)map_add(&with_qkv, layer_key(x, s), 0, NULL);
+    }
+    for (size_t i = 0; i < x->num_shards; i++) {
+        struct shard *s = &x->shards[i];
+        const char *rest = s->name.rest;
+        size_t at;
+        if (!s->name.local_spec || !text_skip_prefix(&rest, fused)) continue;
+        if (map_get(&with_qkv, layer_key(x, s), &at)) continue;
+        s->name.rest = arena_printf(&x->m->c->arena, "input_layernorm.%s", rest);
+        s->name.local_spec = false;
+    }
+    map_release(&with_qkv);
+}
+
 static void gather_evidence(struct legacy *x, struct megatron_evidence *e)
 {
     e->of_ranks = true;
+    keep_own_norms(x);
     layout_of_names(x, &e->layout);
     e->layout.etp = etp_of_names(x);
     for (size_t i = 0; i < x->num_shards; i++) {
