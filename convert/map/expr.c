@@ -474,6 +474,57 @@ static enum status call_text(const struct call *c, struct term *out)
     return of_kind(c, c->values[0].kind == TERM_TEXT, "is not a string", out);
 }
 
+static enum status call_chars(const struct call *c, struct term *out)
+{
+    const struct term *text = &c->values[0];
+    struct term *items;
+    *out = *text;
+    if (text->kind == TERM_NONE) return OK;
+    if (text->kind != TERM_TEXT) return call_error(c, "not a text");
+    TRY(new_list(c->p, text->length, &items));
+    for (size_t i = 0; i < text->length; i++)
+        items[i] = term_text(text->text + i, 1);
+    *out = (struct term){.kind = TERM_LIST, .items = items, .length = text->length};
+    return OK;
+}
+
+/* A part of a text: a whole number as a number. */
+static struct term part_of(const char *text, size_t length)
+{
+    struct term n = term_whole(0);
+    while (length && isspace((unsigned char)*text))
+        text++, length--;
+    while (length && isspace((unsigned char)text[length - 1]))
+        length--;
+    bool digits = length > 0;
+    for (size_t i = 0; i < length && digits; i++)
+        digits = isdigit((unsigned char)text[i]) &&
+                 !__builtin_mul_overflow(n.whole, 10, &n.whole) &&
+                 !__builtin_add_overflow(n.whole, text[i] - '0', &n.whole);
+    return digits ? n : term_text(text, length);
+}
+
+static enum status call_split(const struct call *c, struct term *out)
+{
+    const struct term *text = &c->values[0], *by = &c->values[1];
+    struct term *items;
+    size_t count = 1, from = 0;
+    *out = *text;
+    if (text->kind == TERM_NONE) return OK;
+    if (text->kind != TERM_TEXT || by->kind != TERM_TEXT || by->length != 1)
+        return call_error(c, "expected a text and a character");
+    for (size_t i = 0; i < text->length; i++)
+        count += text->text[i] == *by->text;
+    TRY(new_list(c->p, count, &items));
+    *out = (struct term){.kind = TERM_LIST, .items = items};
+    for (size_t i = 0; i <= text->length; i++) {
+        if (i < text->length && text->text[i] != *by->text) continue;
+        items[out->length++] = part_of(text->text + from, i - from);
+        from = i + 1;
+    }
+    return OK;
+}
+
 static enum status call_is_list(const struct call *c, struct term *out)
 {
     *out = term_bool(c->values[0].kind == TERM_LIST);
@@ -485,12 +536,13 @@ static const struct function {
     size_t arguments; /* 0: any number, or a list */
     enum status (*call)(const struct call *c, struct term *out);
 } functions[] = {
-    {"min", 0, call_min},       {"max", 0, call_max},   {"sqrt", 1, call_sqrt},
-    {"log", 1, call_log},       {"pow", 2, call_pow},   {"floor", 1, call_floor},
-    {"ceil", 1, call_ceil},     {"abs", 1, call_abs},   {"len", 1, call_len},
-    {"any", 0, call_any},       {"all", 0, call_all},   {"sum", 0, call_sum},
-    {"range", 1, call_range},   {"bool", 1, call_bool}, {"whole", 1, call_whole},
-    {"number", 1, call_number}, {"text", 1, call_text}, {"is_list", 1, call_is_list},
+    {"min", 0, call_min},       {"max", 0, call_max},     {"sqrt", 1, call_sqrt},
+    {"log", 1, call_log},       {"pow", 2, call_pow},     {"floor", 1, call_floor},
+    {"ceil", 1, call_ceil},     {"abs", 1, call_abs},     {"len", 1, call_len},
+    {"any", 0, call_any},       {"all", 0, call_all},     {"sum", 0, call_sum},
+    {"range", 1, call_range},   {"bool", 1, call_bool},   {"whole", 1, call_whole},
+    {"number", 1, call_number}, {"text", 1, call_text},   {"is_list", 1, call_is_list},
+    {"chars", 1, call_chars},   {"split", 2, call_split},
 };
 
 static const struct function *find_function(const char *name, size_t length)

@@ -19,7 +19,9 @@
  * - Functions: min max (of two or more, or of a list), sqrt log pow floor ceil
  *   abs, len any all sum, range(n): [0, 1 .. n - 1].
  * - bool(x), whole(x), number(x), text(x): x, an error if it is of another kind.
- *   Nothing passes. is_list(x): whether it is a list. */
+ *   Nothing passes. is_list(x): whether it is a list.
+ * - chars(text): its characters as a list; split(text, ','): its parts, whole
+ *   numbers as numbers. */
 #ifndef FERRY_CONVERT_MAP_EXPR_H
 #define FERRY_CONVERT_MAP_EXPR_H
 

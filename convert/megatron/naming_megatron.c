@@ -67,14 +67,17 @@ static enum status add_vocab_rows(struct catalog *c, const char *name, uint64_t 
     return pair_clip(part, first_row * row, rows * row, name, add_row_part, &x, err);
 }
 
-static enum status check_native(const struct importing *x, const struct native_tensor *native,
-                                unsigned num_dims, struct error *err)
+static enum status check_native(const struct importing *x, const char *logical,
+                                const struct native_tensor *native, unsigned num_dims,
+                                struct error *err)
 {
+    struct param p;
     if (num_dims > MAX_AXES)
         return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", native_stored_name(x->c, native),
                     num_dims);
     if (dtype_is_float(native->dtype) || remainders_are_stored(native->state, native->dtype))
         return OK;
+    if (param_find(x->c->params, logical, &p) && p.spec->buffer) return OK;
     return fail(err, ERR_UNSUPPORTED, "%s has dtype %s; weights must be F16, BF16, F32 or F64",
                 native_stored_name(x->c, native), dtype_infos[native->dtype].name);
 }
@@ -120,7 +123,7 @@ static enum status add_member(struct importing *x, const struct native_stack *k,
     bool moe = k->key.in_layers && x->moe[layer];
     const char *name = dist_key_logical(a, x->c->params, &k->key, layer, expert, moe);
     struct pair part = pair_whole(0, index * k->numel, k->numel);
-    TRY(check_native(x, k->native, k->num_dims, err));
+    TRY(check_native(x, name, k->native, k->num_dims, err));
     memcpy(shape, k->shape, k->num_dims * sizeof *shape);
     if (k->key.half && k->num_dims) {
         shape[0] *= 2;
