@@ -1,6 +1,7 @@
 #include "ckpt/model_config.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "common/count.h"
@@ -61,8 +62,8 @@ static bool always(const struct model_config *c)
     return true;
 }
 
-enum status model_field_declare(const char *name, enum field_kind kind, enum field_role role,
-                                bool by_layer, struct error *err)
+static enum status declare(const char *name, enum field_kind kind, enum field_role role,
+                           bool by_layer, struct error *err)
 {
     static struct arena names; /* kept as long as the process runs */
     const struct model_field *old = model_field_find(name);
@@ -76,7 +77,7 @@ enum status model_field_declare(const char *name, enum field_kind kind, enum fie
     if (i == MAX_DECLARED_FIELDS)
         return fail(err, ERR_USAGE, "field %s is one too many: there can be %d", name,
                     MAX_DECLARED_FIELDS);
-    fields[num_model_fields++] = (struct model_field){
+    fields[num_model_fields] = (struct model_field){
         .field = {arena_copy_text(&names, name), kind,
                   offsetof(struct model_config, declared) + i * sizeof(struct declared_value) +
                       offsetof(struct declared_value, value.number)},
@@ -85,7 +86,18 @@ enum status model_field_declare(const char *name, enum field_kind kind, enum fie
         .matters = always,
         .by_layer = by_layer,
         .declared = (unsigned)i + 1};
+    __atomic_store_n(&num_model_fields, num_model_fields + 1, __ATOMIC_RELEASE);
     return OK;
+}
+
+enum status model_field_declare(const char *name, enum field_kind kind, enum field_role role,
+                                bool by_layer, struct error *err)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    enum status st = declare(name, kind, role, by_layer, err);
+    pthread_mutex_unlock(&lock);
+    return st;
 }
 
 const struct scalar *model_field_layers(const struct model_field *f, const struct model_config *c)

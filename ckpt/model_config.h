@@ -117,8 +117,7 @@ const struct model_field *model_field_find(const char *name);
 
 /* Declares a field of the process that no C computes with: a command that
  * computes refuses a model that uses it. Copies the name. Declared again it must
- * be the same (ERR_USAGE). Not thread-safe: call it before other threads use
- * configs. */
+ * be the same (ERR_USAGE). Thread-safe. */
 MUST_CHECK enum status model_field_declare(const char *name, enum field_kind kind,
                                            enum field_role role, bool by_layer, struct error *err);
 /* Copies a field's value and its values by layer. */

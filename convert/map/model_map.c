@@ -116,25 +116,29 @@ const char *map_row_name(struct map_loader *l, const char *list, size_t n, const
 
 static enum status read_unsupported(struct map_loader *l, const cJSON *tree)
 {
+    struct model_map *map = l->map;
     const cJSON *rows;
     size_t n = 0;
     TRY(map_take_items(l, tree, "unsupported", false, &rows));
     if (!rows) return OK;
-    const size_t own = (size_t)cJSON_GetArraySize(json_get(tree, "unsupported"));
-    const size_t inherited = l->map->num_unsupported;
-    struct unsupported *all = arena_array(l->a, inherited + own, sizeof *all);
-    if (inherited) memcpy(all, l->map->unsupported, inherited * sizeof *all);
-    l->map->unsupported = all;
-    l->map->num_unsupported = inherited + own;
+    const size_t inherited = map->num_unsupported;
+    struct unsupported *all = arena_array(
+        l->a, inherited + (size_t)cJSON_GetArraySize(json_get(tree, "unsupported")), sizeof *all);
+    if (inherited) memcpy(all, map->unsupported, inherited * sizeof *all);
+    map->unsupported = all;
     for (const cJSON *i = rows; i; i = i->next, n++) {
-        struct unsupported *u = &all[inherited + n];
+        struct unsupported u;
+        size_t at = 0;
         l->where = map_row_name(l, "unsupported", n, i, "when");
         TRY(map_check_keys(l, i, "when why value "));
-        TRY(map_take_text(l, i, "when", &u->when));
-        TRY(map_take_text(l, i, "why", &u->why));
-        TRY(map_take_text(l, i, "value", &u->value));
-        if (!u->when || !u->why) return map_bad(l, "when and why are required");
-        TRY(map_check_unsupported(l, u));
+        TRY(map_take_text(l, i, "when", &u.when));
+        TRY(map_take_text(l, i, "why", &u.why));
+        TRY(map_take_text(l, i, "value", &u.value));
+        if (!u.when || !u.why) return map_bad(l, "when and why are required");
+        TRY(map_check_unsupported(l, &u));
+        while (at < inherited && strcmp(all[at].why, u.why))
+            at++;
+        all[at < inherited ? at : map->num_unsupported++] = u;
     }
     return OK;
 }

@@ -172,6 +172,7 @@ static void init_builder(struct builder *x, struct built *out, const struct buil
                           .branch_bias = NO_VALUE,
                           .not_finite = NO_VALUE,
                           .err = err};
+    if (!groups) return; /* no attention: check_features() refuses it */
     /* With more ranks than groups, several ranks share a group, each with some
      * of its queries. */
     const uint64_t sharing = s->tp > groups ? s->tp / groups : 1;
