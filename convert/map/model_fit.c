@@ -2,6 +2,7 @@
 
 #include <fnmatch.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 
 #include "common/count.h"
@@ -207,17 +208,33 @@ const struct model_map *model_fit(const struct model_maps *m, const struct model
     return tie ? NULL : best;
 }
 
+/* How many maps a map extends, one by the other: of equally near ones the
+ * plainest is named. */
+static unsigned depth_of(const struct model_maps *m, const struct model_map *map)
+{
+    unsigned depth = 0;
+    while (map && map->extends && depth < m->num_maps) {
+        const struct model_map *base = model_map_of_family(m, map->extends);
+        map = base == map ? NULL : base;
+        depth++;
+    }
+    return depth;
+}
+
 const char *model_fit_nearest(const struct model_maps *m, const struct model_config *c,
                               struct arena *a)
 {
     const char *nearest = NULL;
     size_t fewest = SIZE_MAX;
+    unsigned depth = 0;
     for (size_t i = 0; i < m->num_maps; i++) {
         const struct model_map *map = model_maps_at(m, i);
         struct distance d;
         if (is_replaced(m, map)) continue;
-        if (measure_distance(map, c, &d, a) < fewest) {
+        const size_t count = measure_distance(map, c, &d, a);
+        if (count < fewest || (count == fewest && depth_of(m, map) < depth)) {
             fewest = d.count;
+            depth = depth_of(m, map);
             nearest = arena_printf(a, "%s, except for %s", map->family,
                                    d.fields.data ? d.fields.data : "nothing");
         }
@@ -285,12 +302,14 @@ const char *model_fit_tensors(const struct model_maps *m, const cJSON *hf_config
                               const struct hf_shapes *tensors, const char **family, struct arena *a)
 {
     size_t most = 0;
+    unsigned depth = UINT_MAX;
     *family = NULL;
     for (size_t i = 0; i < m->num_maps; i++) {
         const struct model_map *map = model_maps_at(m, i);
         const size_t n = count_tensors(map, hf_config, tensors, a);
-        if (n <= most) continue;
+        if (n < most || !n || (n == most && depth_of(m, map) >= depth)) continue;
         most = n;
+        depth = depth_of(m, map);
         *family = map->family;
     }
     if (!most) return NULL;
