@@ -807,7 +807,7 @@ static void tensors_that_a_map_takes_a_part_of_are_refused(void **state)
     uint64_t seed = 7;
     cJSON *config = json_tree("{" LLAMA "}");
     assert_ok(model_maps_load(&own, map, &err));
-    make_hf(hf, own.maps[0], config, all_bf16, NULL, false, &seed);
+    make_hf(hf, model_maps_at(&own, 0), config, all_bf16, NULL, false, &seed);
     assert_fails(CONVERT(hf, in_scratch("out"), option), ERR_UNSUPPORTED,
                  "tensor x.0: the model map own uses 8 of its 16 elements");
     cJSON_Delete(config);

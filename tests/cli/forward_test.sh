@@ -56,7 +56,7 @@ chmod -R u+w odd
 sed -i 's/"rope_scaling": null/"rope_scaling": {"rope_type": "longrope", "factor": 4.0}/' odd/config.json
 run forward odd --input-ids "$golden/llama2/logits.safetensors" --out o3
 exits 3
-says "rope_type \"longrope\" is not supported"
+says "rope_type longrope is not supported"
 
 it "what a checkpoint does not say of its model is asked for"
 megatron=$root/tests/golden/megatron

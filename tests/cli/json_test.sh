@@ -135,6 +135,7 @@ it "models and synth answer"
 answers 0 models
 answers 0 models -q --show gpt2
 answers 0 models --show qwen3_moe
+answers 0 models --show qwen3_vl
 cat >mixer.json <<'JSON'
 {"family": "mixer", "extends": "llama", "model_type": "mixer", "architecture": "Mixer",
  "config": [

@@ -93,7 +93,7 @@ run verify normed plain --ignore-config qk_l2_norm
 exits 0
 run verify normed normed --ignore-config 'qk_l2*'
 exits 0
-run verify plain plain --ignore-config qk_l2_norm
+run verify plain plain --ignore-config no_such_field
 exits 2
 run verify normed plain --forward --allow-config qk_l2_norm --ignore-config qk_l2_norm
 exits 0
