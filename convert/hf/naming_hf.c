@@ -55,7 +55,7 @@ static bool has_shape(const struct native_tensor *native, const struct mapped_pa
 }
 
 /* Whether a logical tensor is a buffer, which may have numbers of any kind. */
-static bool is_buffer(const struct importing *x, const char *logical)
+static bool is_named_buffer(const struct importing *x, const char *logical)
 {
     struct param p;
     return param_find(x->c->params, logical, &p) && p.spec->buffer;
@@ -76,7 +76,7 @@ static enum status check_part(const struct importing *x, const char *logical,
         return fail(err, ERR_UNSUPPORTED, "%s has shape %s, expected %s by config.json%s",
                     native_place(x, s), shape_text(a, s->num_dims, s->shape),
                     shape_text(a, part->num_dims, part->shape), why);
-    if (!dtype_is_float(s->dtype) && !is_buffer(x, logical))
+    if (!dtype_is_float(s->dtype) && !is_named_buffer(x, logical))
         return fail(err, ERR_UNSUPPORTED, "%s has dtype %s, expected F16, BF16, F32 or F64%s",
                     native_place(x, s), dtype_infos[s->dtype].name, why);
     return OK;
