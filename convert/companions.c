@@ -17,6 +17,7 @@ bool is_companion(const char *name)
                                           "training.json", /* describes the optimizer beside it */
                                           "ferry.json",
                                           "ferry-names.json", /* published.h */
+                                          "ferry-model.json",
                                           "integrity.json",
                                           ".*"};
     for (size_t i = 0; i < COUNT(without); i++)

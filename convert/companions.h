@@ -10,7 +10,7 @@
 
 /* Whether a file of this name is copied with a model: *.json *.model *.txt
  * *.jinja *.py LICENSE* README*, except weight indexes, training.json,
- * ferry.json, ferry-names.json and integrity.json. */
+ * ferry.json, ferry-names.json, ferry-model.json and integrity.json. */
 bool is_companion(const char *name);
 /* Copies all companions from one folder to another; existing files stay. */
 MUST_CHECK enum status copy_companions(const char *from, const char *to, bool durable,

@@ -54,3 +54,33 @@ enum status published_write(const struct checkpoint *c, const char *folder, bool
     cJSON_Delete(tree);
     return st;
 }
+
+/* ---- the map ---- */
+
+static const char map_name[] = "ferry-model.json";
+
+enum status published_map_read(struct checkpoint *c, const struct model_maps *maps,
+                               const char *folder, struct error *err)
+{
+    const char *path = path_join(&c->arena, folder, map_name), *differs;
+    if (!path_exists(path)) return OK;
+    TRY(model_maps_add(maps, path, &differs, err));
+    if (differs)
+        checkpoint_note(c, "the model map %s differs from the one in %s, which is not used",
+                        differs, path);
+    return OK;
+}
+
+enum status published_map_write(const struct checkpoint *c, const struct model_maps *maps,
+                                const char *folder, bool durable, struct error *err)
+{
+    const struct model_map *map = c->family ? model_map_of_family(maps, c->family) : NULL;
+    cJSON *own = map ? model_map_own_json(maps, map) : NULL;
+    struct arena a;
+    if (!own) return OK;
+    arena_init(&a);
+    enum status st = json_write_file(path_join(&a, folder, map_name), own, durable, err);
+    arena_release(&a);
+    cJSON_Delete(own);
+    return st;
+}

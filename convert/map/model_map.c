@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/count.h"
+#include "common/file.h"
 #include "common/json.h"
 #include "common/text.h"
 #include "convert/map/fields.h"
@@ -511,7 +512,10 @@ static struct family_slot *find_slot(const struct model_maps *m, size_t first, c
 /* The first embedded slot. */
 static size_t first_embedded(const struct model_maps *m)
 {
-    return m->num_maps && !m->slots[0].file;
+    size_t i = 0;
+    while (i < m->num_maps && !m->slots[i].file)
+        i++;
+    return i;
 }
 
 static enum status load_slot(struct model_maps *m, struct family_slot *s, struct error *err)
@@ -526,9 +530,12 @@ static enum status load_slot(struct model_maps *m, struct family_slot *s, struct
     if (base) TRY(load_slot(m, base, err));
     TRY(json_parse(s->file->text, s->file->length, JSON_STRICT, &tree, err));
     keep_tree(m, tree);
-    TRY(load_map(m, tree, &s->map, err));
+    const bool before = m->loading_embedded;
+    m->loading_embedded = true;
+    enum status st = load_map(m, tree, &s->map, err);
+    m->loading_embedded = before;
     s->loading = false;
-    return OK;
+    return st;
 }
 
 /* A map that is read when it is needed must be right: a wrong one is a bug. */
@@ -542,10 +549,10 @@ static const struct model_map *loaded(const struct model_maps *m, struct family_
     return s->map;
 }
 
-/* The embedded map of this family; NULL: none. */
+/* The map of this family that is loaded already, or embedded; NULL: none. */
 static const struct model_map *base_of(const struct model_maps *m, const char *family)
 {
-    struct family_slot *s = find_slot(m, first_embedded(m), family);
+    struct family_slot *s = find_slot(m, m->loading_embedded ? first_embedded(m) : 0, family);
     return s ? loaded(m, s) : NULL;
 }
 
@@ -579,21 +586,50 @@ static enum status begin(struct model_maps *m, const struct embedded_file *files
     *m = (struct model_maps){0};
     arena_init(&m->arena);
     fields_load();
-    m->slots = arena_array(&m->arena, num_files + 1, sizeof *m->slots);
+    m->capacity = num_files + 1;
+    m->slots = arena_array(&m->arena, m->capacity, sizeof *m->slots);
     TRY(load_params(m, err));
     return list_built_in(m, files, num_files, err);
 }
 
-/* Loads the user's map, and puts it in front, to be found first. */
-static enum status load_extra(struct model_maps *m, const char *extra, struct error *err)
+/* Loads a map that is not embedded, and puts it at a place among the slots. */
+static enum status load_own(struct model_maps *m, const cJSON *tree, size_t place,
+                            struct error *err)
 {
     struct model_map *own;
+    TRY(load_map(m, tree, &own, err));
+    own->own = tree;
+    (void)ARENA_PUSH(&m->arena, m->slots, m->num_maps, m->capacity);
+    memmove(m->slots + place + 1, m->slots + place, (m->num_maps - 1 - place) * sizeof *m->slots);
+    m->slots[place] = (struct family_slot){
+        .family = own->family, .extends = own->extends, .types = "", .map = own};
+    return OK;
+}
+
+/* Loads the map or maps of a file, and puts them in front, to be found first. */
+static enum status load_file(struct model_maps *m, const char *path, struct error *err)
+{
     cJSON *tree;
-    TRY(json_read_file(extra, MAP_CAP, JSON_STRICT, &tree, err));
+    TRY(json_read_file(path, MAP_CAP, JSON_STRICT, &tree, err));
     keep_tree(m, tree);
-    if (load_map(m, tree, &own, err)) return fail_in(err, "%s", extra);
-    memmove(m->slots + 1, m->slots, m->num_maps++ * sizeof *m->slots);
-    m->slots[0] = (struct family_slot){.family = own->family, .types = "", .map = own};
+    const bool list = cJSON_IsArray(tree);
+    if (list && !tree->child) return fail(err, ERR_USAGE, "%s: a list of no maps", path);
+    for (const cJSON *i = list ? tree->child : tree; i; i = list ? i->next : NULL)
+        if (load_own(m, i, 0, err)) return fail_in(err, "%s", path);
+    return OK;
+}
+
+/* Loads the files of $FERRY_MODELS by name; a map extends those of files before
+ * its own. */
+static enum status load_folder(struct model_maps *m, struct error *err)
+{
+    const char *folder = getenv("FERRY_MODELS");
+    struct name_list names;
+    if (!folder || !*folder) return OK;
+    TRY(folder_list(folder, &m->arena, &names, err));
+    for (size_t i = 0; i < names.count; i++)
+        if (text_ends_with(names.names[i], ".json"))
+            TRY(load_file(m, path_join(&m->arena, folder, names.names[i]), err));
     return OK;
 }
 
@@ -603,13 +639,46 @@ enum status map_load_files(struct model_maps *m, const struct embedded_file *fil
     TRY(begin(m, files, num_files, err));
     for (size_t i = 0; i < m->num_maps; i++)
         TRY(load_slot(m, &m->slots[i], err));
-    return extra ? load_extra(m, extra, err) : OK;
+    return extra ? load_file(m, extra, err) : OK;
 }
 
 enum status model_maps_load(struct model_maps *m, const char *extra, struct error *err)
 {
     TRY(begin(m, embedded_models, num_embedded_models, err));
-    return extra ? load_extra(m, extra, err) : OK;
+    TRY(load_folder(m, err));
+    return extra ? load_file(m, extra, err) : OK;
+}
+
+cJSON *model_map_own_json(const struct model_maps *m, const struct model_map *map)
+{
+    cJSON *list = cJSON_CreateArray();
+    for (size_t steps = 0; map && map->own && steps <= m->num_maps; steps++) {
+        cJSON_InsertItemInArray(list, 0, cJSON_Duplicate(map->own, true));
+        map = map->extends ? model_map_of_family(m, map->extends) : NULL;
+    }
+    if (list->child) return list;
+    cJSON_Delete(list);
+    return NULL;
+}
+
+enum status model_maps_add(const struct model_maps *m, const char *path, const char **differs,
+                           struct error *err)
+{
+    struct model_maps *all = (struct model_maps *)(uintptr_t)m; /* maps are read when needed */
+    cJSON *tree;
+    *differs = NULL;
+    TRY(json_read_file(path, MAP_CAP, JSON_STRICT, &tree, err));
+    keep_tree(all, tree);
+    if (!cJSON_IsArray(tree)) return fail(err, ERR_CORRUPT, "%s: expected a list of maps", path);
+    for (const cJSON *i = tree->child; i; i = i->next) {
+        const char *family = json_as_text(json_get(i, "family"));
+        const size_t end = first_embedded(m);
+        struct family_slot *old = family ? find_slot(m, 0, family) : NULL;
+        if (old && !old->file && !cJSON_Compare(old->map->own, i, true)) *differs = family;
+        if (old && !old->file) continue;
+        if (load_own(all, i, end, err)) return fail_in(err, "%s", path);
+    }
+    return OK;
 }
 
 void model_maps_release(struct model_maps *m)

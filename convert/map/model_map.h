@@ -21,14 +21,17 @@
 
 struct model_map;
 
-/* All maps: the file `extra` (NULL: none), then the embedded ones. An embedded
- * map is read when it is first needed. Not thread-safe. */
+/* All maps: those of the file `extra` (NULL: none), those of the folder
+ * $FERRY_MODELS, then the embedded ones. A file has one map, or a list of maps of
+ * which each may extend those before it. An embedded map is read when it is first
+ * needed. Not thread-safe. */
 struct model_maps {
     struct arena arena;
     struct family_slot *slots; /* [num_maps] */
-    size_t num_maps;
+    size_t num_maps, capacity;
     struct param_rows *params; /* Megatron's */
     const cJSON *hows, *inert; /* from hows.json; inert fields of any config.json, from hf.json */
+    bool loading_embedded;     /* whose bases are embedded, too */
     cJSON **trees;             /* own the texts of the maps */
     size_t num_trees, trees_capacity;
 };
@@ -37,6 +40,14 @@ void model_maps_release(struct model_maps *m);
 /* Map i of num_maps; its family alone, without reading the map. */
 const struct model_map *model_maps_at(const struct model_maps *m, size_t i);
 const char *model_maps_family(const struct model_maps *m, size_t i);
+
+/* A map that is not embedded, and the maps that it extends, as a file has them:
+ * for a checkpoint that needs it. The caller deletes it. NULL: an embedded map. */
+cJSON *model_map_own_json(const struct model_maps *m, const struct model_map *map);
+/* Adds the maps of a checkpoint's file behind the user's. Sets *differs to the
+ * family if the user has another map of this name (NULL: not). */
+MUST_CHECK enum status model_maps_add(const struct model_maps *m, const char *path,
+                                      const char **differs, struct error *err);
 
 const struct model_map *model_map_of_family(const struct model_maps *m, const char *family);
 /* The map for a config.json, by its model_type. ERR_UNSUPPORTED lists the known

@@ -48,6 +48,7 @@ struct unsupported {
 
 struct model_map {
     const char *family, *about, *extends;
+    const cJSON *own; /* a user's or a checkpoint's map, as read; NULL: embedded */
     const char **model_types, **architectures; /* a new config.json gets the first of each */
     unsigned num_model_types, num_architectures;
     const char *config_in; /* config.json has the model's fields in this object; NULL: at its top */

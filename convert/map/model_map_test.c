@@ -776,7 +776,8 @@ static void texts_that_are_no_map_are_refused(void **state)
     (void)state;
     static const char *const texts[][2] = {
         {"", "map.json"},
-        {"[]", "not an object"},
+        {"[]", "a list of no maps"},
+        {"[3]", "not an object"},
         {"3", "not an object"},
         {"{'family':'x'}", "family, model_type and architecture are required"},
         {"{'family':1}", "family is not a string"},
@@ -835,6 +836,44 @@ static struct embedded_file *chain_of_maps(void)
 }
 
 /* An embedded map is found by the beginning of its text, before it is read. */
+/* A folder of maps: one extends another, and the program's. */
+static void maps_of_a_folder_are_found(void **state)
+{
+    (void)state;
+    const char *folder = in_scratch("models");
+    struct model_maps m;
+    const char *differs;
+    assert_ok(folder_create(folder, &err));
+    write_scratch("models/1.json", derived(""));
+    write_scratch("models/2.json", json_text("{'family':'further','model_type':'further',"
+                                             "'architecture':'F','extends':'own'}"));
+    write_scratch("models/notes.txt", "no map");
+    setenv("FERRY_MODELS", folder, 1);
+    assert_ok(model_maps_load(&m, NULL, &err));
+    const struct model_map *map = model_map_of_family(&m, "further");
+    assert_non_null(map);
+    cJSON *own = model_map_own_json(&m, map);
+    assert_int_equal(cJSON_GetArraySize(own), 2);
+    assert_null(model_map_own_json(&m, model_map_of_family(&m, "llama")));
+    const char *travelled = in_scratch("travelled.json");
+    assert_ok(json_write_file(travelled, own, false, &err));
+    cJSON_Delete(own);
+    assert_ok(model_maps_add(&m, travelled, &differs, &err));
+    assert_null(differs);
+    model_maps_release(&m);
+    unsetenv("FERRY_MODELS");
+    /* without the folder, from the file */
+    assert_ok(model_maps_load(&m, write_scratch("map.json", derived("'about':'another'")), &err));
+    assert_ok(model_maps_add(&m, travelled, &differs, &err));
+    assert_string_equal(differs, "own");
+    assert_non_null(model_map_of_family(&m, "further"));
+    assert_fails(model_maps_add(&m, write_scratch("x.json", "{}"), &differs, &err), ERR_CORRUPT,
+                 "expected a list of maps");
+    assert_fails(model_maps_add(&m, write_scratch("y.json", "[{}]"), &differs, &err), ERR_USAGE,
+                 "family, model_type and architecture are required");
+    model_maps_release(&m);
+}
+
 static void maps_are_found_without_reading_them(void **state)
 {
     (void)state;
@@ -893,6 +932,7 @@ int main(void)
         TEST(texts_that_are_no_map_are_refused),
         TEST(unknown_model_types_are_refused_with_those_that_are_known),
         TEST(maps_are_found_without_reading_them),
+        TEST(maps_of_a_folder_are_found),
         TEST(there_may_be_any_number_of_maps),
     };
     return cmocka_run_group_tests_name("model_map", tests, load_maps, release_maps);

@@ -1,4 +1,5 @@
 #include "convert/megatron/describe.h"
+#include "convert/published.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -192,6 +193,7 @@ static enum status apply_hf_config(struct megatron_source *m, const struct megat
     const struct model_config was = c->config;
     struct model_config hf;
     cJSON *tree;
+    TRY(published_map_read(c, m->maps, folder, err));
     TRY(hf_config_read(folder, &tree, err));
     enum status st = source_choose_map(m->o, m->maps, tree, &map, err);
     struct unknown_of unknown = {.c = c, .o = m->o, .file = "config.json"};

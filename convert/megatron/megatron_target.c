@@ -537,6 +537,7 @@ static enum status write_hf_folder(struct target *t, const char *folder, struct 
     if (!from) return OK;
     TRY(folder_create(folder, err));
     TRY(published_write(t->source, folder, t->options.durable, err));
+    TRY(published_map_write(t->source, t->maps, folder, t->options.durable, err));
     if (t->options.casts)
         TRY(hf_config_write_dtype(from, path_join(a, folder, "config.json"), t->options.dtype,
                                   t->options.durable, err));

@@ -92,6 +92,28 @@ done
 run models --show mixer --model-map mixer.json
 prints "sections: g times query r*d, gate r*d, key d shared, value d shared"
 
+it "a checkpoint brings the map that it needs along, and a folder of maps is found"
+run convert mixed there --overwrite --model-map mixer.json --tp 2
+exits 0
+run convert there step --overwrite --to torch --tp 1
+exits 0
+run convert step back --to hf --overwrite
+exits 0
+same_files mixed back
+sed 's/{"family": "mixer",/& "about": "another",/' mixer.json >other.json
+run convert there back --to hf --overwrite --model-map other.json
+exits 0
+says "the model map mixer differs from the one in there/"
+mkdir maps && cp mixer.json maps/
+FERRY_MODELS=maps && export FERRY_MODELS
+run convert mixed there --overwrite --tp 2
+exits 0
+run models --show mixer
+exits 0
+unset FERRY_MODELS
+run convert mixed there --overwrite --tp 2
+exits 3
+
 it "resharding step by step is the same as going there at once"
 synth_model m --layers 8
 run convert m a --tp 2 --pp 4
