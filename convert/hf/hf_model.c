@@ -55,8 +55,9 @@ static enum status with_nearest_map(const struct checkpoint *c, const struct mod
         err->code =
             fail(err, err->code,
                  "%s; the nearest is %s; --model %s uses that map, and `ferry verify "
-                 "--forward` with logits of transformers shows whether it computes the same",
-                 known, nearest, family);
+                 "--forward` with logits of transformers shows whether it computes the same; "
+                 "`ferry models --scaffold %s` prints a first map",
+                 known, nearest, family, c->path);
     arena_release(&a);
     return err->code;
 }

@@ -2,7 +2,6 @@
 
 #include <fnmatch.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <string.h>
 
 #include "common/count.h"
@@ -286,33 +285,51 @@ static enum status count_parts(void *context, const struct mapped_tensor *t, str
     return fail(err, DIFFERENT, "more tensors than there are");
 }
 
-/* Counts the tensors with names and shapes that the map expects. */
-static size_t count_tensors(const struct model_map *map, const cJSON *hf_config,
-                            const struct hf_shapes *tensors, struct arena *a)
+/* The tensors of a map: those that match, and those that are not there as it
+ * expects them. */
+struct tensor_match {
+    size_t found, missing;
+    unsigned depth;
+};
+
+static struct tensor_match match_tensors(const struct model_maps *m, const struct model_map *map,
+                                         const cJSON *hf_config, const struct hf_shapes *tensors,
+                                         struct arena *a)
 {
     struct tensor_count n = {.tensors = tensors};
     const struct hf_names names = {.has = is_there, .context = tensors};
     struct model_config c;
     struct error none;
-    if (model_config_from_hf(map, hf_config, a, &c, &none)) return 0;
-    return model_map_expand(map, &c, &names, count_parts, &n, &none) > DIFFERENT ? 0 : n.found;
+    if (model_config_from_hf(map, hf_config, a, &c, &none)) return (struct tensor_match){0};
+    if (model_map_expand(map, &c, &names, count_parts, &n, &none) > DIFFERENT)
+        return (struct tensor_match){0};
+    /* each expert asks for a packed tensor */
+    const size_t found = n.found < tensors->count ? n.found : tensors->count;
+    return (struct tensor_match){found, n.asked - n.found, depth_of(m, map)};
+}
+
+/* Whether x is nearer: more tensors match, then fewer are missing, then fewer
+ * maps lie below it. */
+static bool is_nearer(const struct tensor_match *x, const struct tensor_match *y)
+{
+    if (x->found != y->found) return x->found > y->found;
+    if (x->missing != y->missing) return x->missing < y->missing;
+    return x->depth < y->depth;
 }
 
 const char *model_fit_tensors(const struct model_maps *m, const cJSON *hf_config,
                               const struct hf_shapes *tensors, const char **family, struct arena *a)
 {
-    size_t most = 0;
-    unsigned depth = UINT_MAX;
+    struct tensor_match best = {0};
     *family = NULL;
     for (size_t i = 0; i < m->num_maps; i++) {
         const struct model_map *map = model_maps_at(m, i);
-        const size_t n = count_tensors(map, hf_config, tensors, a);
-        if (n < most || !n || (n == most && depth_of(m, map) >= depth)) continue;
-        most = n;
-        depth = depth_of(m, map);
+        const struct tensor_match one = match_tensors(m, map, hf_config, tensors, a);
+        if (!one.found || (*family && !is_nearer(&one, &best))) continue;
+        best = one;
         *family = map->family;
     }
-    if (!most) return NULL;
-    return arena_printf(a, "%s, which matches %zu of %zu tensors by name and shape", *family, most,
-                        tensors->count);
+    if (!best.found) return NULL;
+    return arena_printf(a, "%s, which matches %zu of %zu tensors by name and shape", *family,
+                        best.found, tensors->count);
 }

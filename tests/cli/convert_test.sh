@@ -114,6 +114,40 @@ unset FERRY_MODELS
 run convert mixed there --overwrite --tp 2
 exits 3
 
+it "a first map is made of the nearest, and checked"
+cp -r mixed novel
+sed 's/"model_type": "mixer"/"model_type": "novel", "novel_scale": 0.5, "novel-Mode": "x", "novel_list": [1]/' \
+    mixed/config.json >novel/config.json
+run convert novel there --overwrite
+exits 3
+says "the nearest is llama, which matches"
+says "\`ferry models --scaffold novel\` prints a first map"
+run models --scaffold novel
+exits 0
+says "note: novel_list [1] of config.json: read it by an expression"
+cp "$stdout" novel.json
+run models --check novel.json novel
+exits 3
+prints "unknown fields: config.json: novel_list [1]"
+sed '/"family"/a "inert": {"novel_list": "*"},' novel.json >named.json
+run models --check named.json novel
+exits 0
+run convert novel there --overwrite --model-map named.json --tp 2
+exits 0
+run convert there back --to hf --overwrite
+exits 0
+same_files novel back
+run generate novel --model-map named.json --prompt-ids 1,2
+exits 3
+says "novel_scale 0.5: no op computes it yet"
+sed 's/mixer.norm.weight", "shape": "h"/mixer.norm.weight", "shape": "V"/' mixer.json >wrong.json
+run models --check wrong.json mixed
+exits 3
+run models --check wrong.json
+exits 2
+run models --scaffold nosuch
+exits 4
+
 it "resharding step by step is the same as going there at once"
 synth_model m --layers 8
 run convert m a --tp 2 --pp 4
