@@ -130,6 +130,9 @@ static enum status read_args(struct megatron_source *m, struct error *err)
 static enum status compare_sizes(const struct model_config *args, const struct model_config *hf,
                                  const char *folder, struct error *err)
 {
+    /* Latent attention has head sizes of its own, and Megatron's kv_channels counts for nothing. */
+    const struct model_field *latent = model_field_find("multi_latent_attention");
+    const bool is_latent = latent && !model_field_is_zero(latent, args);
     const struct {
         const char *name;
         uint64_t args, hf;
@@ -139,7 +142,7 @@ static enum status compare_sizes(const struct model_config *args, const struct m
         SIZE(hidden_size),
         SIZE(num_attention_heads),
         SIZE(num_query_groups),
-        SIZE(kv_channels),
+        {"kv_channels", is_latent ? 0 : args->kv_channels, hf->kv_channels},
         {"ffn_hidden_size", args->num_experts ? 0 : args->ffn_hidden_size, hf->ffn_hidden_size},
         SIZE(num_experts),
 #undef SIZE

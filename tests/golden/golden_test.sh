@@ -29,7 +29,9 @@ for case in "$golden"/*/*/checkpoint; do
     case=$(dirname "$case")
     expected=$(expected_of "$case")
     it "$(basename "$case") is what it should be, config and all"
-    run verify "$case/checkpoint" "$expected"
+    # args have no place for these two of latent attention's yarn and of gpt-oss's
+    run verify "$case/checkpoint" "$expected" --ignore-config rope_original_max_position \
+        --ignore-config position_embedding_type
     exits 0
     prints "identical: "
 
