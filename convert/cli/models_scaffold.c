@@ -57,7 +57,7 @@ static enum status take_parts(void *context, const struct mapped_tensor *t, stru
             x->taken[there - s->tensors] = true;
         else if (x->num_missing++ < 5)
             fprintf(stderr, "note: %s of %s is %s: add a row with \"when\"\n", p->hf_name,
-                    model_map_family(x->base), there ? "of another shape" : "missing");
+                    model_map_family(x->base), there ? "there in another shape" : "missing");
     }
     return OK;
 }
@@ -147,7 +147,7 @@ static const char *logical_of(struct arena *a, const char *pattern)
 }
 
 /* A shape as axes of constant sizes: "n24a n24b". */
-static const char *shape_of(struct scaffold *x, const struct stored_tensor *t)
+static const char *axes_of(struct scaffold *x, const struct stored_tensor *t)
 {
     struct strbuf out = {0};
     strbuf_add_text(&out, "");
@@ -186,7 +186,7 @@ static const char *layers_of(struct scaffold *x, const char *pattern)
 
 static void add_row(struct scaffold *x, const struct stored_tensor *t, const char *pattern)
 {
-    const char *logical = logical_of(&x->c.arena, pattern), *shape = shape_of(x, t),
+    const char *logical = logical_of(&x->c.arena, pattern), *shape = axes_of(x, t),
                *layers = strstr(pattern, "{l}") ? layers_of(x, pattern) : NULL;
     cJSON *parameter = cJSON_CreateObject(), *row = cJSON_CreateObject();
     json_add_text(parameter, "name", logical);
