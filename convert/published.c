@@ -64,7 +64,9 @@ enum status published_map_read(struct checkpoint *c, const struct model_maps *ma
 {
     const char *path = path_join(&c->arena, folder, map_name), *differs;
     if (!path_exists(path)) return OK;
-    TRY(model_maps_add(maps, path, &differs, err));
+    enum status st = model_maps_add(maps, path, &differs, err);
+    if (st == ERR_USAGE) err->code = st = ERR_CORRUPT; /* the checkpoint's, not the user's */
+    TRY(st);
     if (differs)
         checkpoint_note(c, "the model map %s differs from the one in %s, which is not used",
                         differs, path);

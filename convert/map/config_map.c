@@ -72,7 +72,8 @@ enum status config_row_applies(const struct config_context *x, const void *recor
 static enum status eval_default(const struct config_context *x, const void *record,
                                 const char *text, uint64_t *out, struct error *err)
 {
-    const struct map_names names = config_names(x->map, x->tree, record);
+    struct map_names names = config_names(x->map, x->tree, record);
+    names.arena = x->arena;
     struct expr_names e = map_names_for(&names);
     int64_t value;
     if (expr_eval(text, strlen(text), &e, &value, err) || value < 0)

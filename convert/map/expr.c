@@ -573,6 +573,13 @@ static enum status parse_call(struct parser *p, const struct function *f, struct
     return f->call(&c, out);
 }
 
+/* A list of a name needs memory, too. */
+static enum status check_list(const struct parser *p, const struct term *t)
+{
+    if (t->kind != TERM_LIST || !t->length || t->items) return OK;
+    return expr_error(p, "a list has no place here");
+}
+
 static enum status parse_variable(struct parser *p, struct term *out)
 {
     const char *name = p->at;
@@ -583,11 +590,14 @@ static enum status parse_variable(struct parser *p, struct term *out)
     const struct function *f = find_function(name, length);
     if (f && take_token(p, "(")) return parse_call(p, f, out);
     if (!take_token(p, "[")) {
-        if (find_name(p, name, length, -1, out)) return OK;
+        if (find_name(p, name, length, -1, out)) return check_list(p, out);
     } else {
         TRY(parse_index(p, &index));
         if (find_name(p, name, length, index, out)) return OK;
-        if (find_name(p, name, length, -1, out)) return index_list(p, index, out);
+        if (find_name(p, name, length, -1, out)) {
+            TRY(check_list(p, out));
+            return index_list(p, index, out);
+        }
     }
     p->at = name;
     return expr_error(p, "an unknown name");

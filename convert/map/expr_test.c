@@ -19,6 +19,8 @@ static bool lookup(const void *context, const char *name, size_t length, int64_t
         *out = term_text("silu and more", 4);
     else if (length == 7 && memcmp(name, "hf.null", 7) == 0)
         *out = (struct term){.kind = TERM_NONE};
+    else if (length == 3 && memcmp(name, "odd", 3) == 0) /* as made without memory */
+        *out = (struct term){.kind = TERM_LIST, .length = 2};
     else if (length == 5 && memcmp(name, "flags", 5) == 0 && index < 0)
         *out = (struct term){.kind = TERM_LIST, .items = flags, .length = 2};
     else
@@ -195,6 +197,8 @@ static void wrong_ones_are_refused_with_the_place(void **state)
     arena_release(&lists);
     const struct expr_names without = {lookup, NULL, NULL};
     assert_fails(expr_eval("[1]", 3, &without, &out, &err), ERR_USAGE, "a list has no place here");
+    assert_fails(expr_eval("1 in odd", 8, &without, &out, &err), ERR_USAGE,
+                 "a list has no place here");
 }
 
 int main(void)

@@ -104,6 +104,11 @@ sed 's/{"family": "mixer",/& "about": "another",/' mixer.json >other.json
 run convert there back --to hf --overwrite --model-map other.json
 exits 0
 says "the model map mixer differs from the one in there/"
+run convert mixed bad --overwrite --model-map mixer.json
+sed -i 's/"h z"/"h zzz"/' bad/*/ferry-hf/ferry-model.json
+run convert bad back2 --to hf
+exits 5
+says "ferry-model.json: model map mixer: "
 mkdir maps && cp mixer.json maps/
 FERRY_MODELS=maps && export FERRY_MODELS
 run convert mixed there --overwrite --tp 2
