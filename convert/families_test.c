@@ -2,7 +2,10 @@
  * (tests/golden/families): to Megatron's formats over several ranks and back,
  * bit by bit, with the same config.json, of which every field is known. */
 #include <dirent.h>
+#include <fnmatch.h>
 
+#include "common/text.h"
+#include "convert/map/embedded.h"
 #include "convert/map/testing_models.h"
 #include "convert/open.h"
 
@@ -119,35 +122,215 @@ static void check_family(const char *name)
                *ep = arena_printf(&scratch, "--ep=%u", experts ? divisor(experts) : 1);
     check_there_and_back(name, hf, "--to=torch_dist", pp, ep);
     check_there_and_back(name, hf, "--to=torch", pp, ep);
+    assert_ok(path_remove(in_scratch("hf"), &err));
+    assert_ok(path_remove(in_scratch("torch_dist"), &err));
+    assert_ok(path_remove(in_scratch("torch"), &err));
 }
+
+/* ---- damaged rows ---- */
+
+/* Pairs that the rows of a map make of a model: "LOGICAL HF SHAPE". */
+struct pairs {
+    const char *items[4096];
+    size_t count;
+};
+
+static enum status note_pairs(void *context, const struct mapped_tensor *t, struct error *e)
+{
+    struct pairs *p = context;
+    (void)e;
+    for (size_t i = 0; i < t->num_parts && p->count < COUNT(p->items); i++)
+        p->items[p->count++] =
+            arena_printf(&scratch, "%s %s %s", t->name, t->parts[i].hf_name,
+                         shape_text(&scratch, t->parts[i].num_dims, t->parts[i].shape));
+    return OK;
+}
+
+static bool folder_has(const void *context, const char *name)
+{
+    return stored_find(context, name) != NULL;
+}
+
+/* A name of a row as a glob. */
+static const char *as_glob(const char *name)
+{
+    char *out = arena_copy_text(&scratch, name), *to = out;
+    for (const char *p = name; *p; p++) {
+        *to++ = *p == '{' ? '*' : *p;
+        if (*p == '{') p = strchr(p, '}');
+    }
+    *to = '\0';
+    return out;
+}
+
+/* The first Hugging Face name of a row. */
+static cJSON *first_name(const cJSON *row)
+{
+    cJSON *hf = json_get(row, "hf");
+    return cJSON_IsArray(hf) ? hf->child : hf;
+}
+
+/* The Hugging Face tensor that the row makes a logical one of; NULL: none. */
+static const char *tensor_of_row(const struct pairs *p, const cJSON *row)
+{
+    const char *glob =
+        arena_printf(&scratch, "%s %s *", as_glob(json_as_text(json_get(row, "megatron"))),
+                     as_glob(json_as_text(first_name(row))));
+    for (size_t i = 0; i < p->count; i++) {
+        if (fnmatch(glob, p->items[i], 0)) continue;
+        const char *name = strchr(p->items[i], ' ') + 1;
+        return arena_text(&scratch, name, strcspn(name, " "));
+    }
+    return NULL;
+}
+
+static void append(cJSON *text)
+{
+    (void)cJSON_SetValuestring(text, arena_printf(&scratch, "%sx", json_as_text(text)));
+}
+
+enum damage { HF_NAME, MEGATRON_NAME, AXES, NUM_DAMAGES };
+
+/* Damages a row that reads tensor t; false: this damage changes nothing. */
+static bool damage_row(cJSON *row, enum damage how, const struct stored_tensor *t)
+{
+    const char *shape = json_as_text(json_get(row, "shape"));
+    const char *blank = shape ? strchr(shape, ' ') : NULL;
+    if (how == HF_NAME && json_get(row, "also")) return false; /* another spelling may do */
+    if (how == HF_NAME) append(first_name(row));
+    if (how == MEGATRON_NAME) append(json_get(row, "megatron"));
+    if (how != AXES) return true;
+    if (!blank || strchr(blank + 1, ' ') || strpbrk(shape, "([") || json_get(row, "hf_shape") ||
+        t->num_dims != 2 || t->shape[0] == t->shape[1])
+        return false;
+    json_add_text(row, "hf_shape",
+                  arena_printf(&scratch, "%s %.*s", blank + 1, (int)(blank - shape), shape));
+    return true;
+}
+
+static bool same_pairs(const struct pairs *a, const struct pairs *b)
+{
+    for (size_t i = 0; i < a->count && a->count == b->count; i++)
+        if (strcmp(a->items[i], b->items[i])) return false;
+    return a->count == b->count;
+}
+
+/* Whether a map is refused, or leaves something of the folder unexplained, or
+ * the damaged row does not apply to it: the pairs are those of before. */
+static bool is_noticed(const cJSON *map, const char *folder, const struct checkpoint *of,
+                       const struct pairs *before)
+{
+    struct strbuf text = {0};
+    struct model_maps own;
+    struct checkpoint c;
+    struct pairs *now = arena_alloc(&scratch, sizeof *now);
+    struct source_options o = {.family = json_as_text(json_get(map, "family"))};
+    const struct hf_names names = {.has = folder_has, .context = &of->catalog.stored};
+    json_print(&text, map, -1);
+    const char *path = in_scratch("damaged.json");
+    assert_ok(path_remove(path, &err));
+    write_file(in_scratch("."), "damaged.json", &text);
+    strbuf_release(&text);
+    bool noticed = model_maps_load(&own, path, &err) != OK;
+    if (!noticed) {
+        noticed = source_open(&c, folder, &o, &own, &err) != OK || c.gaps.num_missing ||
+                  c.gaps.num_unexpected;
+        checkpoint_release(&c);
+    }
+    if (!noticed)
+        noticed =
+            !model_map_expand(model_maps_at(&own, 0), &of->config, &names, note_pairs, now, &err) &&
+            same_pairs(before, now);
+    model_maps_release(&own);
+    return noticed;
+}
+
+/* The JSON of a family's embedded map. */
+static cJSON *json_of_family(const char *family)
+{
+    for (size_t i = 0; i < num_embedded_models; i++) {
+        cJSON *tree;
+        assert_ok(json_parse(embedded_models[i].text, embedded_models[i].length, JSON_STRICT, &tree,
+                             &err));
+        if (text_equal(json_as_text(json_get(tree, "family")), family)) return tree;
+        cJSON_Delete(tree);
+    }
+    fail_msg("no map %s", family);
+    return NULL;
+}
+
+static void damage_rows_of(const char *name)
+{
+    const char *folder = make_golden(name);
+    struct source_options o = {0};
+    struct pairs *pairs = arena_alloc(&scratch, sizeof *pairs);
+    struct checkpoint c;
+    assert_ok(source_open(&c, folder, &o, &maps, &err));
+    const struct hf_names names = {.has = folder_has, .context = &c.catalog.stored};
+    const char *family = arena_copy_text(&scratch, c.family);
+    assert_ok(model_map_expand(model_map_of_family(&maps, family), &c.config, &names, note_pairs,
+                               pairs, &err));
+    cJSON *map = json_of_family(family);
+    const int rows = cJSON_GetArraySize(json_get(map, "tensors"));
+    for (int i = 0; i < rows * NUM_DAMAGES; i++) {
+        cJSON *copy = cJSON_Duplicate(map, true),
+              *row = cJSON_GetArrayItem(json_get(copy, "tensors"), i / NUM_DAMAGES);
+        const char *tensor = tensor_of_row(pairs, row);
+        const char *megatron = json_as_text(json_get(row, "megatron"));
+        if (tensor &&
+            damage_row(row, (enum damage)(i % NUM_DAMAGES),
+                       stored_find(&c.catalog.stored, tensor)) &&
+            !is_noticed(copy, folder, &c, pairs))
+            fail_msg("%s: damage %d of the row of %s is not noticed", name, i % NUM_DAMAGES,
+                     megatron);
+        cJSON_Delete(copy);
+    }
+    cJSON_Delete(map);
+    checkpoint_release(&c);
+    assert_ok(path_remove(folder, &err));
+}
+
+/* ---- all ---- */
 
 static int is_visible(const struct dirent *e)
 {
     return e->d_name[0] != '.';
 }
 
-static void models_of_every_family_come_back(void **state)
+static void for_each_model(void (*check)(const char *name))
 {
     struct dirent **entries;
     int count = scandir(golden, &entries, is_visible, alphasort);
-    (void)state;
     assert_true(count > 0);
     for (int i = 0; i < count; i++) {
         if (!test_takes((size_t)i, (size_t)count)) continue;
-        check_family(entries[i]->d_name);
-        assert_ok(path_remove(in_scratch("hf"), &err));
-        assert_ok(path_remove(in_scratch("torch_dist"), &err));
-        assert_ok(path_remove(in_scratch("torch"), &err));
+        check(entries[i]->d_name);
+        arena_release(&scratch);
     }
     while (count)
         free(entries[--count]);
     free(entries);
 }
 
+static void models_of_every_family_come_back(void **state)
+{
+    (void)state;
+    for_each_model(check_family);
+}
+
+/* Every row that a golden model uses, with another name or transposed. */
+static void a_damaged_row_of_any_map_is_noticed(void **state)
+{
+    (void)state;
+    for_each_model(damage_rows_of);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(models_of_every_family_come_back, scratch_begin,
+                                        scratch_end),
+        cmocka_unit_test_setup_teardown(a_damaged_row_of_any_map_is_noticed, scratch_begin,
                                         scratch_end),
     };
     return cmocka_run_group_tests_name("families", tests, load_maps, release_maps);
