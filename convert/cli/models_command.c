@@ -102,7 +102,6 @@ static enum status check(const struct model_maps *m, const char *family, const c
 {
     const struct source_options o = {.family = family};
     struct checkpoint c;
-    checkpoint_init(&c, path);
     enum status st = source_open(&c, path, &o, m, err);
     if (!st) {
         const struct gaps *g = &c.gaps;

@@ -81,22 +81,26 @@ static void division_rounds_down(void **state)
 static void real_numbers_are_computed(void **state)
 {
     (void)state;
+    arena_init(&lists);
     assert_true(real("1e-06") <= 1e-6 && real("1e-06") >= 1e-6);
     assert_true(real("0.1 * log(40) + 1") > 1.36 && real("0.1 * log(40) + 1") < 1.37);
     assert_true(real("pow(2, 0.5)") <= real("sqrt(2)") && real("pow(2, 0.5)") >= real("sqrt(2)"));
     assert_int_equal(value("floor(2.5) + ceil(2.5) + abs(0 - 2)"), 7);
     assert_int_equal(value("max(1, 3, 2) * 10 + min([4, 2.0, 3])"), 32);
     assert_int_equal(value("2 == 2.0 && 2.5 > 2 && true == 1"), 1);
+    arena_release(&lists);
 }
 
 static void texts_are_compared(void **state)
 {
     (void)state;
+    arena_init(&lists);
     assert_int_equal(value("hf.act == 'silu'"), 1);
     assert_int_equal(value("hf.act != \"sil\" && hf.act in ['gelu', 'silu']"), 1);
     assert_int_equal(value("hf.act == 0 || hf.null == false"), 0);
     assert_int_equal(value("hf.null == none && '' != none"), 1);
     assert_int_equal(any_value("hf.null ?? hf.act").kind, TERM_TEXT);
+    arena_release(&lists);
 }
 
 /* The other side would divide by 0, or name nobody. */
