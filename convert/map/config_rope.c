@@ -27,9 +27,9 @@ const char *const rope_members[] = {"rope_type",
                                     "truncate",
                                     NULL};
 
-/* Types whose members are read. Of others, the type itself and what they share
- * is. */
+/* Types whose members are read; of the others, the type and what they share. */
 static const char *const rope_types[] = {"default", "linear", "dynamic", "llama3", "yarn"};
+static const char *const other_types[] = {"longrope", "proportional", "mrope"};
 
 static enum status rope_number(const cJSON *from, const char *name, double fallback, double *out,
                                struct error *err)
@@ -50,12 +50,17 @@ static enum status rope_number_or_0(const cJSON *from, const char *name, double 
     return rope_number(from, name, fallback, out, err);
 }
 
-static bool is_known_type(const char *type)
+static bool is_in(const char *const *types, size_t count, const char *type)
 {
     size_t i = 0;
-    while (i < COUNT(rope_types) && strcmp(rope_types[i], type))
+    while (i < count && strcmp(types[i], type))
         i++;
-    return i < COUNT(rope_types);
+    return i < count;
+}
+
+static bool is_known_type(const char *type)
+{
+    return is_in(rope_types, COUNT(rope_types), type);
 }
 
 static enum status rope_type_from_hf(const cJSON *scaling, struct model_config *c, struct arena *a,
@@ -66,6 +71,8 @@ static enum status rope_type_from_hf(const cJSON *scaling, struct model_config *
     const char *type = item ? json_as_text(item) : "default";
     if (!type || !*type)
         return fail(err, ERR_CORRUPT, "config.json: rope_type is not the name of a type");
+    if (!is_known_type(type) && !is_in(other_types, COUNT(other_types), type))
+        return fail(err, ERR_UNSUPPORTED, "config.json: rope_type \"%s\" is not supported", type);
     c->rope_type = arena_copy_text(a, type);
     return OK;
 }

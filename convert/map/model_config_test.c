@@ -659,6 +659,8 @@ static const struct {
     {"llama", "'num_hidden_layers':100001", ERR_CORRUPT, "num_layers is 100001"},
     {"llama", "'rope_theta':0", ERR_CORRUPT, "rope_theta is not a finite number above 0"},
     {"llama", "'rope_theta':Infinity", ERR_CORRUPT, "rope_theta is not a finite number above 0"},
+    {"llama", "'rope_scaling':{'rope_type':'zzz','factor':2}", ERR_UNSUPPORTED,
+     "rope_type \"zzz\" is not supported"},
     {"llama", "'rope_scaling':{'rope_type':3}", ERR_CORRUPT, "rope_type is not the name of"},
     {"llama", "'rope_scaling':{'rope_type':''}", ERR_CORRUPT, "rope_type is not the name of"},
     {"llama", "'rope_scaling':[]", ERR_CORRUPT, "rope_scaling is not an object"},

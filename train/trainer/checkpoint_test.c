@@ -12,7 +12,7 @@
 
 #define MEGATRON "tests/golden/megatron/"
 #define PLAIN "tests/golden/megatron-training/fp32-plain-optimizer"
-/* What a process of many tests has in use counts against the memory of a command. */
+/* The memory that a process of many tests has in use counts, too. */
 #define ROOM "--max-memory=4GiB"
 
 static enum status save(struct test_state *x, const char *dir, const struct format *format,
