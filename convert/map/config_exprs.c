@@ -37,10 +37,11 @@ static enum status take_expr(const struct map_loader *l, const cJSON *item, cons
 
 /* Reads member `list` of a row; own: the field of a text by itself. */
 static enum status take_exprs(const struct map_loader *l, const cJSON *row, const char *list,
-                              const char *own, const struct config_expr **out, size_t *count)
+                              const char *own, struct config_expr **out, size_t *count)
 {
     const cJSON *item = json_get(row, list);
-    struct config_expr *exprs = NULL;
+    struct config_expr *exprs;
+    *out = NULL;
     *count = 0;
     if (!item) return OK;
     if (cJSON_IsObject(item)) {
@@ -58,10 +59,13 @@ static enum status take_exprs(const struct map_loader *l, const cJSON *row, cons
 enum status config_exprs_load(const struct map_loader *l, const struct config_map *map,
                               const cJSON *item, struct config_row *row)
 {
-    TRY(take_exprs(l, item, "read", row->megatron, &row->reads, &row->num_reads));
-    TRY(take_exprs(l, item, "write", row->key, &row->writes, &row->num_writes));
+    struct config_expr *reads, *writes;
+    TRY(take_exprs(l, item, "read", row->megatron, &reads, &row->num_reads));
+    TRY(take_exprs(l, item, "write", row->key, &writes, &row->num_writes));
     for (size_t i = 0; i < row->num_reads; i++)
-        TRY(find_member(l, map, (struct config_expr *)(uintptr_t)&row->reads[i]));
+        TRY(find_member(l, map, &reads[i]));
+    row->reads = reads;
+    row->writes = writes;
     return OK;
 }
 

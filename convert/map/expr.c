@@ -295,6 +295,7 @@ struct call {
     const char *arguments; /* their text */
     const struct term *values;
     size_t count;
+    double (*of)(double); /* call_real's and call_rounded's */
 };
 
 static enum status call_error(const struct call *c, const char *what)
@@ -339,18 +340,12 @@ static enum status call_max(const struct call *c, struct term *out)
     return call_least(c, true, out);
 }
 
-static enum status call_sqrt(const struct call *c, struct term *out)
+/* sqrt and log. */
+static enum status call_real(const struct call *c, struct term *out)
 {
     double x;
     TRY(real_argument(c, 0, &x));
-    return real_result(c, sqrt(x), out);
-}
-
-static enum status call_log(const struct call *c, struct term *out)
-{
-    double x;
-    TRY(real_argument(c, 0, &x));
-    return real_result(c, log(x), out);
+    return real_result(c, c->of(x), out);
 }
 
 static enum status call_pow(const struct call *c, struct term *out)
@@ -361,26 +356,16 @@ static enum status call_pow(const struct call *c, struct term *out)
     return real_result(c, pow(x, y), out);
 }
 
-static enum status whole_result(const struct call *c, double real, struct term *out)
+/* floor and ceil. */
+static enum status call_rounded(const struct call *c, struct term *out)
 {
+    double x;
     *out = term_whole(0);
-    if (!(real > -0x1p62 && real < 0x1p62)) return call_error(c, "the result overflows");
-    out->whole = (int64_t)real;
+    TRY(real_argument(c, 0, &x));
+    x = c->of(x);
+    if (!(x > -0x1p62 && x < 0x1p62)) return call_error(c, "the result overflows");
+    out->whole = (int64_t)x;
     return OK;
-}
-
-static enum status call_floor(const struct call *c, struct term *out)
-{
-    double x;
-    TRY(real_argument(c, 0, &x));
-    return whole_result(c, floor(x), out);
-}
-
-static enum status call_ceil(const struct call *c, struct term *out)
-{
-    double x;
-    TRY(real_argument(c, 0, &x));
-    return whole_result(c, ceil(x), out);
 }
 
 static enum status call_abs(const struct call *c, struct term *out)
@@ -535,14 +520,18 @@ static const struct function {
     const char *name;
     size_t arguments; /* 0: any number, or a list */
     enum status (*call)(const struct call *c, struct term *out);
+    double (*of)(double);
 } functions[] = {
-    {"min", 0, call_min},       {"max", 0, call_max},     {"sqrt", 1, call_sqrt},
-    {"log", 1, call_log},       {"pow", 2, call_pow},     {"floor", 1, call_floor},
-    {"ceil", 1, call_ceil},     {"abs", 1, call_abs},     {"len", 1, call_len},
-    {"any", 0, call_any},       {"all", 0, call_all},     {"sum", 0, call_sum},
-    {"range", 1, call_range},   {"bool", 1, call_bool},   {"whole", 1, call_whole},
-    {"number", 1, call_number}, {"text", 1, call_text},   {"is_list", 1, call_is_list},
-    {"chars", 1, call_chars},   {"split", 2, call_split},
+    {"min", 0, call_min, NULL},      {"max", 0, call_max, NULL},
+    {"sqrt", 1, call_real, sqrt},    {"log", 1, call_real, log},
+    {"pow", 2, call_pow, NULL},      {"floor", 1, call_rounded, floor},
+    {"ceil", 1, call_rounded, ceil}, {"abs", 1, call_abs, NULL},
+    {"len", 1, call_len, NULL},      {"any", 0, call_any, NULL},
+    {"all", 0, call_all, NULL},      {"sum", 0, call_sum, NULL},
+    {"range", 1, call_range, NULL},  {"bool", 1, call_bool, NULL},
+    {"whole", 1, call_whole, NULL},  {"number", 1, call_number, NULL},
+    {"text", 1, call_text, NULL},    {"is_list", 1, call_is_list, NULL},
+    {"chars", 1, call_chars, NULL},  {"split", 2, call_split, NULL},
 };
 
 static const struct function *find_function(const char *name, size_t length)
@@ -556,7 +545,7 @@ static const struct function *find_function(const char *name, size_t length)
 static enum status parse_call(struct parser *p, const struct function *f, struct term *out)
 {
     struct term values[MAX_ARGUMENTS];
-    struct call c = {.p = p, .arguments = p->at, .values = values};
+    struct call c = {.p = p, .arguments = p->at, .values = values, .of = f->of};
     while (!take_token(p, ")")) {
         if (c.count && !take_token(p, ",")) return expr_error(p, "missing )");
         if (c.count == MAX_ARGUMENTS) return expr_error(p, "too many arguments");

@@ -310,10 +310,9 @@ const struct published_names *model_map_published(const struct model_map *map,
     struct expander x = {.map = map, .config = c, .names = names};
     struct published_names *out = arena_alloc(a, sizeof *out);
     unsigned most;
-    bool usual = true;
     begin(&x, &most);
     out->prefix = arena_copy_text(a, x.prefix);
-    usual = !map->num_prefixes || strcmp(x.prefix, map->prefixes[0]) == 0;
+    bool usual = !map->num_prefixes || strcmp(x.prefix, map->prefixes[0]) == 0;
     out->spellings = arena_array(a, map->num_tensors + 1, sizeof *out->spellings);
     for (size_t i = 0; i < map->num_tensors; i++) {
         const struct tensor_row *row = &map->tensors[i];
