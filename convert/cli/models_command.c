@@ -96,6 +96,17 @@ static enum status scaffold(const struct model_maps *m, const char *folder, bool
     return OK;
 }
 
+static void print_gaps(struct checkpoint *c, const char *family, const char *unknown)
+{
+    const struct gaps *g = &c->gaps;
+    printf("%s: %zu tensors, read by the map %s\n", c->path, c->catalog.stored.num_tensors, family);
+    if (unknown) printf("unknown fields: %s\n", unknown);
+    if (g->num_missing)
+        printf("%s\n", count_names_text(&c->arena, "missing", g->missing, g->num_missing));
+    if (g->num_unexpected)
+        printf("%s\n", count_names_text(&c->arena, "unexpected", g->unexpected, g->num_unexpected));
+}
+
 /* Opens the model by the map, and says what is unknown, missing or unexpected. */
 static enum status check(const struct model_maps *m, const char *family, const char *path,
                          bool json, struct error *err)
@@ -106,17 +117,7 @@ static enum status check(const struct model_maps *m, const char *family, const c
     if (!st) {
         const struct gaps *g = &c.gaps;
         const char *unknown = unknown_fields_text(&c.unknown, true, &c.arena);
-        if (!json)
-            printf("%s: %zu tensors of %s by %s\n", path, c.catalog.stored.num_tensors,
-                   g->num_missing + g->num_unexpected || unknown ? "the model, not all"
-                                                                 : "the model",
-                   family);
-        if (unknown && !json) printf("unknown fields: %s\n", unknown);
-        if (g->num_missing && !json)
-            printf("%s\n", count_names_text(&c.arena, "missing", g->missing, g->num_missing));
-        if (g->num_unexpected && !json)
-            printf("%s\n",
-                   count_names_text(&c.arena, "unexpected", g->unexpected, g->num_unexpected));
+        if (!json) print_gaps(&c, family, unknown);
         if (unknown || g->num_missing || g->num_unexpected)
             st = fail(err, ERR_UNSUPPORTED,
                       "%s: %zu unknown fields, %zu tensors missing, %zu unexpected", path,
