@@ -91,8 +91,29 @@ void cast_counts_join(struct cast_counts *c, const struct cast_counts *other)
     c->overflowed += other->overflowed;
 }
 
+/* Casts sums, and counts those that change value. */
+static void cast_sums(const struct casting *c, char *to, const void *from, uint64_t count)
+{
+    double sums[TILE];
+    for (uint64_t at = 0, n; at < count; at += n) {
+        n = min_u64(count - at, TILE);
+        for (uint64_t i = 0; i < n; i++)
+            sums[i] = dtype_load(c->from_dtype, from, at + i) + c->add;
+        char *out = to + at * dtype_bytes(c->to_dtype);
+        const uint64_t changed = cast_elements(out, c->to_dtype, sums, DT_F64, n);
+        if (!c->counts) continue;
+        c->counts->elements += changed;
+        c->counts->changed += changed;
+        c->counts->overflowed += cast_overflows(out, c->to_dtype, sums, DT_F64, n);
+    }
+}
+
 static void cast_run(const struct casting *c, void *to, const void *from, uint64_t count)
 {
+    if (c->add != 0) {
+        cast_sums(c, to, from, count);
+        return;
+    }
     uint64_t changed = cast_elements(to, c->to_dtype, from, c->from_dtype, count);
     if (!c->counts) return;
     c->counts->elements += count;
@@ -157,7 +178,7 @@ static void cast_block(const struct casting *c, const struct block *b, uint64_t 
 void cast_pair(const struct casting *c, const struct pair *p)
 {
     struct block b = block_of(p, true);
-    if (c->to_dtype == c->from_dtype) {
+    if (c->to_dtype == c->from_dtype && c->add == 0) {
         size_t bytes = dtype_bytes(c->to_dtype);
         copy_axes((char *)c->to + p->b_offset * bytes, (const char *)c->from + p->a_offset * bytes,
                   bytes, p->num_axes, p->axes);

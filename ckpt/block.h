@@ -39,9 +39,10 @@ struct casting {
     const void *from;
     enum dtype to_dtype, from_dtype;
     struct cast_counts *counts; /* increased; NULL: not counted */
+    double add;                 /* added to each element, in F64; exact sums are not counted */
 };
 /* Casts the elements of a pair from array a, `from`, to array b, `to`. Equal
- * dtypes are copied, and not counted. */
+ * dtypes are copied, and not counted, unless a number is added. */
 void cast_pair(const struct casting *c, const struct pair *p);
 
 /* Copies a block from element `file` of the file and `buffer` of the buffer on,

@@ -181,6 +181,12 @@ void tensor_add_pieces(struct arena *a, struct tensor *t, const struct tensor *o
     }
 }
 
+void tensor_add_number(struct tensor *t, double number)
+{
+    for (size_t i = 0; i < t->num_pieces; i++)
+        t->pieces[i].add += (float)number;
+}
+
 enum status tensor_join_halves(struct arena *a, struct tensor *t, const struct tensor *weight,
                                struct error *err)
 {

@@ -47,6 +47,7 @@ struct piece {
     enum origin_id origin : 8;
     enum dtype dtype : 8; /* as stored; cast to the tensor's when read */
     bool byte_swapped;
+    float add; /* added to each element when read; joined pieces have 0 */
 };
 
 struct tensor {
@@ -116,6 +117,8 @@ void tensor_add_piece(struct arena *a, struct tensor *t, const struct piece *pie
                       const struct pair *pair);
 /* Adds copies of all pieces of another tensor. */
 void tensor_add_pieces(struct arena *a, struct tensor *t, const struct tensor *of);
+/* Adds a number to all elements of a tensor, when they are read. */
+void tensor_add_number(struct tensor *t, double number);
 /* Makes a tensor of remainders the F32 tensor whose upper halves are a weight of
  * BF16; it gets the stored names of both. Neither has pieces of other dtypes,
  * and the weight's must not change any more. ERR_CORRUPT if t is incomplete or

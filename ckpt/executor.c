@@ -24,12 +24,6 @@ static bool is_in_memory(const struct plan *p)
     return p->num_files && !p->files[0].path;
 }
 
-/* The target dtype whose elements are digested. */
-static enum dtype copy_target(const struct plan *p, const struct plan_copy *c)
-{
-    return c->num_pieces ? plan_piece_dtype(p, &c->pieces[0]) : c->source->dtype;
-}
-
 static enum status begin_task(void *context, const struct scan_task *t, bool *skip,
                               struct error *err);
 static bool wants_panel(void *context, const struct scan_task *t, uint64_t low, uint64_t count);
@@ -43,7 +37,7 @@ static struct scan_item scan_item_of(const struct plan *p, const struct plan_cop
         item.element_bytes = max_u64(item.element_bytes, dtype_bytes(to));
         const struct pair pair = pair_unpack(&c->pieces[i].pair);
         item.wide |= pair_is_transposed(&pair);
-        *casts |= to != c->source->dtype;
+        *casts |= to != c->source->dtype || c->add != 0;
     }
     return item;
 }
@@ -347,7 +341,8 @@ static enum status end_task(void *context, const struct scan_task *t, struct err
     const struct plan_copy *c = &x->copies[t->item];
     uint64_t bytes = 0;
     enum status st = OK;
-    if (copy_target(x->plan, &x->plan->copies[t->item]) == c->source->dtype) w->written = w->read;
+    if (plan_digest_dtype(x->plan, &x->plan->copies[t->item]) == c->source->dtype)
+        w->written = w->read;
     for (size_t i = 0; i < c->num_pieces; i++) {
         executor_end_chain(x, w, c->pieces[i].segment, &w->chains[i]);
         bytes += w->bytes[i];

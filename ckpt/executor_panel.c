@@ -116,14 +116,17 @@ static enum status cast_part(void *context, const struct pair *p, struct error *
     return OK;
 }
 
-/* Casts the panel, unless it has the dtype. */
-static enum status cast_panel(const struct executor *x, const struct scan_panel *p, enum dtype from,
-                              enum dtype to, const char **panel, struct error *err)
+/* Casts the panel, unless it is as the target has it. */
+static enum status cast_panel(const struct executor *x, const struct scan_panel *p, enum dtype to,
+                              const char **panel, struct error *err)
 {
     struct worker *w = &x->workers[p->task->worker];
-    struct casting casting = {p->cast, p->elements[0], to, from, &w->casts};
-    *panel = to == from ? p->elements[0] : p->cast;
-    return to == from ? OK : visit_parts(x, p, cast_part, &casting, err);
+    const struct plan_copy *c = &x->plan->copies[p->task->item];
+    const enum dtype from = c->source->dtype;
+    struct casting casting = {p->cast, p->elements[0], to, from, &w->casts, c->add};
+    const bool same = to == from && c->add == 0;
+    *panel = same ? p->elements[0] : p->cast;
+    return same ? OK : visit_parts(x, p, cast_part, &casting, err);
 }
 
 /* A digest of elements of a panel. */
@@ -201,9 +204,9 @@ enum status executor_write_panel(void *context, const struct scan_panel *p, stru
     for (size_t i = 0; i < c->num_pieces; i++) {
         enum dtype to = plan_piece_dtype(x->plan, &c->pieces[i]);
         if (dtypes >> to & 1) continue;
-        TRY(cast_panel(x, p, from, to, &panel, err));
+        TRY(cast_panel(x, p, to, &panel, err));
         struct summing written = {&w->written, NULL, to, panel, 0};
-        if (sums && !dtypes && to != from) TRY(sum_panel(x, p, written, err));
+        if (sums && !dtypes && c->add == 0 && to != from) TRY(sum_panel(x, p, written, err));
         dtypes |= UINT64_C(1) << to;
         TRY(write_pieces(x, p, to, panel, err));
     }

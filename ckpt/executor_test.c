@@ -56,11 +56,15 @@ static uint64_t count_overflows(const struct output *o, const struct tensor *t, 
 {
     const unsigned char *values = o->source->values[t - o->source->catalog.tensors];
     unsigned char out[16];
+    const double add = added_number(o, t);
     uint64_t n = 0;
-    for (uint64_t i = 0; i < t->numel && to != t->dtype; i++) {
+    for (uint64_t i = 0; i < t->numel && (to != t->dtype || add != 0); i++) {
         const void *in = values + i * dtype_bytes(t->dtype);
-        (void)cast_elements(out, to, in, t->dtype, 1);
-        n += is_finite(t->dtype, in) && !is_finite(to, out);
+        const double sum = add != 0 ? dtype_load(t->dtype, in, 0) + add : 0;
+        const enum dtype from = add != 0 ? DT_F64 : t->dtype;
+        if (add != 0) in = &sum;
+        (void)cast_elements(out, to, in, from, 1);
+        n += is_finite(from, in) && !is_finite(to, out);
     }
     return n;
 }
@@ -129,6 +133,11 @@ static void check_random_output(uint64_t *seed, uint64_t elements, unsigned num_
         if (test_below(seed, 8)) add_target(&o, &s.catalog.tensors[i]);
     for (uint64_t n = test_below(seed, 3); n > 0; n--)
         add_flat(&o, zeros);
+    for (size_t i = 0; i < o.plan.num_copies; i++) {
+        const struct tensor *t = o.plan.copies[i].source;
+        if (dtype_is_float(t->dtype) && dtype_bytes(t->dtype) > 1 && test_below(seed, 6) == 0)
+            plan_add_number(&o.plan, t, -1);
+    }
     place_segments(&o);
     make_images(&o);
     assert_ok(plan_finish(&o.plan, &err));

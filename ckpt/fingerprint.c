@@ -80,6 +80,7 @@ static void hash_tensor(struct sha256 *s, const struct tensor *t)
                               o->is_memory || o->is_joined ? 0 : x->offset_bytes};
         sha256_add(s, n, sizeof n);
         hash_pair(s, &x->pair);
+        if (x->add != 0) sha256_add(s, &x->add, sizeof x->add);
         if (o->is_memory || x->holder) hash_u64(s, x->holder);
         if (o->is_joined) hash_tensor(s, &x->halves->upper);
         if (o->is_joined) hash_tensor(s, &x->halves->lower);
@@ -89,6 +90,7 @@ static void hash_tensor(struct sha256 *s, const struct tensor *t)
 static void hash_copy(struct sha256 *s, const struct plan_copy *c)
 {
     hash_tensor(s, c->source);
+    if (c->add != 0) sha256_add(s, &c->add, sizeof c->add);
     hash_u64(s, c->num_pieces);
     for (size_t i = 0; i < c->num_pieces; i++) {
         hash_u64(s, c->pieces[i].segment);

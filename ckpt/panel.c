@@ -5,6 +5,7 @@
 
 #include "ckpt/block.h"
 #include "common/checked.h"
+#include "common/count.h"
 #include "common/memory.h"
 #include "kernels/cpu/cast.h"
 
@@ -23,7 +24,8 @@ struct reading {
 static void cast_fetched(const struct reading *r, const struct pair *p)
 {
     const struct fetching *f = &r->fetching;
-    struct casting c = {r->panel, f->buffer, r->tensor->dtype, f->dtype, &f->reader->casts};
+    struct casting c = {r->panel, f->buffer,         r->tensor->dtype,
+                        f->dtype, &f->reader->casts, (double)f->piece->add};
     struct pair swapped = *p;
     pair_swap(&swapped);
     const struct pair same = pair_onto_itself(&swapped);
@@ -58,7 +60,7 @@ static enum status read_pieces(const struct filling *f, const struct pair *wante
             {f->reader, piece, piece_dtype(piece, t->dtype), f->panel}, t, f->panel};
         if (pair_is_apart(&piece->pair, wanted->a_offset, span)) continue;
         if (!piece_origin(piece)->fetch) continue;
-        if (r.fetching.dtype != t->dtype) r.fetching.buffer = f->reader->cast;
+        if (r.fetching.dtype != t->dtype || piece->add != 0) r.fetching.buffer = f->reader->cast;
         const struct pair pair = pair_unpack(&piece->pair);
         TRY(pair_join(&pair, wanted, "reading", read_joined, &r, err));
     }
@@ -134,10 +136,39 @@ enum status panel_read_numbers(const struct catalog *c, const struct tensor *t, 
     return st;
 }
 
+/* Whether a dtype holds the numbers exactly. */
+static bool holds_exactly(enum dtype dtype, const double *values, uint64_t count)
+{
+    char cast[NUMBERS];
+    const uint64_t most = NUMBERS / WIDEST_ELEMENT;
+    for (uint64_t at = 0; at < count; at += most)
+        if (cast_elements(cast, dtype, values + at, DT_F64, min_u64(count - at, most)))
+            return false;
+    return true;
+}
+
+enum status panel_exact_dtype(const struct catalog *c, const struct tensor *t, double add,
+                              enum dtype from, enum dtype *out, struct error *err)
+{
+    const enum dtype dtypes[] = {from, DT_F32, DT_F64};
+    struct tensor exact = *t;
+    size_t i = 0;
+    exact.dtype = DT_F64; /* what it is cast to when read */
+    double *values = must_calloc(t->numel + 1, sizeof *values);
+    enum status st = panel_read_numbers(c, &exact, t->numel, values, err);
+    for (uint64_t k = 0; k < t->numel; k++)
+        values[k] += add;
+    while (!st && i + 1 < COUNT(dtypes) && !holds_exactly(dtypes[i], values, t->numel))
+        i++;
+    *out = dtypes[i];
+    free(values);
+    return st;
+}
+
 bool tensor_takes_cast(const struct tensor *t)
 {
     for (size_t i = 0; i < t->num_pieces; i++)
-        if (piece_dtype(&t->pieces[i], t->dtype) != t->dtype ||
+        if (piece_dtype(&t->pieces[i], t->dtype) != t->dtype || t->pieces[i].add != 0 ||
             piece_origin(&t->pieces[i])->is_joined)
             return true;
     return false;

@@ -32,6 +32,11 @@ MUST_CHECK enum status panel_read_parts(struct panel_reader *r, const struct ten
 
 /* Reads the first `count` elements of t as numbers: a few megabytes of tokens
  * or results. */
+/* Sets *out to the first of `from`, F32 and F64 that holds all elements of a
+ * tensor, plus a number, exactly; F64 if none does. Reads them. */
+MUST_CHECK enum status panel_exact_dtype(const struct catalog *c, const struct tensor *t,
+                                         double add, enum dtype from, enum dtype *out,
+                                         struct error *err);
 MUST_CHECK enum status panel_read_numbers(const struct catalog *c, const struct tensor *t,
                                           uint64_t count, double *values, struct error *err);
 

@@ -158,6 +158,47 @@ static void elements_are_read_as_numbers(void **state)
     source_release(&s);
 }
 
+/* A tensor of BF16 with these numbers in memory. */
+static struct tensor *add_numbers(struct source *s, const uint16_t *numbers, uint64_t count)
+{
+    struct tensor *t = source_new_tensor(s, DT_BF16, 1, &count);
+    const struct piece piece = {.origin = ORIGIN_MEMORY, .dtype = DT_BF16, .memory = numbers};
+    const struct pair pair = pair_whole(0, 0, count);
+    tensor_add_piece(&s->arena, t, &piece, &pair);
+    return t;
+}
+
+static void a_number_is_added_when_elements_are_read(void **state)
+{
+    (void)state;
+    static const uint16_t close[] = {0x3f80, 0x4000, 0x3f00, 0x3f81}, /* 1, 2, 0.5, 1.0078125 */
+        small[] = {0x3e00, 0x3dcd}, tiny[] = {0x2f80};                /* 0.125, 0.1; 2^-32 */
+    uint64_t seed = test_seed();
+    struct source s;
+    struct error err = {0};
+    double numbers[4];
+    enum dtype dtype;
+    source_init(&s, &seed);
+    struct tensor *t = add_numbers(&s, close, 4);
+    assert_ok(panel_exact_dtype(&s.catalog, t, -1, DT_BF16, &dtype, &err));
+    assert_int_equal(dtype, DT_BF16);
+    assert_false(tensor_takes_cast(t));
+    tensor_add_number(t, -1);
+    assert_true(tensor_takes_cast(t));
+    assert_ok(panel_read_numbers(&s.catalog, t, 4, numbers, &err));
+    const double sums[] = {0, 1, -0.5, 0.0078125};
+    assert_memory_equal(numbers, sums, sizeof sums);
+    assert_ok(panel_exact_dtype(&s.catalog, t, 0, DT_BF16, &dtype, &err));
+    assert_int_equal(dtype, DT_BF16);
+    t = add_numbers(&s, small, 2);
+    assert_ok(panel_exact_dtype(&s.catalog, t, -1, DT_BF16, &dtype, &err));
+    assert_int_equal(dtype, DT_F32);
+    t = add_numbers(&s, tiny, 1);
+    assert_ok(panel_exact_dtype(&s.catalog, t, -1, DT_F16, &dtype, &err));
+    assert_int_equal(dtype, DT_F64);
+    source_release(&s);
+}
+
 static void made_up_numbers_may_lie_apart_in_their_stream(void **state)
 {
     (void)state;
@@ -243,6 +284,7 @@ int main(void)
         cmocka_unit_test(close_runs_are_read_at_once_and_far_ones_alone),
         cmocka_unit_test(a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all),
         cmocka_unit_test(elements_are_read_as_numbers),
+        cmocka_unit_test(a_number_is_added_when_elements_are_read),
         cmocka_unit_test(made_up_numbers_may_lie_apart_in_their_stream),
         cmocka_unit_test(a_piece_outside_its_file_is_an_error_that_names_it),
         cmocka_unit_test(a_block_is_sorted_by_the_file_and_knows_its_runs),

@@ -52,6 +52,7 @@ struct param_spec {
     unsigned num_sections;    /* 0: the dimension is one section */
     struct param_section sections[MAX_SECTIONS];
     bool even;   /* its sections have equal sizes, known or not */
+    bool apart;  /* a format with keys may have one for each section: NAME.SECTION */
     bool padded; /* the rows are a vocabulary, padded so that ranks divide it */
     bool linear; /* the weight of a linear module, which has an _extra_state */
     bool buffer; /* a buffer of its module, never trained: no optimizer has it */

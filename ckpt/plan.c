@@ -75,6 +75,16 @@ void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
         (struct target_piece){pair_pack(&p->arena, pair), segment};
 }
 
+void plan_add_number(struct plan *p, const struct tensor *t, double number)
+{
+    if (!tensor_is_hole(t)) copy_of(p, t)->add = number;
+}
+
+enum dtype plan_digest_dtype(const struct plan *p, const struct plan_copy *c)
+{
+    return c->num_pieces && c->add == 0 ? plan_piece_dtype(p, &c->pieces[0]) : c->source->dtype;
+}
+
 enum dtype plan_piece_dtype(const struct plan *p, const struct target_piece *piece)
 {
     return p->segments[piece->segment].dtype;

@@ -34,6 +34,7 @@ struct target_piece {
 /* A source tensor and all its target pieces. */
 struct plan_copy {
     const struct tensor *source;
+    double add; /* added to each element when written; digests are of what is read */
     struct target_piece *pieces;
     size_t num_pieces, pieces_capacity;
 };
@@ -93,8 +94,15 @@ uint32_t plan_add_segment(struct plan *p, uint32_t file, enum dtype dtype, uint6
 void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
                     const struct pair *pair);
 
+/* Adds a number to all elements of tensor t when they are written. A hole stays
+ * one. */
+void plan_add_number(struct plan *p, const struct tensor *t, double number);
+
 /* The dtype of a piece's segment. */
 enum dtype plan_piece_dtype(const struct plan *p, const struct target_piece *piece);
+/* The dtype of which the digest of a copy's written elements is: that of its
+ * first piece, or the source's where a number is added. */
+enum dtype plan_digest_dtype(const struct plan *p, const struct plan_copy *c);
 
 /* Sorts and checks the plan; ERR_OURS if a segment is incomplete:
  *

@@ -201,6 +201,14 @@ static inline void place_segments(struct output *o)
         o->plan.files[i].size_bytes = end[i] + test_below(seed, 3) * test_below(seed, 100);
 }
 
+/* The number that is added to a tensor's elements when they are written. */
+static inline double added_number(const struct output *o, const struct tensor *t)
+{
+    for (size_t i = 0; i < o->plan.num_copies; i++)
+        if (o->plan.copies[i].source == t) return o->plan.copies[i].add;
+    return 0;
+}
+
 static inline void make_images(struct output *o)
 {
     for (size_t i = 0; i < o->plan.num_files; i++) {
@@ -216,8 +224,13 @@ static inline void make_images(struct output *o)
         unsigned char *image = o->images[s->file] + s->offset_bytes;
         for (uint64_t n = 0, a, b; n < box_count(&f->box); n++) {
             box_element(&f->box, n, &a, &b);
-            (void)cast_elements(image + (f->first + b) * to, s->dtype, values + a * from,
-                                f->tensor->dtype, 1);
+            const double add = added_number(o, f->tensor),
+                         sum = add != 0 ? dtype_load(f->tensor->dtype, values, a) + add : 0;
+            if (add != 0)
+                (void)cast_elements(image + (f->first + b) * to, s->dtype, &sum, DT_F64, 1);
+            else
+                (void)cast_elements(image + (f->first + b) * to, s->dtype, values + a * from,
+                                    f->tensor->dtype, 1);
         }
     }
 }
