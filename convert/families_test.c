@@ -8,6 +8,7 @@
 #include "convert/map/embedded.h"
 #include "convert/map/testing_models.h"
 #include "convert/open.h"
+#include "kernels/cpu/random.h"
 
 static const char *const golden = "tests/golden/families";
 
@@ -28,6 +29,16 @@ static void copy_twins(const cJSON *tensors, const struct safetensors_out *out, 
             memcpy(file->data + out[i].offset_bytes, file->data + out[k].offset_bytes, bytes);
         }
     }
+}
+
+/* Gives vectors numbers about 0.3, to which a number can be added: minus 1 they
+ * are none of BF16. */
+static void make_vectors(const struct safetensors_out *out, size_t count, struct strbuf *file)
+{
+    for (size_t i = 0; i < count; i++)
+        if (out[i].num_dims == 1 && dtype_is_float(out[i].dtype) && dtype_bytes(out[i].dtype) > 1)
+            random_elements(file->data + out[i].offset_bytes, out[i].dtype, (uint32_t)i, 0.3F, 0,
+                            out[i].shape[0]);
 }
 
 /* The golden model in scratch, with random bits. */
@@ -54,6 +65,7 @@ static const char *make_golden(const char *name)
     }
     assert_ok(safetensors_layout(out, count, &file, &bytes, &err));
     add_random(&file, bytes, &seed);
+    make_vectors(out, count, &file);
     copy_twins(tensors, out, count, &file);
     assert_ok(folder_create(folder, &err));
     write_file(folder, "model.safetensors", &file);

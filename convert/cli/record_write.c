@@ -46,8 +46,7 @@ void record_digests(const struct plan *p, const struct copy_result *results, boo
         const struct plan_copy *c = &p->copies[i];
         const struct tensor *t = c->source;
         if (name_is_padding(t->name)) continue;
-        enum dtype dtype =
-            written && c->num_pieces ? p->segments[c->pieces[0].segment].dtype : t->dtype;
+        const enum dtype dtype = written ? plan_digest_dtype(p, c) : t->dtype;
         (*out)[(*count)++] =
             (struct tensor_digest){.name = t->name,
                                    .dtype = dtype,

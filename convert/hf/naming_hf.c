@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt/panel.h"
 #include "convert/carried.h"
 #include "convert/format.h"
 #include "convert/hf/states_hf.h"
@@ -156,6 +157,26 @@ static void leave_parts(const struct importing *x, const struct mapped_tensor *t
     }
 }
 
+static const char embedding_logical[] = "embedding.word_embeddings.weight";
+
+/* The dtype of the embedding, which is that of most weights. */
+static enum dtype usual_dtype(const struct catalog *c, enum dtype absent)
+{
+    const struct tensor *embedding = catalog_find(c, embedding_logical);
+    return embedding ? embedding->dtype : absent;
+}
+
+/* Adds a number to the elements of a complete logical tensor. A weight gets the
+ * first dtype in which the sums are exact, unless --torch-dtype gives it. */
+static enum status add_number(const struct importing *x, struct tensor *t, double add,
+                              struct error *err)
+{
+    const struct catalog *all = &x->c->catalog;
+    tensor_add_number(t, add);
+    if (name_is_optimizer(t->name) || x->in->o->casts) return OK;
+    return panel_exact_dtype(all, t, 0, usual_dtype(all, t->dtype), &t->dtype, err);
+}
+
 /* Adds a logical tensor of the parts: the parameter, or a state of it. */
 static enum status add_logical(struct importing *x, const struct mapped_tensor *t,
                                const char *state, struct error *err)
@@ -172,6 +193,8 @@ static enum status add_logical(struct importing *x, const struct mapped_tensor *
         if (!state) native_add_logical(&c->catalog, part, logical->name);
         TRY(catalog_add_part(&c->catalog, logical, part, &t->parts[i].pair, err));
     }
+    if (t->add != 0 && (!state || strcmp(state, master_state) == 0))
+        return add_number(x, logical, t->add, err);
     return OK;
 }
 
@@ -191,8 +214,7 @@ static enum status add_mapped(void *context, const struct mapped_tensor *t, stru
 
 /* ---- tied heads ---- */
 
-static const char head_name[] = "output_layer.weight",
-                  embedding_logical[] = "embedding.word_embeddings.weight";
+static const char head_name[] = "output_layer.weight";
 
 struct head_search {
     const char *logical;
@@ -441,15 +463,31 @@ static bool may_be_missing(const struct target *t, const struct mapped_tensor *m
     return allowed;
 }
 
+/* Plans that a number is taken from the elements of a logical tensor. A weight
+ * is written in the first dtype in which that is exact, unless --torch-dtype
+ * gives it. */
+static enum status subtract(struct exporting *x, const struct tensor *logical, double number,
+                            enum dtype *dtype, struct error *err)
+{
+    const struct catalog *all = &x->t->source->catalog;
+    plan_add_number(&x->t->plan, logical, -number);
+    if (name_is_optimizer(logical->name) || x->t->options.casts || tensor_is_hole(logical))
+        return OK;
+    return panel_exact_dtype(all, logical, -number, usual_dtype(all, *dtype), dtype, err);
+}
+
 /* Exports a logical tensor: the parameter, or a state of it. */
 static enum status export_tensor(struct exporting *x, const struct mapped_tensor *m,
                                  const struct tensor *logical, const char *state, struct error *err)
 {
+    enum dtype dtype = target_dtype(x->t, logical);
+    if (m->add != 0 && (!state || strcmp(state, master_state) == 0))
+        TRY(subtract(x, logical, m->add, &dtype, err));
     for (size_t i = 0; i < m->num_parts; i++) {
         const struct mapped_part *part = &m->parts[i];
         const struct native_output native = {.name = part->hf_name,
                                              .state = state,
-                                             .dtype = target_dtype(x->t, logical),
+                                             .dtype = dtype,
                                              .num_dims = part->num_dims,
                                              .shape = part->shape,
                                              .parts = {{logical, part->pair}},

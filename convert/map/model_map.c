@@ -1,6 +1,7 @@
 /* model_map.c - reads and checks maps, and finds the one that fits. */
 #include <fnmatch.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -268,11 +269,23 @@ static enum status read_other_spellings(const struct map_loader *l, const cJSON 
     return OK;
 }
 
+/* Reads a number that is added to elements. */
+static enum status read_add(const struct map_loader *l, const cJSON *item, double *out)
+{
+    enum { MOST = 1 << 20 }; /* a float has it exactly */
+    *out = 0;
+    if (!item) return OK;
+    if (!json_as_double(item, out) || *out != trunc(*out) || fabs(*out) > MOST)
+        return map_bad(l, "add is not a whole number");
+    return OK;
+}
+
 static enum status read_tensor_row(struct map_loader *l, const cJSON *item, struct tensor_row *row)
 {
-    TRY(map_check_keys(l, item, "megatron hf how shape hf_shape rest with when after also "));
+    TRY(map_check_keys(l, item, "megatron hf how shape hf_shape rest with when after also add "));
     TRY(map_take_text(l, item, "megatron", &row->megatron));
     TRY(map_take_text(l, item, "when", &row->when));
+    TRY(read_add(l, json_get(item, "add"), &row->add));
     TRY(read_spelling(l, item, row));
     return read_other_spellings(l, item, row);
 }

@@ -118,6 +118,7 @@ struct mapped_tensor {
     uint64_t shape[MAX_AXES];
     const struct mapped_part *parts;
     size_t num_parts;
+    double add; /* its elements are Hugging Face's and this */
 };
 
 /* The existing Hugging Face tensors, to choose between several names of one

@@ -115,6 +115,8 @@ static enum status check_logical(const struct map_loader *l, const struct tensor
             return map_bad(l, "its parts belong to tensors of different shapes");
         pairs[i] = part.pair;
     }
+    if (row->add != 0 && first.logical.num_dims != 1)
+        return map_bad(l, "add is for a tensor of one dimension");
     if (param->split >= (int)first.logical.num_dims)
         return map_bad(l,
                        arena_printf(l->a, "it has %u dimensions, but Megatron splits dimension %d",

@@ -31,6 +31,7 @@ struct tensor_row {
     struct size *with;
     unsigned num_with;
     bool per_layer, per_expert;
+    double add;                    /* the logical elements are Hugging Face's and this */
     const struct model_map *owner; /* the map that has the row; others inherit it */
     struct tensor_row *others;     /* [num_others] other spellings: the same logical tensor */
     unsigned num_others;

@@ -63,6 +63,7 @@ static void print_tensor(struct strbuf *out, const struct tensor_row *r)
 {
     strbuf_printf(out, "  %s", r->megatron);
     if (r->when) strbuf_printf(out, "   when %s", r->when);
+    if (r->add != 0) strbuf_printf(out, "   add %g", r->add);
     strbuf_add_char(out, '\n');
     for (unsigned k = 0; k <= r->num_others; k++)
         print_spelling(out, row_spelling(r, k), k ? "or  " : "    ");

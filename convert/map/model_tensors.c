@@ -179,6 +179,7 @@ static enum status expand_row(struct expander *x, size_t index, int64_t layer, i
     for (unsigned i = 0; i < row->num_hf; i++)
         put_name(&x->text[1 + i], row->hf[i], x->prefix, layer, expert);
     e->tensor.name = x->text[0].data;
+    e->tensor.add = x->map->tensors[index].add;
     for (unsigned i = 0; i < row->num_parts; i++)
         e->parts[i].hf_name = x->text[1 + row->parts[i].tensor].data;
     return x->visit(x->context, &e->tensor, x->err);

@@ -85,7 +85,8 @@ static struct param_spec spec_of(const struct param_rows *rows, const struct par
                            .repeat = 1,
                            .padded = row->padded,
                            .linear = row->linear,
-                           .buffer = row->buffer};
+                           .buffer = row->buffer,
+                           .apart = row->apart};
     struct model_map map;
     struct map_names names;
     param_row_names(rows, row, c, &map, &names);

@@ -22,7 +22,7 @@ struct param_row {
     enum param_scope scope;
     unsigned stacks;
     int split;
-    bool padded, linear, buffer;
+    bool padded, linear, buffer, apart;
     struct section_row sections[MAX_SECTIONS];
     unsigned num_sections;
 };

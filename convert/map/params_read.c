@@ -132,6 +132,8 @@ static enum status check_members(const struct map_loader *l, const struct param_
     if (of_expert && strncmp(row->name, experts, strlen(experts)))
         return map_bad(l, arena_printf(l->a, "a name with {e} must begin with %s", experts));
     if (row->num_sections && row->split < 0) return map_bad(l, "sections need split");
+    if (row->apart && (row->split || !row->num_sections || row->repeat || row->sections_when))
+        return map_bad(l, "apart is for sections along dimension 0 that do not repeat");
     if (row->padded && row->split > 0)
         return map_bad(l, "padded is for a parameter split along dimension 0");
     if (row->local && !strstr(row->local, "{l}.") != !in_layer)
@@ -145,7 +147,7 @@ static enum status read_param_row(const struct map_loader *l, const cJSON *item,
     int place = -1, group = 0;
     TRY(map_check_keys(l, item,
                        "name local place group shape split repeat sections sections_when shared "
-                       "padded linear buffer stacks "));
+                       "padded linear buffer stacks apart "));
     TRY(map_take_text(l, item, "name", &row->name));
     if (!row->name) return map_bad(l, "name is required");
     bool in_layer = strstr(row->name, "{l}") != NULL, of_expert = strstr(row->name, "{e}") != NULL;
@@ -163,6 +165,7 @@ static enum status read_param_row(const struct map_loader *l, const cJSON *item,
     TRY(take_bool(l, item, "padded", &row->padded));
     TRY(take_bool(l, item, "linear", &row->linear));
     TRY(take_bool(l, item, "buffer", &row->buffer));
+    TRY(take_bool(l, item, "apart", &row->apart));
     return check_members(l, row);
 }
 

@@ -609,8 +609,8 @@ static void fields_that_change_the_model_and_that_nobody_reads_are_unknown(void 
         const char *tree, *unknown;
     } cases[] = {
         {ARGS, "{'qk_l2_norm':true,'lr':0.1}", "qk_l2_norm true"},
-        {ARGS, "{'qk_l2_norm':false,'moe_latent_size':null,'use_mup':false}", NULL},
-        {ARGS, "{'moe_latent_size':1,'num_layers':2}", "moe_latent_size 1"},
+        {ARGS, "{'qk_l2_norm':false,'moe_n_hash_layers':null,'use_mup':false}", NULL},
+        {ARGS, "{'moe_n_hash_layers':1,'num_layers':2}", "moe_n_hash_layers 1"},
         {ARGS, "{'apply_layernorm_1p':true,'mtp_num_layers':1}", NULL}, /* declared fields */
         {ARGS, "{'apply_layernorm_1p':'x','mtp_num_layers':-1}",
          "apply_layernorm_1p x, mtp_num_layers -1"},
@@ -638,7 +638,7 @@ static void fields_that_change_the_model_and_that_nobody_reads_are_unknown(void 
          "_target_ megatron.bridge.models.gemma.gemma_provider.GemmaModelProvider"},
         {YAML, "{'activation_func':{'_target_':'own.swish'}}",
          "activation_func {\"_target_\":\"own.swish\"}"},
-        {YAML, "{'linear_attention_freq':4,'linear_key_head_dim':128}", "linear_attention_freq 4"},
+        {ARGS, "{'experimental_attention_variant':'other'}", "experimental_attention_variant other"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         cJSON *tree = json_tree(cases[i].tree);

@@ -113,8 +113,7 @@ static enum status add_logical(struct importing *x, const char *logical, unsigne
                           shape[0] - vocab, shape, num_dims, vocab, native, part, err);
 }
 
-/* Adds one parameter of a stack. Halves of a gated fc1 (_w, _v) become the
- * halves of its rows. */
+/* Adds one parameter of a stack, or some of its rows. */
 static enum status add_member(struct importing *x, const struct native_stack *k, const char *prefix,
                               uint64_t layer, uint64_t expert, uint64_t index, struct error *err)
 {
@@ -125,9 +124,9 @@ static enum status add_member(struct importing *x, const struct native_stack *k,
     struct pair part = pair_whole(0, index * k->numel, k->numel);
     TRY(check_native(x, name, k->native, k->num_dims, err));
     memcpy(shape, k->shape, k->num_dims * sizeof *shape);
-    if (k->key.half && k->num_dims) {
-        shape[0] *= 2;
-        if (k->key.half == 'v') part.a_offset = k->numel;
+    if (k->num_dims && k->shape[0]) {
+        shape[0] = k->rows;
+        part.a_offset = k->numel / k->shape[0] * k->first_row;
     }
     if (*prefix) name = arena_printf(a, "%s%s", prefix, name);
     return add_logical(x, name, k->num_dims, shape, k->native, &part, err);
@@ -200,7 +199,7 @@ static bool has_shape_of(struct checkpoint *c, const struct native_stack *k,
     if (k->num_dims != parameter->num_dims) return false;
     for (unsigned d = 1; d < k->num_dims; d++)
         if (k->shape[d] != parameter->shape[d]) return false;
-    return !k->num_dims || has_rows(c, parameter, k->key.half ? 2 * k->shape[0] : k->shape[0]);
+    return !k->num_dims || has_rows(c, parameter, k->rows);
 }
 
 /* Counts the elements in a native tensor's parts. */

@@ -6,7 +6,8 @@
 #include "ckpt/checkpoint.h"
 #include "convert/megatron/megatron_names.h"
 
-/* A stack; a single parameter is a stack of one. */
+/* A stack; a single parameter is a stack of one. A key of a half (_w, _v) or of
+ * a section (NAME.SECTION) has some rows of the parameter. */
 struct native_stack {
     const struct native_tensor *native;
     struct dist_key key;
@@ -15,10 +16,12 @@ struct native_stack {
     const uint64_t *shape;    /* of one parameter */
     unsigned num_dims;
     uint64_t numel;
+    uint64_t first_row, rows; /* it is rows from first_row on of a parameter of `rows` */
 };
 
 /* ERR_CORRUPT if the tensor has too few dimensions for its name, or too many
- * empty members. */
+ * empty members; ERR_UNSUPPORTED if a section has other rows than the config
+ * gives it. */
 MUST_CHECK enum status native_stack_make(struct checkpoint *c, const struct native_tensor *native,
                                          struct native_stack *out, struct error *err);
 

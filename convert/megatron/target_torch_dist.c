@@ -275,21 +275,54 @@ static enum status flatten_key(struct dist_target *x, const struct megatron_part
     return OK;
 }
 
-/* Splits boxes in the whole (not the pairs) into sections, since Megatron
- * flattens gate and up separately, even on a single rank, which holds them as
- * one part (transformer/mlp.py:apply_swiglu_sharded_factory). */
+/* The sizes of a parameter's sections, of which only the proportions are
+ * known. */
+static void section_sizes(const struct param_spec *s, uint64_t whole, uint64_t *sizes)
+{
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < s->num_sections; i++)
+        sum += s->even ? 1 : s->sections[i].size;
+    for (unsigned i = 0; i < s->num_sections; i++)
+        sizes[i] = sum ? whole / sum * (s->even ? 1 : s->sections[i].size) : 0;
+}
+
+/* Splits boxes in the whole (not the pairs) into sections, which a single rank
+ * holds as one part: Megatron stores those with keys of their own separately,
+ * and flattens gate and up separately
+ * (transformer/mlp.py:apply_swiglu_sharded_factory). */
 static void split_sections(const struct param_spec *s, struct param_parts *parts)
 {
     const unsigned count = s->num_sections;
-    if (parts->count != 1 || s->split < 0 || s->repeat != 1 || count < 2 || !s->even) return;
-    const uint64_t rows = parts->extent[0][s->split] / count;
-    parts->extent[0][s->split] = rows;
-    for (unsigned i = 1; i < count; i++) {
+    uint64_t sizes[MAX_SECTIONS], start = 0;
+    if (parts->count != 1 || s->split < 0 || s->repeat != 1 || count < 2) return;
+    if (!s->even && !s->apart) return;
+    section_sizes(s, parts->extent[0][s->split], sizes);
+    for (unsigned i = 0; i < count; i++) {
         memcpy(parts->start[i], parts->start[0], sizeof parts->start[0]);
         memcpy(parts->extent[i], parts->extent[0], sizeof parts->extent[0]);
-        parts->start[i][s->split] += i * rows;
+        parts->start[i][s->split] += start;
+        parts->extent[i][s->split] = sizes[i];
+        start += sizes[i];
     }
     parts->count = count;
+}
+
+/* Makes section `part` of a parameter, and a box of it, those of a key of its
+ * own, NAME.SECTION (ssm/mamba_mixer.py, ssm/gated_delta_net.py:
+ * _split_tensor_factory). */
+static void use_section(struct arena *a, const struct megatron_part *p, unsigned part,
+                        struct native_output *native, uint64_t *offsets)
+{
+    const struct param_spec *s = p->param.spec;
+    const unsigned d = native->num_dims - p->num_dims; /* sections split dimension 0 */
+    uint64_t sizes[MAX_SECTIONS], *shape;
+    shape = arena_copy(a, native->shape, native->num_dims * sizeof *shape);
+    section_sizes(s, shape[d], sizes);
+    for (unsigned i = 0; i < part; i++)
+        offsets[d] -= sizes[i];
+    shape[d] = sizes[part];
+    native->shape = shape;
+    native->name = arena_printf(a, "%s.%s", native->name, s->sections[part].name);
 }
 
 static enum status add_chunk(struct dist_target *x, const struct megatron_part *p, unsigned part,
@@ -303,14 +336,16 @@ static enum status add_chunk(struct dist_target *x, const struct megatron_part *
     box_in_key(x, p, part, offsets, sizes);
     if (!pair_of_box(&pair, native.num_dims, native.shape, offsets, sizes, 0, NULL))
         return fail(err, ERR_OURS, "%s: a shard is not a view", p->tensor->name);
+    if (p->param.spec->apart) use_section(a, p, part, &native, offsets);
+    const struct native_output whole = native;
     if (is_flattened(x, &native)) TRY(flatten_key(x, p, &native, &offsets, &sizes, err));
     const size_t key = index_of_key(x, p, &native);
     struct out_tensor *k = &x->keys.items[key];
     TRY(check_key(p, k, err));
     if (is_flattened(x, &native) && !x->chunks[key].original_shape) {
         x->chunks[key].original_shape =
-            arena_copy(a, p->native->shape, p->native->num_dims * sizeof *p->native->shape);
-        x->chunks[key].num_original_dims = p->native->num_dims;
+            arena_copy(a, whole.shape, whole.num_dims * sizeof *whole.shape);
+        x->chunks[key].num_original_dims = whole.num_dims;
     }
     const uint64_t numel = pair_count(&pair);
     uint32_t segment = plan_add_segment(&x->t->plan, (uint32_t)file, k->dtype, numel, true);
@@ -329,7 +364,7 @@ static enum status add_dist_part(void *context, const struct megatron_part *p, s
     struct param_parts parts = *p->parts;
     struct megatron_part split = *p;
     split.parts = &parts;
-    if (is_flattened(x, p->native)) split_sections(p->param.spec, &parts);
+    if (is_flattened(x, p->native) || p->param.spec->apart) split_sections(p->param.spec, &parts);
     for (unsigned i = 0; i < parts.count; i++)
         TRY(add_chunk(x, &split, i, file, err));
     return OK;
