@@ -152,6 +152,18 @@ bool model_layer_is_moe(const struct model_config *c, uint64_t layer)
     return c->num_experts > 0 && (!c->moe_layers || c->moe_layers[layer]);
 }
 
+uint64_t model_mtp_layers(const struct model_config *c)
+{
+    const struct model_field *f = model_field_find("mtp_num_layers");
+    return f ? model_field_at(f, c, 0).number : 0;
+}
+
+void model_set_mtp_layers(struct model_config *c, uint64_t count)
+{
+    const struct model_field *f = model_field_find("mtp_num_layers");
+    if (f) field_set(&f->field, c, (struct scalar){.kind = FIELD_UINT, .number = count});
+}
+
 bool model_layer_slides(const struct model_config *c, uint64_t layer)
 {
     return c->sliding_window > 0 && (!c->window_layers || c->window_layers[layer]);

@@ -146,6 +146,10 @@ static inline bool model_field_is_unused(const struct model_field *f, const stru
 
 bool model_layer_is_moe(const struct model_config *c, uint64_t layer);
 bool model_layer_slides(const struct model_config *c, uint64_t layer);
+/* Layers of multi-token prediction: the declared field mtp_num_layers. Each has
+ * the parameters of the last layer, and some of its own. */
+uint64_t model_mtp_layers(const struct model_config *c);
+void model_set_mtp_layers(struct model_config *c, uint64_t count);
 /* Sets add_bias_linear from the three biases that it stands for, or these from
  * it, as far as they are known. */
 void model_config_join_biases(struct model_config *c);

@@ -208,7 +208,8 @@ static bool damage_row(cJSON *row, enum damage how, const struct stored_tensor *
 {
     const char *shape = json_as_text(json_get(row, "shape"));
     const char *blank = shape ? strchr(shape, ' ') : NULL;
-    if (how == HF_NAME && json_get(row, "also")) return false; /* another spelling may do */
+    if (how == HF_NAME && (json_get(row, "also") || json_get(row, "copy")))
+        return false; /* another spelling may do; files may lack a copy */
     if (how == HF_NAME) append(first_name(row));
     if (how == MEGATRON_NAME) append(json_get(row, "megatron"));
     if (how != AXES) return true;

@@ -198,6 +198,24 @@ static enum status add_logical(struct importing *x, const struct mapped_tensor *
     return OK;
 }
 
+/* Takes a copy of a tensor's elements. One that differs stays untaken. */
+static enum status take_copy(struct importing *x, const struct mapped_tensor *t, struct error *err)
+{
+    const struct native_tensor *copy = find_native(x, t->parts[0].hf_name, NULL), *native = NULL;
+    const struct tensor *logical = catalog_find(&x->c->catalog, t->name);
+    bool same = false;
+    uint64_t at;
+    for (size_t i = 0; i < x->c->catalog.num_native && logical && !native; i++) {
+        const struct native_tensor *n = &x->c->catalog.native[i];
+        if (n->num_logicals == 1 && strcmp(n->logicals[0], t->name) == 0) native = n;
+    }
+    if (native) TRY(source_same_native(x->c, copy, native, &same, &at, err));
+    if (!same) return OK;
+    take_elements(x, copy, &t->parts[0].pair);
+    x->c->num_ignored++;
+    return OK;
+}
+
 static enum status add_mapped(void *context, const struct mapped_tensor *t, struct error *err)
 {
     struct importing *x = context;
@@ -206,6 +224,7 @@ static enum status add_mapped(void *context, const struct mapped_tensor *t, stru
         const struct native_tensor *part = find_native(x, t->parts[i].hf_name, NULL);
         if (part) TRY(check_part(x, t->name, &t->parts[i], part, err));
     }
+    if (t->copy) return take_copy(x, t, err);
     TRY(note_missing(x, t, &missing, err));
     if (!missing) return add_logical(x, t, NULL, err);
     leave_parts(x, t);
@@ -312,6 +331,8 @@ static enum status import_hf(const struct naming_import *in, struct error *err)
     struct importing x = {.c = in->c, .in = in};
     struct hf_names names = {.has = has_native, .context = &x, .fits = fits_native};
     x.taken = arena_array(&x.c->arena, x.c->catalog.num_native, sizeof *x.taken);
+    if (model_mtp_layers(&x.c->config))
+        model_set_mtp_layers(&x.c->config, model_map_mtp_layers(in->map, &x.c->config, &names));
     TRY(model_map_expand(in->map, &x.c->config, &names, add_mapped, &x, err));
     note_widened(&x);
     if (in->c->format && in->c->format->has & FORMAT_CONFIG_JSON)
@@ -399,7 +420,7 @@ static enum status add_mapped_state(struct importing *x, const struct mapped_ten
     size_t there = 0;
     for (size_t i = 0; i < t->num_parts; i++)
         there += find_native(x, t->parts[i].hf_name, state) != NULL;
-    if (!there) return OK;
+    if (!there || t->copy) return OK;
     const char *why = unreadable_state(x, t, state);
     if (!why) return add_logical(x, t, state, err);
     states_unread(x->c, "%s", why);
@@ -503,6 +524,7 @@ static enum status export_mapped(void *context, const struct mapped_tensor *m, s
     struct arena *a = &x->t->plan.arena;
     const struct catalog *all = &x->t->source->catalog;
     const struct tensor *logical = catalog_find(all, m->name);
+    if (!logical && m->copy) return OK; /* a tied head */
     if (!logical)
         return may_be_missing(x->t, m) ? OK : gaps_add_missing(&x->t->gaps, a, m->name, err);
     if (logical->num_dims != m->num_dims ||
@@ -513,6 +535,7 @@ static enum status export_mapped(void *context, const struct mapped_tensor *m, s
                     shape_text(a, m->num_dims, m->shape));
     x->exported[logical - all->tensors] = true;
     TRY(export_tensor(x, m, target_weight(x->t, logical), NULL, err));
+    if (m->copy) return OK;
     for (size_t i = 0; i < x->t->num_states; i++) {
         const struct tensor *state = target_state(x->t, logical, i);
         if (state) TRY(export_tensor(x, m, state, x->t->states[i], err));

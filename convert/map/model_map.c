@@ -207,9 +207,18 @@ enum status map_check_name(const struct map_loader *l, const char *name, bool pr
 {
     for (const char *p = name; (p = strchr(p, '{')); p++) {
         bool known = p[1] && strchr(prefix ? "lep" : "le", p[1]) && p[2] == '}';
-        if (!known) return map_bad(l, arena_printf(l->a, "\"%s\": expected {l}, {e} or {p}", name));
+        known |= prefix && strncmp(p, "{mtp}", strlen("{mtp}")) == 0;
+        if (!known)
+            return map_bad(l, arena_printf(l->a, "\"%s\": expected {l}, {e}%s", name,
+                                           prefix ? ", {p} or {mtp}" : ""));
     }
     return OK;
+}
+
+static bool row_is_mtp(const struct tensor_row *row)
+{
+    return text_starts_with(row->megatron, "mtp.layers.{l}.") ||
+           (row->copy && strstr(row->hf[0], "{mtp}"));
 }
 
 /* Checks that each name has a part, and each part a name. */
@@ -228,7 +237,10 @@ static enum status check_row_names(const struct map_loader *l, const struct tens
             return map_bad(l, "hf has {p}, but the map has no prefixes");
         if (strstr(row->hf[i], "{e}") && !strstr(row->megatron, "{e}"))
             return map_bad(l, "hf has {e}, but megatron has not");
-        if (!strstr(row->hf[i], "{l}") != !strstr(row->megatron, "{l}"))
+        const bool is_mtp = row_is_mtp(row);
+        if (strstr(row->hf[i], "{mtp}") && (!is_mtp || !l->map->mtp))
+            return map_bad(l, "{mtp} needs the map's mtp, and a row of mtp.layers.{l} or a copy");
+        if (!is_mtp && !strstr(row->hf[i], "{l}") != !strstr(row->megatron, "{l}"))
             return map_bad(l, "only one of the names has {l}");
     }
     return OK;
@@ -248,6 +260,7 @@ static enum status read_spelling(const struct map_loader *l, const cJSON *item,
     TRY(check_row_names(l, row));
     row->per_layer = strstr(row->megatron, "{l}") != NULL;
     row->per_expert = strstr(row->megatron, "{e}") != NULL;
+    row->mtp = row_is_mtp(row);
     return OK;
 }
 
@@ -282,20 +295,25 @@ static enum status read_add(const struct map_loader *l, const cJSON *item, doubl
 
 static enum status read_tensor_row(struct map_loader *l, const cJSON *item, struct tensor_row *row)
 {
-    TRY(map_check_keys(l, item, "megatron hf how shape hf_shape rest with when after also add "));
+    TRY(map_check_keys(l, item,
+                       "megatron hf how shape hf_shape rest with when after also add copy "));
     TRY(map_take_text(l, item, "megatron", &row->megatron));
     TRY(map_take_text(l, item, "when", &row->when));
     TRY(read_add(l, json_get(item, "add"), &row->add));
+    row->copy = cJSON_IsTrue(json_get(item, "copy"));
+    if (json_get(item, "copy") && !cJSON_IsBool(json_get(item, "copy")))
+        return map_bad(l, "copy is neither true nor false");
     TRY(read_spelling(l, item, row));
     return read_other_spellings(l, item, row);
 }
 
-static void drop_tensor_rows(struct model_map *map, const char *megatron, size_t *place)
+static void drop_tensor_rows(struct model_map *map, const struct tensor_row *row, size_t *place)
 {
     size_t kept = 0;
     for (size_t i = 0; i < map->num_tensors; i++) {
         const struct tensor_row *old = &map->tensors[i];
-        if (old->owner != map && strcmp(old->megatron, megatron) == 0) {
+        if (old->owner != map && old->copy == row->copy &&
+            strcmp(old->megatron, row->megatron) == 0) {
             if (*place == SIZE_MAX) *place = kept;
             continue;
         }
@@ -313,7 +331,7 @@ static enum status place_tensor_row(struct map_loader *l, const cJSON *item,
     const char *after;
     size_t place = SIZE_MAX;
     TRY(map_take_text(l, item, "after", &after));
-    drop_tensor_rows(map, row->megatron, &place);
+    drop_tensor_rows(map, row, &place);
     if (after) place = SIZE_MAX;
     for (size_t i = 0; after && i < map->num_tensors; i++)
         if (strcmp(map->tensors[i].megatron, after) == 0) place = i + 1;
@@ -372,19 +390,22 @@ static enum status inherit_rows(struct map_loader *l)
     map->config_in = base->config_in;
     map->prefixes = base->prefixes;
     map->num_prefixes = base->num_prefixes;
+    map->mtp = base->mtp;
     return OK;
 }
 
-/* Checks the expressions in the globs of carried tensors. */
-static enum status check_carried(const struct map_loader *l)
+/* Checks the expressions in names of layers of multi-token prediction, and in
+ * the globs of carried tensors. */
+static enum status check_filled(const struct map_loader *l)
 {
-    const struct map_names names = {
-        .map = l->map, .config = &map_samples[0], .layer = -1, .expert = -1};
+    struct map_names names = {.map = l->map, .config = &map_samples[0], .layer = -1, .expert = -1};
+    struct strbuf text = {0};
     enum status st = OK;
-    struct strbuf glob = {0};
     for (size_t i = 0; i < l->map->num_carried && !st; i++)
-        st = map_fill_name(&names, l->map->carried[i], &glob, l->err);
-    strbuf_release(&glob);
+        st = map_fill_name(&names, l->map->carried[i], &text, l->err);
+    names.layer = 0;
+    if (!st && l->map->mtp) st = map_fill_mtp(&names, "", &text, l->err);
+    strbuf_release(&text);
     return st ? map_bad_in(l) : OK;
 }
 
@@ -399,7 +420,7 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     if (cJSON_IsObject(tree)) TRY(map_take_text(l, tree, "family", &map->family));
     TRY(map_check_keys(
         l, tree,
-        "family about extends model_type architecture config_in prefixes fields sizes "
+        "family about extends model_type architecture config_in prefixes mtp fields sizes "
         "hows config inert unsupported parameters tensors ignored carried "));
     TRY(map_take_text(l, tree, "about", &map->about));
     TRY(map_take_text(l, tree, "extends", &map->extends));
@@ -410,6 +431,10 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     if (json_get(tree, "config_in")) TRY(map_take_text(l, tree, "config_in", &map->config_in));
     if (json_get(tree, "prefixes"))
         TRY(map_take_texts(l, json_get(tree, "prefixes"), &map->prefixes, &map->num_prefixes));
+    if (cJSON_IsNull(json_get(tree, "mtp")))
+        map->mtp = NULL;
+    else if (json_get(tree, "mtp"))
+        TRY(map_take_text(l, tree, "mtp", &map->mtp));
     if (!map->family || !map->num_model_types || !map->num_architectures)
         return map_bad(l, "family, model_type and architecture are required");
     l->own = json_get(tree, "hows");
@@ -430,7 +455,7 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     TRY(map_take_texts(l, json_get(tree, "carried"), &globs, &num_globs));
     for (unsigned i = 0; i < num_globs; i++)
         *ARENA_PUSH(l->a, map->carried, map->num_carried, map->carried_capacity) = globs[i];
-    TRY(check_carried(l));
+    TRY(check_filled(l));
     return map_check(l);
 }
 

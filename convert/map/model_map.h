@@ -119,6 +119,7 @@ struct mapped_tensor {
     const struct mapped_part *parts;
     size_t num_parts;
     double add; /* its elements are Hugging Face's and this */
+    bool copy;  /* the part is a copy of another row's tensor, in files that have it */
 };
 
 /* The existing Hugging Face tensors, to choose between several names of one
@@ -153,6 +154,11 @@ MUST_CHECK enum status model_map_expand(
     const struct model_map *map, const struct model_config *c, const struct hf_names *names,
     enum status (*visit)(void *context, const struct mapped_tensor *t, struct error *err),
     void *context, struct error *err);
+
+/* How many of the config's layers of multi-token prediction exist: files may lack
+ * them, but not some of a layer's tensors. */
+uint64_t model_map_mtp_layers(const struct model_map *map, const struct model_config *c,
+                              const struct hf_names *names);
 
 /* Whether the map ignores a Hugging Face tensor without a row: old files have
  * some that no model needs. */

@@ -31,6 +31,8 @@ struct tensor_row {
     struct size *with;
     unsigned num_with;
     bool per_layer, per_expert;
+    bool mtp;                      /* of a layer of multi-token prediction alone */
+    bool copy;                     /* Hugging Face's tensor is a copy, which files may lack */
     double add;                    /* the logical elements are Hugging Face's and this */
     const struct model_map *owner; /* the map that has the row; others inherit it */
     struct tensor_row *others;     /* [num_others] other spellings: the same logical tensor */
@@ -55,6 +57,7 @@ struct model_map {
     const char *config_in; /* config.json has the model's fields in this object; NULL: at its top */
     const char **prefixes;
     unsigned num_prefixes;
+    const char *mtp; /* the beginning of names of layers of multi-token prediction; NULL: none */
     struct size *sizes;
     size_t num_sizes, sizes_capacity;
     struct config_map config; /* of config.json */
@@ -154,6 +157,10 @@ MUST_CHECK enum status map_value(const struct map_names *names, const char *text
 /* Appends a name in which {EXPR} is the value of a whole number. */
 MUST_CHECK enum status map_fill_name(const struct map_names *names, const char *pattern,
                                      struct strbuf *out, struct error *err);
+/* Sets the beginning of the names of layer names->layer of multi-token
+ * prediction; prefix: for {p}. */
+MUST_CHECK enum status map_fill_mtp(const struct map_names *names, const char *prefix,
+                                    struct strbuf *out, struct error *err);
 /* A term as a new item; the caller deletes it. Uses arena a for texts. */
 cJSON *term_json(const struct term *t, struct arena *a);
 /* Evaluates a condition; text NULL is true. */

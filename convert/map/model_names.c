@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "common/text.h"
 #include "convert/map/model_map_internal.h"
 
 static bool equals(const char *text, const char *name, size_t length)
@@ -218,4 +219,13 @@ enum status map_fill_name(const struct map_names *names, const char *pattern, st
     }
     strbuf_add_text(out, pattern);
     return OK;
+}
+
+enum status map_fill_mtp(const struct map_names *names, const char *prefix, struct strbuf *out,
+                         struct error *err)
+{
+    const char *pattern = names->map->mtp;
+    strbuf_clear(out);
+    if (text_skip_prefix(&pattern, "{p}")) strbuf_add_text(out, prefix);
+    return map_fill_name(names, pattern, out, err);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/strbuf.h"
+#include "common/text.h"
 #include "convert/map/model_map_internal.h"
 
 /* One row, evaluated for one layer and expert. Patterns are evaluated once,
@@ -23,28 +24,43 @@ struct expander {
     void *context;
     struct error *err;
     const char *prefix;         /* for {p} */
+    struct strbuf mtp;          /* for {mtp}, in a layer of multi-token prediction; else empty */
+    int64_t mtp_layer;          /* its number */
     struct expanded **expanded; /* of each row, its spellings */
     struct strbuf *text;        /* [0]: the logical name, [1 + i]: hf name i */
     struct arena arena;
 };
 
-static void put_name(struct strbuf *out, const char *pattern, const char *prefix, int64_t layer,
-                     int64_t expert)
+static const char decoder_layers[] = "decoder.layers.{l}.", hf_layers[] = "{p}layers.{l}.";
+
+static bool in_mtp(const struct expander *x)
 {
+    return x->mtp.length > 0;
+}
+
+/* Puts a name with numbers. In a layer of multi-token prediction a name of a
+ * layer begins like that layer's. */
+static void put_name(const struct expander *x, struct strbuf *out, const char *pattern,
+                     int64_t layer, int64_t expert)
+{
+    const long long number = in_mtp(x) ? x->mtp_layer : layer;
     strbuf_clear(out);
     strbuf_add_text(out, "");
-    for (const char *p = pattern; *p; p++) {
-        if (strncmp(p, "{l}", 3) == 0)
-            strbuf_printf(out, "%lld", (long long)layer);
-        else if (strncmp(p, "{e}", 3) == 0)
+    if (in_mtp(x) && text_skip_prefix(&pattern, decoder_layers))
+        strbuf_printf(out, "mtp.layers.%lld.transformer_layer.", number);
+    if (in_mtp(x) && text_skip_prefix(&pattern, hf_layers))
+        strbuf_add(out, x->mtp.data, x->mtp.length);
+    for (const char *p = pattern; *p;) {
+        if (text_skip_prefix(&p, "{l}"))
+            strbuf_printf(out, "%lld", number);
+        else if (text_skip_prefix(&p, "{e}"))
             strbuf_printf(out, "%lld", (long long)expert);
-        else if (strncmp(p, "{p}", 3) == 0)
-            strbuf_add_text(out, prefix);
-        else {
-            strbuf_add_char(out, *p);
-            continue;
-        }
-        p += 2;
+        else if (text_skip_prefix(&p, "{p}"))
+            strbuf_add_text(out, x->prefix);
+        else if (text_skip_prefix(&p, "{mtp}"))
+            strbuf_add(out, x->mtp.data, x->mtp.length);
+        else
+            strbuf_add_char(out, *p++);
     }
 }
 
@@ -83,7 +99,7 @@ static bool spelling_exists(struct expander *x, const struct tensor_row *row, in
 {
     bool exists = false;
     for (unsigned i = 0; i < row->num_hf && !exists; i++) {
-        put_name(&x->text[0], row->hf[i], x->prefix, layer, expert);
+        put_name(x, &x->text[0], row->hf[i], layer, expert);
         exists = x->names->has(x->names->context, x->text[0].data);
     }
     return exists;
@@ -106,14 +122,21 @@ struct hf_names published_hf_names(const struct published_names *published)
     return (struct hf_names){.has = has_published, .context = published};
 }
 
-static bool is_published(const struct published_names *p, const struct tensor_row *row, unsigned k)
+/* How a published spelling is kept: "NUMBER NAME", which layers of multi-token
+ * prediction have for themselves. */
+static const char *published_text(struct expander *x, const struct tensor_row *row, unsigned k)
 {
-    char number[16];
-    const int n = snprintf(number, sizeof number, "%u ", k);
+    const char *name = row_spelling(row, k)->hf[0];
+    const bool own = in_mtp(x) && text_skip_prefix(&name, hf_layers);
+    return arena_printf(&x->arena, "%u %s%s", k, own ? "{mtp}" : "", name);
+}
+
+static bool is_published(struct expander *x, const struct tensor_row *row, unsigned k)
+{
+    const struct published_names *p = published_of(x->names);
+    const char *text = p && p->count ? published_text(x, row, k) : NULL;
     for (size_t i = 0; p && i < p->count; i++)
-        if (strncmp(p->spellings[i], number, (size_t)n) == 0 &&
-            strcmp(p->spellings[i] + n, row_spelling(row, k)->hf[0]) == 0)
-            return true;
+        if (strcmp(p->spellings[i], text) == 0) return true;
     return false;
 }
 
@@ -129,7 +152,7 @@ static bool spelling_fits(struct expander *x, size_t index, unsigned k, int64_t 
     if (!x->names->fits) return true;
     if (!e->valid && put_numbers(x, row, e, layer, expert)) return true; /* expand_row() says it */
     for (unsigned i = 0; i < row->num_parts; i++) {
-        put_name(&x->text[0], row->hf[row->parts[i].tensor], x->prefix, layer, expert);
+        put_name(x, &x->text[0], row->hf[row->parts[i].tensor], layer, expert);
         if (!x->names->fits(x->names->context, x->text[0].data, e->parts[i].num_dims,
                             e->parts[i].shape))
             return false;
@@ -142,7 +165,7 @@ static bool spelling_is_whole(struct expander *x, const struct tensor_row *row, 
                               int64_t expert)
 {
     for (unsigned i = 0; i < row->num_hf; i++) {
-        put_name(&x->text[0], row->hf[i], x->prefix, layer, expert);
+        put_name(x, &x->text[0], row->hf[i], layer, expert);
         if (!x->names->has(x->names->context, x->text[0].data)) return false;
     }
     return true;
@@ -157,7 +180,7 @@ static unsigned choose_spelling(struct expander *x, size_t index, int64_t layer,
     bool any = false;
     if (!x->names || !row->num_others) return 0;
     for (unsigned k = 0; k <= row->num_others; k++) {
-        if (is_published(published_of(x->names), row, k)) return k;
+        if (is_published(x, row, k)) return k;
         if (!spelling_exists(x, row_spelling(row, k), layer, expert)) continue;
         if (spelling_is_whole(x, row_spelling(row, k), layer, expert) &&
             spelling_fits(x, index, k, layer, expert))
@@ -168,18 +191,37 @@ static unsigned choose_spelling(struct expander *x, size_t index, int64_t layer,
     return there;
 }
 
+/* "absent NAME": files with published names lack this copy. */
+static const char *absent_text(struct expander *x, const struct tensor_row *row)
+{
+    return arena_printf(&x->arena, "absent %s", row->hf[0]);
+}
+
+/* Whether the files lack a copy. */
+static bool copy_is_absent(struct expander *x, const struct tensor_row *row)
+{
+    const struct published_names *p = published_of(x->names);
+    if (!row->copy || !x->names) return false;
+    if (x->names->has != has_published) return !spelling_exists(x, row, -1, -1);
+    for (size_t i = 0; p && i < p->count; i++)
+        if (strcmp(p->spellings[i], absent_text(x, row)) == 0) return true;
+    return false;
+}
+
 static enum status expand_row(struct expander *x, size_t index, int64_t layer, int64_t expert)
 {
+    if (copy_is_absent(x, &x->map->tensors[index])) return OK;
     const unsigned spelling = choose_spelling(x, index, layer, expert);
     const struct tensor_row *row = row_spelling(&x->map->tensors[index], spelling);
     struct expanded *e = &x->expanded[index][spelling];
     if (!e->valid && put_numbers(x, row, e, layer, expert))
         return fail_in(x->err, "model map %s: %s", x->map->family, row->megatron);
-    put_name(&x->text[0], row->megatron, "", layer, expert);
+    put_name(x, &x->text[0], row->megatron, layer, expert);
     for (unsigned i = 0; i < row->num_hf; i++)
-        put_name(&x->text[1 + i], row->hf[i], x->prefix, layer, expert);
+        put_name(x, &x->text[1 + i], row->hf[i], layer, expert);
     e->tensor.name = x->text[0].data;
     e->tensor.add = x->map->tensors[index].add;
+    e->tensor.copy = x->map->tensors[index].copy;
     for (unsigned i = 0; i < row->num_parts; i++)
         e->parts[i].hf_name = x->text[1 + row->parts[i].tensor].data;
     return x->visit(x->context, &e->tensor, x->err);
@@ -218,21 +260,71 @@ static enum status expand_layer(struct expander *x, size_t first, size_t end, in
     return OK;
 }
 
+/* Whether a layer of multi-token prediction has the row, as one of its own or as
+ * the last layer has it. */
+static bool is_of_mtp(const struct tensor_row *row)
+{
+    bool all = text_starts_with(row->megatron, decoder_layers);
+    for (unsigned i = 0; i < row->num_hf; i++)
+        all &= text_starts_with(row->hf[i], hf_layers);
+    return row->mtp || all;
+}
+
+static enum status begin_mtp(struct expander *x, int64_t layer)
+{
+    const struct map_names names = {
+        .map = x->map, .config = x->config, .layer = layer, .expert = -1};
+    x->mtp_layer = layer;
+    return map_fill_mtp(&names, x->prefix, &x->mtp, x->err);
+}
+
+static void end_mtp(struct expander *x)
+{
+    strbuf_clear(&x->mtp);
+}
+
+/* Visits the rows of a layer of multi-token prediction, which is like the last
+ * layer. */
+static enum status expand_mtp(struct expander *x, int64_t layer)
+{
+    const struct tensor_row *rows = x->map->tensors;
+    const int64_t like = (int64_t)x->config->num_layers - 1;
+    enum status st = begin_mtp(x, layer);
+    for (size_t i = 0, next; i < x->map->num_tensors && !st; i = next) {
+        next = i + 1;
+        if (!is_of_mtp(&rows[i])) continue;
+        while (next < x->map->num_tensors && is_of_mtp(&rows[next]))
+            next++;
+        st = expand_layer(x, i, next, like);
+    }
+    end_mtp(x);
+    return st;
+}
+
+static uint64_t mtp_layers(const struct expander *x)
+{
+    return x->map->mtp ? model_mtp_layers(x->config) : 0;
+}
+
 static enum status expand_rows(struct expander *x)
 {
     for (size_t i = 0, next; i < x->map->num_tensors; i = next) {
         next = i + 1;
+        if (x->map->tensors[i].mtp) continue;
         if (!x->map->tensors[i].per_layer) {
             bool applies;
             TRY(row_applies(x, i, -1, &applies));
             if (applies) TRY(expand_row(x, i, -1, -1));
             continue;
         }
-        while (next < x->map->num_tensors && x->map->tensors[next].per_layer)
+        while (next < x->map->num_tensors && x->map->tensors[next].per_layer &&
+               !x->map->tensors[next].mtp)
             next++;
         for (int64_t l = 0; l < (int64_t)x->config->num_layers; l++)
             TRY(expand_layer(x, i, next, l));
     }
+    for (uint64_t l = 0; l < mtp_layers(x); l++)
+        TRY(expand_mtp(x, (int64_t)l));
     return OK;
 }
 
@@ -245,7 +337,8 @@ static const char *choose_prefix(struct expander *x)
     for (size_t i = 0; i < map->num_tensors && x->names && !x->names->first_prefix; i++) {
         if (!strstr(map->tensors[i].hf[0], "{p}")) continue;
         for (unsigned p = 0; p < map->num_prefixes; p++) {
-            put_name(&x->text[1], map->tensors[i].hf[0], map->prefixes[p], 0, 0);
+            x->prefix = map->prefixes[p];
+            put_name(x, &x->text[1], map->tensors[i].hf[0], 0, 0);
             if (x->names->has(x->names->context, x->text[1].data)) return map->prefixes[p];
         }
     }
@@ -272,6 +365,7 @@ static void end(struct expander *x, unsigned most)
 {
     for (unsigned i = 0; i <= most; i++)
         strbuf_release(&x->text[i]);
+    strbuf_release(&x->mtp);
     arena_release(&x->arena);
 }
 
@@ -290,13 +384,48 @@ enum status model_map_expand(const struct model_map *map, const struct model_con
     return st;
 }
 
+/* ---- multi-token prediction ---- */
+
+/* A search for any tensor of a layer. */
+struct any_tensor {
+    const struct hf_names *names;
+    bool found;
+};
+
+static enum status look_for(void *context, const struct mapped_tensor *t, struct error *err)
+{
+    struct any_tensor *any = context;
+    (void)err;
+    for (size_t i = 0; i < t->num_parts; i++)
+        any->found |= any->names->has(any->names->context, t->parts[i].hf_name);
+    return OK;
+}
+
+uint64_t model_map_mtp_layers(const struct model_map *map, const struct model_config *c,
+                              const struct hf_names *names)
+{
+    struct error none;
+    struct any_tensor any = {.names = names, .found = true};
+    struct expander x = {
+        .map = map, .config = c, .names = names, .visit = look_for, .context = &any, .err = &none};
+    uint64_t count = 0;
+    unsigned most;
+    begin(&x, &most);
+    for (; count < mtp_layers(&x) && any.found; count += any.found) {
+        any.found = false;
+        if (expand_mtp(&x, (int64_t)count)) any.found = true; /* model_map_expand() says why */
+    }
+    end(&x, most);
+    return count;
+}
+
 /* ---- published names ---- */
 
 /* The spelling of a row's tensors in the first layer that has them. */
 static unsigned published_spelling(struct expander *x, size_t index)
 {
     const struct tensor_row *row = &x->map->tensors[index];
-    const uint64_t layers = row->per_layer ? x->config->num_layers : 1;
+    const uint64_t layers = row->per_layer && !in_mtp(x) ? x->config->num_layers : 1;
     for (uint64_t l = 0; l < layers; l++)
         for (unsigned k = 0; k <= row->num_others; k++)
             if (spelling_exists(x, row_spelling(row, k), (int64_t)l, 0))
@@ -304,24 +433,43 @@ static unsigned published_spelling(struct expander *x, size_t index)
     return 0;
 }
 
+/* Adds the spellings of rows that have several. Returns whether all are the
+ * first. */
+static bool add_published(struct expander *x, struct published_names *out)
+{
+    bool usual = true;
+    for (size_t i = 0; i < x->map->num_tensors; i++) {
+        const struct tensor_row *row = &x->map->tensors[i];
+        const bool here = in_mtp(x) ? is_of_mtp(row) : !row->mtp;
+        if (here && copy_is_absent(x, row)) {
+            out->spellings[out->count++] = absent_text(x, row);
+            usual = false;
+        }
+        if (!here || !row->num_others) continue;
+        const unsigned k = published_spelling(x, i);
+        usual &= k == 0;
+        out->spellings[out->count++] = published_text(x, row, k);
+    }
+    return usual;
+}
+
 const struct published_names *model_map_published(const struct model_map *map,
                                                   const struct model_config *c,
                                                   const struct hf_names *names, struct arena *a)
 {
-    struct expander x = {.map = map, .config = c, .names = names};
+    struct error none;
+    struct expander x = {.map = map, .config = c, .names = names, .err = &none};
     struct published_names *out = arena_alloc(a, sizeof *out);
     unsigned most;
     begin(&x, &most);
     out->prefix = arena_copy_text(a, x.prefix);
     bool usual = !map->num_prefixes || strcmp(x.prefix, map->prefixes[0]) == 0;
-    out->spellings = arena_array(a, map->num_tensors + 1, sizeof *out->spellings);
-    for (size_t i = 0; i < map->num_tensors; i++) {
-        const struct tensor_row *row = &map->tensors[i];
-        if (!row->num_others) continue;
-        const unsigned k = published_spelling(&x, i);
-        usual &= k == 0;
-        out->spellings[out->count++] = arena_printf(a, "%u %s", k, row_spelling(row, k)->hf[0]);
-    }
+    out->spellings = arena_array(a, 4 * map->num_tensors + 1, sizeof *out->spellings);
+    usual &= add_published(&x, out);
+    if (mtp_layers(&x) && !begin_mtp(&x, 0)) usual &= add_published(&x, out);
+    end_mtp(&x);
+    for (size_t i = 0; i < out->count; i++)
+        out->spellings[i] = arena_copy_text(a, out->spellings[i]);
     end(&x, most);
     return usual ? NULL : out;
 }

@@ -86,7 +86,8 @@ static struct param_spec spec_of(const struct param_rows *rows, const struct par
                            .padded = row->padded,
                            .linear = row->linear,
                            .buffer = row->buffer,
-                           .apart = row->apart};
+                           .apart = row->apart,
+                           .mtp = strncmp(row->name, "mtp.", strlen("mtp.")) == 0};
     struct model_map map;
     struct map_names names;
     param_row_names(rows, row, c, &map, &names);
@@ -96,16 +97,35 @@ static struct param_spec spec_of(const struct param_rows *rows, const struct par
     return s;
 }
 
+/* The parameter of a layer as one of multi-token prediction has it. */
+static struct param_spec mtp_spec_of(const struct param_spec *from, struct arena *a)
+{
+    static const char layers[] = "decoder.layers.";
+    struct param_spec s = *from;
+    s.name = arena_printf(a, "mtp.layers.{l}.transformer_layer.%s",
+                          from->name + strlen(layers) + strlen("{l}."));
+    s.place = PLACE_LAST;
+    s.stacks &= ~(unsigned)STACK_LAYERS;
+    s.mtp = true;
+    for (unsigned i = 0; i < NUM_PARAM_ORDERS; i++)
+        s.registered[i] = (struct param_registered){0};
+    return s;
+}
+
 const struct param_table *param_table_of(const struct param_rows *rows,
                                          const struct model_config *c, struct arena *a)
 {
     struct param_table *t = arena_alloc(a, sizeof *t);
-    struct param_spec *specs = arena_array(a, rows->count, sizeof *specs);
-    for (size_t i = 0; i < rows->count; i++)
+    struct param_spec *specs = arena_array(a, 2 * rows->count, sizeof *specs);
+    const bool has_mtp = model_mtp_layers(c) > 0;
+    size_t count = rows->count;
+    for (size_t i = 0; i < rows->count; i++) {
         specs[i] = spec_of(rows, &rows->items[i], c);
+        if (has_mtp && specs[i].place == PLACE_LAYER) specs[count++] = mtp_spec_of(&specs[i], a);
+    }
     *t = (struct param_table){.specs = specs,
-                              .count = rows->count,
-                              .by_name = arena_array(a, rows->count, sizeof *t->by_name),
+                              .count = count,
+                              .by_name = arena_array(a, count, sizeof *t->by_name),
                               .rows = rows};
     param_table_sort(t);
     return t;

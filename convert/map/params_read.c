@@ -50,13 +50,20 @@ static enum status take_bool(const struct map_loader *l, const cJSON *item, cons
 
 /* ---- one row ---- */
 
+/* Whether a name is of a layer; those of multi-token prediction are not: they
+ * are on the last stage. */
+static bool is_of_layer(const char *name)
+{
+    return strstr(name, "{l}") && strncmp(name, "mtp.layers.{l}.", strlen("mtp.layers.{l}."));
+}
+
 static enum status read_stacks(const struct map_loader *l, const cJSON *item, struct param_row *row)
 {
     const cJSON *list = json_get(item, "stacks");
     const char **texts;
     unsigned count;
     int axis = 0;
-    row->stacks = (strstr(row->name, "{l}") ? STACK_LAYERS : 0u) |
+    row->stacks = (is_of_layer(row->name) ? STACK_LAYERS : 0u) |
                   (strstr(row->name, "{e}") ? STACK_EXPERTS : 0u);
     if (!list) return OK;
     unsigned possible = row->stacks;
@@ -123,7 +130,7 @@ static enum status check_members(const struct map_loader *l, const struct param_
 {
     static const char layers[] = "decoder.layers.{l}.",
                       experts[] = "decoder.layers.{l}.mlp.experts.experts.{e}.";
-    bool in_layer = strstr(row->name, "{l}") != NULL, of_expert = strstr(row->name, "{e}") != NULL;
+    bool in_layer = is_of_layer(row->name), of_expert = strstr(row->name, "{e}") != NULL;
     if (in_layer != (row->place == PLACE_LAYER))
         return map_bad(
             l, "place must be \"layer\" for a name with {l}, else \"embedding\" or \"last\"");
@@ -150,7 +157,7 @@ static enum status read_param_row(const struct map_loader *l, const cJSON *item,
                        "padded linear buffer stacks apart "));
     TRY(map_take_text(l, item, "name", &row->name));
     if (!row->name) return map_bad(l, "name is required");
-    bool in_layer = strstr(row->name, "{l}") != NULL, of_expert = strstr(row->name, "{e}") != NULL;
+    bool in_layer = is_of_layer(row->name), of_expert = strstr(row->name, "{e}") != NULL;
     TRY(map_check_name(l, row->name, false));
     TRY(map_take_text(l, item, "local", &row->local));
     TRY(map_take_text(l, item, "shape", &row->shape));

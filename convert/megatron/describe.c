@@ -216,6 +216,7 @@ static enum status apply_hf_config(struct megatron_source *m, const struct megat
     TRY(list_contradicting(m, &was, &hf, err));
     note_differences(c, &was, &hf, folder);
     c->config = hf;
+    if (e->mtp_layers < model_mtp_layers(&hf)) model_set_mtp_layers(&c->config, e->mtp_layers);
     c->config.padded_vocab_size = was.padded_vocab_size;
     c->config.make_vocab_size_divisible_by = was.make_vocab_size_divisible_by;
     c->family = model_map_family(map);

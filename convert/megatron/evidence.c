@@ -35,6 +35,10 @@ enum status evidence_add_keys(struct checkpoint *c, struct megatron_evidence *e,
     for (size_t i = 0; i < c->catalog.num_native; i++) {
         if (!native_is_parameter(&c->catalog.native[i])) continue;
         TRY(native_stack_make(c, &c->catalog.native[i], &k, err));
+        if (k.key.in_mtp) { /* like the last layer */
+            e->mtp_layers = max_u64(e->mtp_layers, k.key.layer + 1);
+            continue;
+        }
         uint64_t layers = k.key.stacked_layers ? k.layers : k.key.layer + 1;
         uint64_t experts = k.key.stacked_experts ? k.experts : k.key.expert + 1;
         if (k.key.in_layers) e->num_layers = max_u64(e->num_layers, layers);

@@ -10,7 +10,7 @@
 #include "common/count.h"
 #include "common/json.h"
 #include "common/text.h"
-#include "convert/map/config_map.h"
+#include "convert/map/config_map_internal.h"
 #include "convert/map/embedded.h"
 #include "convert/map/fields.h"
 #include "convert/megatron/args_tree.h"
@@ -368,6 +368,36 @@ static void add_window_flags(struct strbuf *out, const struct model_config *c)
     strbuf_add_char(out, ']');
 }
 
+/* An option of a value in args: "--mtp-num-layers 1", "--qk-layernorm". */
+static void add_option(struct strbuf *text, const char *name, const cJSON *value)
+{
+    if (!value || cJSON_IsNull(value) || cJSON_IsFalse(value)) return;
+    strbuf_add_text(text, text->length ? " --" : "--");
+    for (; *name; name++)
+        strbuf_add_char(text, *name == '_' ? '-' : *name);
+    if (cJSON_IsTrue(value)) return;
+    strbuf_add_char(text, ' ');
+    if (json_as_text(value))
+        strbuf_add_text(text, json_as_text(value));
+    else
+        json_print(text, value, -1);
+}
+
+/* Adds options of declared fields that the model uses. */
+static void add_declared_options(struct strbuf *text, const struct model_config *c)
+{
+    const struct config_map *map = map_of(MEGATRON_ARGS, LIST_MODEL);
+    cJSON *tree = cJSON_CreateObject();
+    config_map_write(map, c, tree);
+    for (size_t i = 0; i < map->num_rows; i++) {
+        const struct config_row *row = &map->rows[i];
+        const struct model_field *f = row->megatron ? model_field_find(row->megatron) : NULL;
+        if (f && f->declared && !model_field_is_zero(f, c) && row->key)
+            add_option(text, row->key, json_get(tree, row->key));
+    }
+    cJSON_Delete(tree);
+}
+
 const char *args_flags_beside(const struct model_config *c, struct arena *a)
 {
     const double usual_epsilon = 1e-5, usual_factor = 8;
@@ -389,6 +419,7 @@ const char *args_flags_beside(const struct model_config *c, struct arena *a)
         add_flag(&text, "--no-bias-gelu-fusion");
     if (text_equal(c->activation_func, "quick_gelu") && c->gated_linear_unit)
         add_flag(&text, "--quick-geglu");
+    add_declared_options(&text, c);
     const char *out = arena_text(a, text.data, text.length);
     strbuf_release(&text);
     return out;

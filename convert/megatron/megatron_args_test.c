@@ -638,7 +638,8 @@ static void fields_that_change_the_model_and_that_nobody_reads_are_unknown(void 
          "_target_ megatron.bridge.models.gemma.gemma_provider.GemmaModelProvider"},
         {YAML, "{'activation_func':{'_target_':'own.swish'}}",
          "activation_func {\"_target_\":\"own.swish\"}"},
-        {ARGS, "{'experimental_attention_variant':'other'}", "experimental_attention_variant other"},
+        {ARGS, "{'experimental_attention_variant':'other'}",
+         "experimental_attention_variant other"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         cJSON *tree = json_tree(cases[i].tree);

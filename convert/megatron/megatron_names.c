@@ -20,6 +20,42 @@ static bool parse_index(const char **text, uint64_t *number)
     return true;
 }
 
+static const char of_layers[] = "decoder.layers.", of_mtp[] = "mtp.layers.";
+
+/* Parses "mtp.layers.3.transformer_layer.rest": *layer is 3, *rest "rest". */
+static bool parse_mtp(const char *name, uint64_t *layer, const char **rest)
+{
+    uint64_t number;
+    if (!text_skip_prefix(&name, of_mtp) || !parse_index(&name, &number)) return false;
+    if (!text_skip_prefix(&name, "transformer_layer.") &&
+        !text_skip_prefix(&name, "mtp_model_layer."))
+        return false;
+    *layer = number;
+    *rest = name;
+    return true;
+}
+
+/* A parameter's name behind its layer, in one of multi-token prediction, too. */
+static const char *rest_of(const struct param *p)
+{
+    const char *rest = p->rest;
+    (void)(p->spec->mtp && text_skip_prefix(&rest, "transformer_layer."));
+    return rest;
+}
+
+/* The beginning of such names. */
+static const char *layer_of(struct arena *a, const struct param *p, uint64_t number)
+{
+    const bool inner = p->spec->mtp && rest_of(p) != p->rest;
+    return arena_printf(a, "%s%llu.%s", p->spec->mtp ? of_mtp : of_layers,
+                        (unsigned long long)number, inner ? "transformer_layer." : "");
+}
+
+static bool is_layered(const struct param *p)
+{
+    return p->spec->place == PLACE_LAYER || p->spec->mtp;
+}
+
 /* ---- torch_dist ---- */
 
 struct dist_key dist_key_parse(struct arena *a, const char *key)
@@ -28,9 +64,10 @@ struct dist_key dist_key_parse(struct arena *a, const char *key)
     while (text_skip_prefix(&key, "module.")) {
     }
     k.rest = key;
-    if (!text_skip_prefix(&k.rest, "decoder.layers.")) return k;
-    k.in_layers = true;
-    k.stacked_layers = !parse_index(&k.rest, &k.layer);
+    k.in_mtp = parse_mtp(key, &k.layer, &k.rest);
+    k.in_layers = !k.in_mtp && text_skip_prefix(&k.rest, of_layers);
+    if (!k.in_layers && !k.in_mtp) return k;
+    k.stacked_layers = k.in_layers && !parse_index(&k.rest, &k.layer);
     if (text_skip_prefix(&k.rest, "mlp.experts.experts.")) {
         k.of_expert = true;
         k.stacked_experts = !parse_index(&k.rest, &k.expert);
@@ -56,28 +93,31 @@ static const char *beside_router(struct arena *a, const struct param_table *t, c
     return rest;
 }
 
-static const char *logical_of(struct arena *a, const struct param_table *t, bool in_layers,
+/* of: of_layers or of_mtp; NULL: outside of layers. */
+static const char *logical_of(struct arena *a, const struct param_table *t, const char *of,
                               bool of_expert, const char *rest, uint64_t layer, uint64_t expert,
                               bool moe)
 {
-    if (!in_layers) return rest;
+    const char *inner = of == of_mtp ? "transformer_layer." : "";
+    if (!of) return rest;
     if (of_expert)
-        return arena_printf(a, "decoder.layers.%llu.mlp.experts.experts.%llu.%s",
-                            (unsigned long long)layer, (unsigned long long)expert, rest);
-    return arena_printf(a, "decoder.layers.%llu.%s", (unsigned long long)layer,
+        return arena_printf(a, "%s%llu.%smlp.experts.experts.%llu.%s", of,
+                            (unsigned long long)layer, inner, (unsigned long long)expert, rest);
+    return arena_printf(a, "%s%llu.%s%s", of, (unsigned long long)layer, inner,
                         beside_router(a, t, rest, moe));
 }
 
 const char *dist_key_logical(struct arena *a, const struct param_table *t, const struct dist_key *k,
                              uint64_t layer, uint64_t expert, bool moe)
 {
-    return logical_of(a, t, k->in_layers, k->of_expert, k->rest, layer, expert, moe);
+    const char *of = k->in_mtp ? of_mtp : k->in_layers ? of_layers : NULL;
+    return logical_of(a, t, of, k->of_expert, k->rest, layer, expert, moe);
 }
 
 /* The name behind "mlp.experts.experts.E." */
 static const char *behind_expert(const struct param *p)
 {
-    const char *rest = p->rest;
+    const char *rest = rest_of(p);
     uint64_t expert;
     (void)(text_skip_prefix(&rest, "mlp.experts.experts.") && parse_index(&rest, &expert));
     return rest;
@@ -86,21 +126,20 @@ static const char *behind_expert(const struct param *p)
 const char *dist_key_of(struct arena *a, const struct param_table *t, const struct param *p,
                         unsigned stacks, bool local)
 {
-    const char *rest = p->rest;
-    if (p->spec->place != PLACE_LAYER) return rest;
+    const char *rest = rest_of(p);
+    if (!is_layered(p)) return rest;
     if (p->spec->stacks & stacks & STACK_EXPERTS)
         rest = arena_printf(a, "mlp.experts.experts.%s", behind_expert(p));
     else if (local)
         rest = beside_router(a, t, rest, false);
-    if (p->spec->stacks & stacks & STACK_LAYERS) return arena_printf(a, "decoder.layers.%s", rest);
-    return arena_printf(a, "decoder.layers.%llu.%s", (unsigned long long)p->layer, rest);
+    if (p->spec->stacks & stacks & STACK_LAYERS) return arena_printf(a, "%s%s", of_layers, rest);
+    return arena_printf(a, "%s%s", layer_of(a, p, p->layer), rest);
 }
 
 unsigned dist_key_lead(const struct model_config *c, const struct param *p, unsigned stacks,
                        uint64_t sizes[MAX_LEAD], uint64_t at[MAX_LEAD])
 {
     unsigned n = 0;
-    if (p->spec->place != PLACE_LAYER) return 0;
     if (p->spec->stacks & stacks & STACK_LAYERS) {
         sizes[n] = c->num_layers;
         at[n++] = p->layer;
@@ -184,6 +223,11 @@ struct memory_name memory_name_parse(struct arena *a, const struct param_table *
         return m;
     }
     m.rest = name;
+    if (parse_mtp(name, &m.layer, &m.rest)) {
+        m.in_mtp = true;
+        parse_in_layer(a, s, m.rest, &m);
+        return m;
+    }
     for (unsigned i = 0; i < s->num_layers; i++) {
         const char *rest = name;
         if (!text_skip_prefix(&rest, s->layers[i])) continue;
@@ -202,14 +246,15 @@ const char *memory_name_logical(struct arena *a, const struct param_table *t,
                                 const struct memory_name *m, uint64_t layer, uint64_t expert,
                                 bool moe)
 {
-    return logical_of(a, t, m->in_layers, m->of_expert, m->rest, layer, expert, moe);
+    const char *of = m->in_mtp ? of_mtp : m->in_layers ? of_layers : NULL;
+    return logical_of(a, t, of, m->of_expert, m->rest, layer, expert, moe);
 }
 
 const char *memory_name_of(struct arena *a, const struct param *p, uint64_t local_layer,
                            uint64_t local_expert, bool te, bool grouped)
 {
-    const char *rest = p->rest;
-    if (p->spec->place != PLACE_LAYER) return rest;
+    const char *rest = rest_of(p);
+    if (!is_layered(p)) return rest;
     if (param_of_expert(p->spec) && grouped)
         rest = arena_printf(a, "mlp.experts.%s%llu", behind_expert(p),
                             (unsigned long long)local_expert);
@@ -218,7 +263,7 @@ const char *memory_name_of(struct arena *a, const struct param *p, uint64_t loca
                             (unsigned long long)local_expert, behind_expert(p));
     else if (!te && p->spec->local)
         rest = strstr(p->spec->local, "{l}.") + strlen("{l}.");
-    return arena_printf(a, "decoder.layers.%llu.%s", (unsigned long long)local_layer, rest);
+    return arena_printf(a, "%s%s", layer_of(a, p, p->spec->mtp ? p->layer : local_layer), rest);
 }
 
 const char *megatron_rank_folder(struct arena *a, const struct layout *l, uint64_t tp, uint64_t pp,

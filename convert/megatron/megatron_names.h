@@ -5,7 +5,9 @@
  * torch_dist: decoder.layers.REST, layers stacked on a leading axis, or
  * decoder.layers.N.REST. Experts are mlp.experts.experts.REST with an expert
  * axis, or mlp.experts.experts.E.REST; _w and _v are halves of a gated fc1
- * (singleton local shards). NeMo prepends "module.".
+ * (singleton local shards). NeMo prepends "module.". A layer of multi-token
+ * prediction is mtp.layers.N.transformer_layer.REST, in some releases
+ * mtp_model_layer, beside mtp.layers.N.{enorm,hnorm,eh_proj,final_layernorm}.
  *
  * In memory: decoder.layers.LOCAL.REST. Experts are
  * mlp.experts.local_experts.E.REST (sequential), mlp.experts.linear_fcN.weightE
@@ -31,6 +33,7 @@
  * axes. */
 struct dist_key {
     bool in_layers;       /* below decoder.layers */
+    bool in_mtp;          /* below mtp.layers.N.transformer_layer; layer is N */
     bool stacked_layers;  /* first axis: layers; else `layer` */
     bool stacked_experts; /* next axis: experts */
     uint64_t layer;
@@ -40,8 +43,8 @@ struct dist_key {
     const char *rest; /* without layer and expert: "mlp.linear_fc2.weight", an expert's
                          "linear_fc1.weight"; the whole name outside layers */
 };
-/* Parses a key, in arena a. Never fails: a key not below decoder.layers is its
- * own rest. */
+/* Parses a key, in arena a. Never fails: a key that is neither in a layer nor in
+ * one of multi-token prediction is its own rest. */
 struct dist_key dist_key_parse(struct arena *a, const char *key);
 /* The logical name of a stack's member. moe: whether its layer has experts (the
  * local spec names the norm before a router like that before a dense MLP). */
@@ -74,7 +77,7 @@ enum memory_kind {
 };
 struct memory_name {
     enum memory_kind kind;
-    bool in_layers, of_expert;
+    bool in_layers, in_mtp, of_expert;
     bool fused_qkv;         /* before Core: checkpoint_version gives the order of rows */
     bool local_spec;        /* a name of the local spec only */
     uint64_t layer, expert; /* local ones */

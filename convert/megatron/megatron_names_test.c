@@ -1,19 +1,23 @@
 #include "convert/megatron/megatron_names.h"
 
 #include "common/count.h"
+#include "convert/map/fields.h"
 #include "convert/testing_convert.h"
 
 static const struct param_table *table;
 
 static int begin(void **state)
 {
-    const struct model_config none = {.num_layers = 0};
+    struct model_config none = {.num_layers = 0};
+    fields_load();
+    model_set_mtp_layers(&none, 1); /* for the names of such layers */
     return scratch_begin(state) || params_make(NULL, &none, &scratch, &table, &err);
 }
 
 /* ---- keys of torch_dist ---- */
 
 #define L3 "decoder.layers.3."
+#define M3 "mtp.layers.3.transformer_layer."
 #define E7 "mlp.experts.experts.7."
 
 /* A key, the layer and expert of a member (those in the key, if it names them),
@@ -49,6 +53,13 @@ static const struct {
      L3 E7 "linear_fc2.weight"},
     {"decoder.layers.3.mlp.experts.experts.7.linear_fc2.weight", 3, 7, true,
      L3 E7 "linear_fc2.weight"},
+    /* multi-token prediction */
+    {"mtp.layers.3.eh_proj.weight", 0, 0, true, "mtp.layers.3.eh_proj.weight"},
+    {"mtp.layers.3.transformer_layer.mlp.router.weight", 3, 0, true, M3 "mlp.router.weight"},
+    {"module.mtp.layers.3.mtp_model_layer.mlp.linear_fc1.layer_norm_weight", 3, 0, true,
+     M3 "pre_mlp_layernorm.weight"},
+    {"mtp.layers.3.transformer_layer.mlp.experts.experts.linear_fc1.weight_w", 3, 7, true,
+     M3 E7 "linear_fc1.weight"},
     /* halves of a gated fc1 */
     {"decoder.layers.3.mlp.linear_fc1.weight_w", 3, 0, false, L3 "mlp.linear_fc1.weight"},
     {"decoder.layers.3.mlp.linear_fc1.weight_v", 3, 0, false, L3 "mlp.linear_fc1.weight"},
@@ -199,7 +210,12 @@ static void unknown_names_stay_what_they_are(void **state)
 static const char *name_of_spec(const struct param_spec *r)
 {
     const char *rest = r->name + strlen("decoder.layers.{l}."), *expert = strstr(r->name, "{e}");
-    if (r->place != PLACE_LAYER) return r->name;
+    if (r->mtp) rest = r->name + strlen("mtp.layers.{l}.");
+    if (r->place != PLACE_LAYER && !r->mtp) return r->name;
+    if (r->mtp && !expert) return arena_printf(&scratch, "mtp.layers.3.%s", rest);
+    if (r->mtp)
+        return arena_printf(&scratch, "mtp.layers.3.%.*s7%s", (int)(expert - rest), rest,
+                            expert + 3);
     if (!expert) return arena_printf(&scratch, L3 "%s", rest);
     return arena_printf(&scratch, L3 "%.*s7%s", (int)(expert - rest), rest, expert + 3);
 }
@@ -227,6 +243,7 @@ static void every_parameter_survives_the_keys_of_torch_dist(void **state)
         const char *key = dist_key_of(&scratch, table, &p, stacks, local);
         struct dist_key k = dist_key_parse(&scratch, key);
         assert_int_equal(k.in_layers, r->place == PLACE_LAYER);
+        assert_int_equal(k.in_mtp, r->mtp && strstr(name, ".transformer_layer."));
         assert_int_equal(k.stacked_layers, r->place == PLACE_LAYER && stacks & STACK_LAYERS);
         assert_int_equal(k.of_expert, param_of_expert(r));
         assert_int_equal(k.stacked_experts, param_of_expert(r) && stacks & STACK_EXPERTS);
@@ -252,6 +269,7 @@ static void every_parameter_survives_the_names_in_memory(void **state)
         assert_int_equal(m.kind, MEMORY_PARAM);
         assert_false(m.fused_qkv);
         if (r->place == PLACE_LAYER) assert_int_equal(m.layer, 1);
+        if (m.in_mtp) assert_int_equal(m.layer, 3); /* all are on one stage */
         if (param_of_expert(r)) assert_int_equal(m.expert, 2);
         assert_string_equal(memory_name_logical(&scratch, table, &m, 3, 7, needs_moe(r)), name);
     }
@@ -280,6 +298,12 @@ static void spellings_are_those_of_megatron(void **state)
          D "1.mlp.experts.local_experts.2.linear_fc1.weight"},
         {"output_layer.weight", "output_layer.weight", "output_layer.weight", "output_layer.weight",
          "output_layer.weight"},
+        {M3 E7 "linear_fc2.weight", M3 "mlp.experts.experts.linear_fc2.weight",
+         M3 "mlp.experts.experts.linear_fc2.weight",
+         M3 "mlp.experts.local_experts.2.linear_fc2.weight",
+         M3 "mlp.experts.local_experts.2.linear_fc2.weight"},
+        {"mtp.layers.3.enorm.weight", "mtp.layers.3.enorm.weight", "mtp.layers.3.enorm.weight",
+         "mtp.layers.3.enorm.weight", "mtp.layers.3.enorm.weight"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct param p;

@@ -119,7 +119,8 @@ static enum status add_member(struct importing *x, const struct native_stack *k,
 {
     struct arena *a = &x->c->arena;
     uint64_t shape[MAX_AXES];
-    bool moe = k->key.in_layers && x->moe[layer];
+    const uint64_t like = k->key.in_mtp ? x->c->config.num_layers - 1 : layer;
+    const bool moe = (k->key.in_layers || k->key.in_mtp) && x->moe[like];
     const char *name = dist_key_logical(a, x->c->params, &k->key, layer, expert, moe);
     struct pair part = pair_whole(0, index * k->numel, k->numel);
     TRY(check_native(x, name, k->native, k->num_dims, err));
@@ -219,8 +220,9 @@ static const char *why_unread(struct importing *x, const struct native_stack *k)
     struct checkpoint *c = x->c;
     struct arena *a = &c->arena;
     const char *stored = native_stored_name(c, k->native);
+    const uint64_t like = k->key.in_mtp ? c->config.num_layers - 1 : k->key.layer;
     const bool moe =
-        k->key.in_layers && k->key.layer < c->config.num_layers && x->moe[k->key.layer];
+        (k->key.in_layers || k->key.in_mtp) && like < c->config.num_layers && x->moe[like];
     const char *name = dist_key_logical(a, c->params, &k->key, k->key.layer, k->key.expert, moe);
     const struct tensor *parameter = catalog_find(&c->catalog, name);
     if (!dtype_is_float(k->native->dtype) &&

@@ -146,27 +146,32 @@ enum status legacy_global_layer(const struct legacy *x, const struct shard *s, u
                 x->m->c->catalog.stored.tensors[s->stored].name, stage ? stage->num_layers : 0);
 }
 
-/* Whether a shard is a tied model's copy of the embedding as the head on the
- * last stage, if that is not the first. */
+static const char embedding_name[] = "embedding.word_embeddings.weight";
+
+/* Whether a shard is a copy of the embedding on the last stage, if that is not
+ * the first: as a tied model's head, or for layers of multi-token prediction. */
 static bool is_tied_copy(const struct legacy *x, const struct shard *s)
 {
     const struct layout *l = &x->m->c->layout;
-    return strcmp(s->name.rest, "output_layer.weight") == 0 &&
-           !x->m->c->config.untie_embeddings_and_output_weights && s->chunk < l->vpp &&
+    const struct model_config *c = &x->m->c->config;
+    const bool head =
+        strcmp(s->name.rest, "output_layer.weight") == 0 && !c->untie_embeddings_and_output_weights;
+    const bool of_mtp = strcmp(s->name.rest, embedding_name) == 0 && model_mtp_layers(c);
+    return (head || of_mtp) && s->chunk < l->vpp &&
            !layout_stage(l, s->chunk, s->rank->pp)->embedding;
 }
 
 static const struct shard *embedding_of(const struct legacy *x, uint64_t tp)
 {
     for (size_t i = 0; i < x->num_shards; i++)
-        if (x->shards[i].rank->tp == tp &&
-            strcmp(x->shards[i].name.rest, "embedding.word_embeddings.weight") == 0)
+        if (x->shards[i].rank->tp == tp && strcmp(x->shards[i].name.rest, embedding_name) == 0 &&
+            !is_tied_copy(x, &x->shards[i]))
             return &x->shards[i];
     return NULL;
 }
 
-/* Checks that a tied model's head on the last stage equals the embedding on the
- * first: otherwise they were trained separately, and one would be lost. */
+/* Checks that copies of the embedding on the last stage equal that on the first:
+ * otherwise they were trained separately, and one would be lost. */
 enum status legacy_check_tied(struct legacy *x, struct error *err)
 {
     struct checkpoint *c = x->m->c;
@@ -180,9 +185,10 @@ enum status legacy_check_tied(struct legacy *x, struct error *err)
         TRY(source_same_stored(c, head, first, &same, &at, err));
         if (!same)
             return fail(err, ERR_UNSUPPORTED,
-                        "%s and %s differ at element %" PRIu64
-                        ", but its args tie them (untie_embeddings_and_output_weights)",
-                        head->name, first->name, at);
+                        "%s and %s differ at element %" PRIu64 ", but its args tie them (%s)",
+                        head->name, first->name, at,
+                        strcmp(s->name.rest, embedding_name) ? "untie_embeddings_and_output_weights"
+                                                             : "mtp_num_layers");
     }
     return OK;
 }
@@ -198,9 +204,10 @@ enum status legacy_add_native(struct legacy *x, const struct shard *s, const boo
         return OK;
     }
     if (s->name.in_layers) TRY(legacy_global_layer(x, s, &layer, err));
+    if (s->name.in_mtp) layer = s->name.layer;
     if (is_tied_copy(x, s)) {
         const struct param none = {0};
-        if (!s->state) add_weight_place(x, s, "output_layer.weight", &none);
+        if (!s->state) add_weight_place(x, s, s->name.rest, &none);
         return OK;
     }
     if (s->name.kind != MEMORY_PARAM) return add_grouped(x, s, layer, err);
@@ -216,7 +223,8 @@ enum status legacy_add_native(struct legacy *x, const struct shard *s, const boo
                 t->name, x->version, rows);
         order = qkv_order(x->version, rows / (3 * d), d, columns);
     }
-    const char *name = memory_name_logical(&c->arena, c->params, &s->name, layer, expert,
-                                           s->name.in_layers && moe[layer]);
+    const bool is_moe =
+        s->name.in_layers ? moe[layer] : s->name.in_mtp && moe[c->config.num_layers - 1];
+    const char *name = memory_name_logical(&c->arena, c->params, &s->name, layer, expert, is_moe);
     return add_param_shard(x, s, name, t->num_dims, t->shape, &order, err);
 }

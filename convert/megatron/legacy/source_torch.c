@@ -351,7 +351,8 @@ static void gather_evidence(struct legacy *x, struct megatron_evidence *e)
         const struct shard *s = &x->shards[i];
         const struct stored_tensor *t = &x->m->c->catalog.stored.tensors[s->stored];
         e->local_spec |= s->name.local_spec;
-        if (s->name.kind != MEMORY_PARAM) continue;
+        if (s->name.in_mtp) e->mtp_layers = max_u64(e->mtp_layers, s->name.layer + 1);
+        if (s->name.kind != MEMORY_PARAM || s->name.in_mtp) continue;
         evidence_add(e, s->name.rest, s->name.of_expert, 0, t->num_dims, t->shape);
         if (s->name.of_expert && s->name.expert >= e->experts) e->experts = s->name.expert + 1;
     }

@@ -249,6 +249,27 @@ static enum status add_tied_head(struct legacy_target *x, const struct megatron_
     return OK;
 }
 
+/* Adds the copy of the embedding that layers of multi-token prediction have on
+ * the last stage, unless it is the first stage. */
+static enum status add_mtp_embedding(struct legacy_target *x, const struct megatron_part *p,
+                                     struct error *err)
+{
+    const struct layout *l = &x->t->layout;
+    const char *name = p->tensor->name;
+    if (!model_mtp_layers(&x->t->source->config) || p->param.spec->place != PLACE_EMBEDDING)
+        return OK;
+    for (uint64_t s = 0; s < l->pp * l->vpp; s++) {
+        if (!l->stages[s].loss || l->stages[s].embedding) continue;
+        if (x->t->num_states)
+            return fail(err, ERR_UNSUPPORTED,
+                        "the legacy format with an optimizer, layers of multi-token prediction and "
+                        "several pipeline stages is not supported: write torch_dist");
+        return add_to_stage(x, s % l->pp, &(struct legacy_part){p, s / l->pp, name, name, false},
+                            err);
+    }
+    return OK;
+}
+
 static enum status add_legacy_part(void *context, const struct megatron_part *p, struct error *err)
 {
     struct legacy_target *x = context;
@@ -256,6 +277,7 @@ static enum status add_legacy_part(void *context, const struct megatron_part *p,
         return flat_write_part(&x->flat, p, state_of(x->t, p->native->state), err);
     const struct legacy_part l = {p, p->chunk, name_in_memory(x, p), p->tensor->name, false};
     TRY(add_to_stage(x, p->pp_rank, &l, err));
+    TRY(add_mtp_embedding(x, p, err));
     return add_tied_head(x, p, err);
 }
 
