@@ -170,6 +170,7 @@ struct checkpoint {
     uint64_t dp;
     bool has_zero;
     unsigned zero;
+    bool hybrid_model;             /* keys and args are those of Megatron's HybridModel */
     bool transformer_engine_names; /* known from in-memory names (legacy) or extra states */
     const char *hf_folder;         /* the folder of config.json and its companions; NULL: none */
     /* How the Hugging Face folder that it came from spelt names

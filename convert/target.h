@@ -21,6 +21,13 @@ enum optim_format { OPTIM_DEFAULT, OPTIM_FORMATS(OPTIM_ENUM, OPTIM_ENUM) NUM_OPT
 extern const char *const optim_format_names[NUM_OPTIM_FORMATS]; /* the default's is NULL */
 enum optim_format optim_format_find(const char *name);
 
+/* Megatron's class whose keys and args are written. */
+enum megatron_model {
+    MEGATRON_MODEL_SOURCE, /* the source's; a model that only HybridModel can be: that */
+    MEGATRON_MODEL_GPT,
+    MEGATRON_MODEL_HYBRID
+};
+
 struct target_options {
     const struct format *format;  /* convert/format.h */
     struct layout_options layout; /* used by Megatron's formats */
@@ -29,6 +36,7 @@ struct target_options {
     uint64_t divisible_by; /* --make-vocab-size-divisible-by; 0: the source's, else 128 */
     bool has_iteration;
     uint64_t iteration;
+    enum megatron_model megatron_model;
     bool transformer_engine;  /* names and extra states: TE's, else the local spec's */
     bool grouped_gemm;        /* written to args; names experts in legacy files */
     bool common_as_object;    /* torch_dist: the common state is an object, not common.pt */
@@ -89,6 +97,9 @@ struct target {
     const struct model_map *map;   /* the family's; NULL: unknown and not needed */
     const struct model_maps *maps; /* borrowed */
     struct layout layout;
+    /* HybridModel's, to write its keys and args (convert/megatron/hybrid.h); NULL:
+     * GPTModel's, or another format. */
+    const struct hybrid_stack *hybrid;
     struct plan plan;
     bool widens_states;  /* the format keeps states in F32: narrower ones are widened */
     const char **states; /* optimizer states to write, the master first (convert/states.h); set by

@@ -35,7 +35,8 @@ struct convert_flags {
     struct trainer_flags trainer;
     struct run_flags run;
     struct output_flags output;
-    const char *to, *torch_dtype, *transformer_impl, *common_state, *verify, *optim_format;
+    const char *to, *torch_dtype, *transformer_impl, *megatron_model, *common_state, *verify,
+        *optim_format;
     uint64_t divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
     struct arg_list allow_missing, allow_unexpected;
     struct arg_config config;
@@ -64,6 +65,7 @@ static const struct arg convert_args[] = {
     {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the plan and write nothing; exits 0 only if every check of the plan passes"},
     {"--iteration", ARG_UINT_OR_0, AT(iteration), "N", NULL, "iteration to write; default: the source's; from Hugging Face: 0, as a release"},
     {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "pad vocabulary rows to a multiple of N * tp; default: the source's, else 128"},
+    {"--megatron-model", ARG_CHOICE, AT(megatron_model), NULL, "gpt|hybrid", "keys and args of GPTModel or of HybridModel, whose layers are attention, MLP, Mamba ... alone; default: the source's"},
     {"--transformer-impl --saver-transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "parameter names of the TE spec or the local spec; default: the source's, else transformer_engine"},
     {"--moe-grouped-gemm", ARG_FLAG, AT(grouped_gemm), NULL, NULL, "write experts as Transformer Engine's grouped linear layers: the flag in args, and their names in legacy files; default: as in the source's args"},
     {"--common-state", ARG_CHOICE, AT(common_state), NULL, "file|object", "storage of torch_dist's common state; file (default): common.pt, which every release reads; object: as Megatron-Core 0.19 writes it"},
@@ -144,6 +146,12 @@ static enum optim_format optim_format_of(const struct convert_flags *f)
     return f->optim_format ? optim_format_find(f->optim_format) : OPTIM_DEFAULT;
 }
 
+static enum megatron_model megatron_model_of(const struct convert_flags *f)
+{
+    if (!f->megatron_model) return MEGATRON_MODEL_SOURCE;
+    return strcmp(f->megatron_model, "gpt") ? MEGATRON_MODEL_HYBRID : MEGATRON_MODEL_GPT;
+}
+
 static struct target_options target_options_of(const struct run *r, const struct source_options *s)
 {
     const struct convert_flags *f = r->flags;
@@ -160,6 +168,7 @@ static struct target_options target_options_of(const struct run *r, const struct
         .divisible_by = f->divisible_by,
         .has_iteration = f->iteration != UINT64_MAX,
         .iteration = f->iteration,
+        .megatron_model = megatron_model_of(f),
         .transformer_engine = !local,
         .grouped_gemm =
             f->grouped_gemm ||
@@ -189,6 +198,7 @@ static enum status check_convert_flags(const struct run *r, const struct target_
         {"--iteration", f->iteration != UINT64_MAX, FORMAT_ITERATIONS},
         {"--optim-format", optim_format_of(f) != OPTIM_DEFAULT, FORMAT_ARGS},
         {"--make-vocab-size-divisible-by", f->divisible_by > 0, FORMAT_PADDING},
+        {"--megatron-model", f->megatron_model != NULL, FORMAT_ARGS},
         {"--transformer-impl", f->transformer_impl != NULL, FORMAT_ARGS},
         {"--moe-grouped-gemm", f->grouped_gemm, FORMAT_ARGS},
         {"--common-state", f->common_state != NULL, FORMAT_COMMON_OBJECT},

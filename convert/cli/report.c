@@ -120,7 +120,9 @@ static void target_line(struct strbuf *out, const struct conversion *c)
     if (t->format->has & FORMAT_LAYOUT)
         strbuf_printf(out, "  %s  %s names%s", layout_text(&t->layout, &a),
                       t->options.transformer_engine ? "Transformer-Engine" : "local",
-                      t->facts.per_layer_names ? ", layer by layer" : "");
+                      t->hybrid                  ? " of HybridModel"
+                      : t->facts.per_layer_names ? ", layer by layer"
+                                                 : "");
     report_ranks(out, t->facts.dp, t->facts.has_zero ? &t->facts.zero : NULL);
     strbuf_printf(out, "  %zu file%s  %s  -> %s\n", t->facts.num_weight_files,
                   t->facts.num_weight_files == 1 ? "" : "s", bytes_text(t->plan.target_bytes),

@@ -86,6 +86,7 @@ static enum status use_files(struct megatron_source *m, const struct value *args
     enum status st = OK;
     if (args) {
         cJSON *tree = args_tree(args);
+        if (m->hybrid) hybrid_args_read(m->hybrid, tree);
         st = read_config_file(m, MEGATRON_ARGS, tree, &m->c->config, &said, err);
         cJSON_Delete(tree);
         use_file(m, &said);

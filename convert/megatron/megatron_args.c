@@ -247,6 +247,7 @@ struct value *args_make(struct arena *a, const struct args_facts *f)
     config_map_write(map_of(MEGATRON_ARGS, LIST_NEW), &no_facts, tree);
     write_facts(MEGATRON_ARGS, LIST_DTYPE, f, tree);
     write_facts(MEGATRON_ARGS, LIST_LAYOUT, f, tree);
+    if (f->hybrid) hybrid_args_write(f->hybrid, f->layout, tree);
     add_items(a, d, tree);
     set_iteration(a, d, f);
     set_training(a, d, f);
@@ -316,6 +317,19 @@ static const char *copy_attributes(struct arena *a, const struct value *args, st
     return left_out;
 }
 
+/* Sets the args that GPTModel and HybridModel have different values of. */
+static void change_model(const struct args_facts *f, cJSON *tree)
+{
+    cJSON *model = cJSON_CreateObject();
+    config_map_write(map_of(MEGATRON_ARGS, LIST_MODEL), f->config, model);
+    for (const char *const *name = hybrid_args; *name; name++) {
+        const cJSON *item = json_get(model, *name);
+        cJSON_AddItemToObject(tree, *name, item ? cJSON_Duplicate(item, true) : cJSON_CreateNull());
+    }
+    cJSON_Delete(model);
+    if (f->hybrid) hybrid_args_write(f->hybrid, f->layout, tree);
+}
+
 struct value *args_update(struct arena *a, const struct value *args, const struct args_facts *f,
                           const char **left_out)
 {
@@ -324,6 +338,7 @@ struct value *args_update(struct arena *a, const struct value *args, const struc
     cJSON *tree = cJSON_CreateObject();
     write_facts(MEGATRON_ARGS, LIST_LAYOUT, f, tree);
     if (f->casts) write_facts(MEGATRON_ARGS, LIST_DTYPE, f, tree);
+    if (f->hybrid || f->was_hybrid) change_model(f, tree);
     add_items(a, d, tree);
     if (value_get(args, "iteration")) set_iteration(a, d, f);
     set_training(a, d, f);
@@ -335,6 +350,8 @@ struct model_config model_config_through_args(const struct model_config *c, stru
     struct model_config out = {.rotary_percent = 1};
     cJSON *tree = cJSON_CreateObject();
     config_map_write(map_of(MEGATRON_ARGS, LIST_MODEL), c, tree);
+    const struct hybrid_stack *hybrid = hybrid_of_config(c, a);
+    if (hybrid && !hybrid->paired) json_add_text(tree, "hybrid_layer_pattern", hybrid->symbols);
     model_config_from_megatron(MEGATRON_ARGS, tree, a, &out);
     cJSON_Delete(tree);
     out.vocab_size = c->vocab_size;
@@ -383,6 +400,17 @@ static void add_option(struct strbuf *text, const char *name, const cJSON *value
         json_print(text, value, -1);
 }
 
+/* Whether Megatron-LM takes an argument from a checkpoint, of those that declared
+ * fields have. */
+static bool is_taken(const char *name)
+{
+    static const char *const beginnings[] = {"mtp_", "mamba_", "moe_latent_size",
+                                             "moe_shared_expert_intermediate_size"};
+    for (size_t i = 0; i < COUNT(beginnings); i++)
+        if (text_starts_with(name, beginnings[i])) return true;
+    return false;
+}
+
 /* Adds options of declared fields that the model uses. */
 static void add_declared_options(struct strbuf *text, const struct model_config *c)
 {
@@ -392,7 +420,7 @@ static void add_declared_options(struct strbuf *text, const struct model_config 
     for (size_t i = 0; i < map->num_rows; i++) {
         const struct config_row *row = &map->rows[i];
         const struct model_field *f = row->megatron ? model_field_find(row->megatron) : NULL;
-        if (f && f->declared && !model_field_is_zero(f, c) && row->key)
+        if (f && f->declared && !model_field_is_zero(f, c) && row->key && !is_taken(row->key))
             add_option(text, row->key, json_get(tree, row->key));
     }
     cJSON_Delete(tree);

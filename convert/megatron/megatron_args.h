@@ -4,6 +4,7 @@
 #ifndef FERRY_CONVERT_MEGATRON_MEGATRON_ARGS_H
 #define FERRY_CONVERT_MEGATRON_MEGATRON_ARGS_H
 
+#include "convert/megatron/hybrid.h"
 #include <cjson/cJSON.h>
 
 #include "ckpt/layout.h"
@@ -53,8 +54,10 @@ bool args_have_grouped_gemm(const struct value *args);
 struct args_facts {
     const struct model_config *config;
     const struct layout *layout;
-    enum dtype dtype; /* of most weights */
-    bool casts;       /* the weights were cast: replaces dtype fields */
+    const struct hybrid_stack *hybrid; /* NULL: GPTModel's args */
+    bool was_hybrid;                   /* the args to update are HybridModel's */
+    enum dtype dtype;                  /* of most weights */
+    bool casts;                        /* the weights were cast: replaces dtype fields */
     bool transformer_engine, grouped_gemm;
     uint64_t padded_vocab, divisible_by, iteration;
     const char *ckpt_format;

@@ -2,12 +2,14 @@
 #ifndef FERRY_CONVERT_MEGATRON_MEGATRON_SOURCE_H
 #define FERRY_CONVERT_MEGATRON_MEGATRON_SOURCE_H
 
+#include "convert/megatron/hybrid.h"
 #include "convert/source_kind.h"
 
 struct megatron_source {
     struct checkpoint *c; /* c->folder is the iteration's folder */
     const struct source_options *o;
     const struct model_maps *maps;
+    const struct hybrid_stack *hybrid;    /* HybridModel's keys and args; NULL: GPTModel's */
     struct layout_options written_layout; /* from args or run_config.yaml */
     bool moe_layers_known;                /* a file says which layers have experts */
 };

@@ -1,4 +1,5 @@
 #include "convert/megatron/megatron_target.h"
+#include "convert/megatron/megatron_names.h"
 #include "convert/published.h"
 
 #include <inttypes.h>
@@ -207,9 +208,36 @@ static void note_empty_stages(struct target *t)
                       l->pp * l->vpp - 1);
 }
 
+/* Sets t->hybrid: whether HybridModel's keys and args are written. Models whose
+ * layers are single mixers have no others; legacy files none of HybridModel. */
+static enum status choose_model(struct target *t, struct error *err)
+{
+    const struct checkpoint *c = t->source;
+    const enum megatron_model wanted = t->options.megatron_model;
+    const struct hybrid_stack *h = hybrid_of_config(&c->config, &t->plan.arena);
+    const bool single = h && !h->paired, torch_dist = t->format == &format_torch_dist,
+               hybrid = wanted == MEGATRON_MODEL_HYBRID ||
+                        (wanted == MEGATRON_MODEL_SOURCE && (c->hybrid_model || single));
+    if (wanted == MEGATRON_MODEL_HYBRID && !torch_dist)
+        return fail(err, ERR_UNSUPPORTED,
+                    "--megatron-model hybrid: format %s is not supported for it; write torch_dist",
+                    t->format->name);
+    if (wanted == MEGATRON_MODEL_GPT && single)
+        return fail(err, ERR_UNSUPPORTED,
+                    "--megatron-model gpt: a layer of this model is attention, an MLP, experts or "
+                    "Mamba alone, as only HybridModel has them (hybrid)");
+    if (wanted == MEGATRON_MODEL_HYBRID && !h)
+        return fail(err, ERR_UNSUPPORTED,
+                    "--megatron-model hybrid: HybridModel has no layers as this model's (%s)",
+                    model_config_text(&c->config, "layer_kinds", &t->plan.arena));
+    if (hybrid && torch_dist) t->hybrid = h;
+    return OK;
+}
+
 enum status megatron_begin(struct target *t, struct error *err)
 {
     const struct checkpoint *c = t->source;
+    TRY(choose_model(t, err));
     TRY(layout_make(&t->layout, &t->plan.arena, &t->options.layout, &c->config, err));
     t->widens_states = true;
     TRY(target_take_states(t, true, err));
@@ -223,6 +251,13 @@ enum status megatron_begin(struct target *t, struct error *err)
 }
 
 /* ---- parts ---- */
+
+const char *megatron_key(const struct target *t, struct arena *a, const struct param *p,
+                         unsigned stacks)
+{
+    const char *key = dist_key_of(a, t->source->params, p, stacks, !t->options.transformer_engine);
+    return t->hybrid ? hybrid_key(t->hybrid, a, key) : key;
+}
 
 static enum status find_stage(const struct target *t, struct megatron_part *p, struct error *err)
 {
@@ -353,6 +388,8 @@ static struct args_facts facts_of(const struct target *t)
     return (struct args_facts){
         .config = &t->source->config,
         .layout = &t->layout,
+        .hybrid = t->hybrid,
+        .was_hybrid = t->source->hybrid_model,
         .dtype = most_common_dtype(t),
         .casts = t->options.casts,
         .transformer_engine = t->options.transformer_engine,
@@ -554,7 +591,7 @@ enum status megatron_small_files(struct target *t, const char *folder, struct er
                             t->options.durable, err);
     strbuf_release(&bytes);
     TRY(st);
-    TRY(write_run_config(t, path_join(a, folder, "run_config.yaml"), err));
+    if (!t->hybrid) TRY(write_run_config(t, path_join(a, folder, "run_config.yaml"), err));
     return write_hf_folder(t, path_join(a, folder, MEGATRON_HF_FOLDER), err);
 }
 

@@ -29,6 +29,10 @@ const struct tensor **megatron_parameters(struct target *t, size_t *count);
 /* Rows of padding after tensor x; NULL: none. */
 const struct tensor *megatron_padding_of(struct target *t, const struct tensor *x);
 
+/* The torch_dist key of a parameter, GPTModel's or HybridModel's. */
+const char *megatron_key(const struct target *t, struct arena *a, const struct param *p,
+                         unsigned stacks);
+
 /* Calls visit for every part, parameter by parameter. Replicated parameters
  * have one part, of tp_rank 0. stacks: STACK_*, axes along which keys are
  * stacked (convert/naming.h). */
@@ -43,7 +47,7 @@ MUST_CHECK enum status megatron_each_part(struct target *t, unsigned stacks,
  * tensors' bytes in *data. per_layer: each layer has separate keys. */
 struct value *megatron_common_state(struct target *t, bool per_layer, struct tensor_data *data);
 
-/* Writes train_state.pt, run_config.yaml, and ferry-hf/ with config.json and
+/* Writes train_state.pt, run_config.yaml (of GPTModel), and ferry-hf/ with config.json and
  * companions. */
 MUST_CHECK enum status megatron_small_files(struct target *t, const char *folder,
                                             struct error *err);

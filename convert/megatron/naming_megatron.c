@@ -299,8 +299,7 @@ static enum status export_tensor(const struct naming_export *out, const struct t
     uint64_t shape[MAX_LEAD + MAX_AXES], at[MAX_LEAD] = {0}, place = 0, numel = 1;
     const unsigned lead = dist_key_lead(&t->source->config, p, out->stacks, shape, at);
     param_padded_shape(p->spec, x->num_dims, x->shape, t->facts.padded_vocab, shape + lead);
-    struct native_output native = {.name = dist_key_of(&t->plan.arena, t->source->params, p,
-                                                       out->stacks, !t->options.transformer_engine),
+    struct native_output native = {.name = megatron_key(t, &t->plan.arena, p, out->stacks),
                                    .state = state,
                                    .dtype = target_dtype(t, x),
                                    .num_dims = lead + x->num_dims,

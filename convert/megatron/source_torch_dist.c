@@ -159,7 +159,7 @@ static enum status read_states(struct megatron_source *m, struct flat_states *fl
                                struct error *err)
 {
     struct checkpoint *c = m->c;
-    TRY(dist_states_add(c, err));
+    TRY(dist_states_add(c, m->hybrid, err));
     TRY(flat_states_add_keys(flat, c, err));
     TRY(flat_states_place(flat, c, err));
     TRY(megatron_import_states(m, err));
@@ -170,11 +170,13 @@ static enum status read_states(struct megatron_source *m, struct flat_states *fl
 /* ---- all ---- */
 
 /* Adds a key outside the optimizer as a native tensor. */
-static enum status add_native_key(struct checkpoint *c, size_t i, struct error *err)
+static enum status add_native_key(struct megatron_source *m, size_t i, struct error *err)
 {
+    struct checkpoint *c = m->c;
     const struct stored_tensor *s = &c->catalog.stored.tensors[i];
+    const char *key = m->hybrid ? hybrid_gpt_key(m->hybrid, &c->arena, s->name) : s->name;
     if (dist_key_is_optimizer(s->name)) return OK;
-    return catalog_native_stored(&c->catalog, s->name, NULL, s, err);
+    return catalog_native_stored(&c->catalog, key, NULL, s, err);
 }
 
 static enum status read_torch_dist(struct megatron_source *m, struct error *err)
@@ -184,8 +186,10 @@ static enum status read_torch_dist(struct megatron_source *m, struct error *err)
     TRY(check_backend(m, err));
     TRY(dcp_open(&c->catalog.stored, c->folder, true, err));
     TRY(read_common(m, err));
+    m->hybrid = hybrid_of_keys(&c->catalog.stored, &c->arena);
+    c->hybrid_model = m->hybrid != NULL;
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
-        TRY(add_native_key(c, i, err));
+        TRY(add_native_key(m, i, err));
     TRY(evidence_add_keys(c, &evidence, err));
     TRY(megatron_describe(m, &evidence, err));
     note_optimizer(c);

@@ -109,7 +109,7 @@ static bool layers_are_alike(const struct target *t, struct arena *a)
     const struct checkpoint *c = t->source;
     struct map names = {0};
     struct like *likes = arena_array(a, c->catalog.num_tensors, sizeof *likes);
-    bool alike = !model_layers_differ(&c->config);
+    bool alike = !model_layers_differ(&c->config) && !t->hybrid;
     size_t count = 0;
     for (size_t i = 0; i < c->catalog.num_tensors && alike; i++) {
         const struct tensor *x = &c->catalog.tensors[i];
@@ -519,14 +519,15 @@ static void add_extra_states(struct dist_target *x)
     for (size_t i = 0; i < count; i++) {
         struct param p;
         if (!param_find(x->t->source->params, all[i]->name, &p)) continue;
-        const char *key =
-            dist_key_of(a, x->t->source->params, &p, x->stacks, !x->t->options.transformer_engine);
+        const char *key = megatron_key(x->t, a, &p, x->stacks);
         const char *module = module_of(a, key);
         if (p.spec->linear || (is_norm_module(module) && strcmp(strrchr(key, '.'), ".weight") == 0))
             add_extra_state(x, &p, module);
         if (strcmp(p.rest, "self_attention.linear_proj.weight") == 0)
             add_extra_state(x, &p, arena_printf(a, "%s.core_attention", module_of(a, module)));
     }
+    if (x->t->hybrid)
+        add_dist_object(x, "output_layer._extra_state/shard_0_1", 0, x->none_item.length);
     if (common_length(x))
         add_dist_object(x, "common_state/shard_0_1", x->none_item.length, common_length(x));
 }

@@ -164,9 +164,10 @@ static void origin_lines(struct strbuf *out, struct checkpoint *c)
         strbuf_add_char(out, '\n');
     }
     if (c->format->has & FORMAT_LAYOUT)
-        strbuf_printf(out, "layout     %s, parameter naming of the %s spec\n",
+        strbuf_printf(out, "layout     %s, parameter naming of the %s spec%s\n",
                       layout_text(&c->layout, &c->arena),
-                      c->transformer_engine_names ? "TE" : "local");
+                      c->transformer_engine_names ? "TE" : "local",
+                      c->hybrid_model ? ", HybridModel" : "");
 }
 
 static void parameters_line(struct strbuf *out, const struct checkpoint *c)

@@ -118,7 +118,8 @@ static enum status add_flattened(struct checkpoint *c, const char *key, const ch
 
 /* ---- all ---- */
 
-static enum status add_dist_state(struct checkpoint *c, size_t stored, struct error *err)
+static enum status add_dist_state(struct checkpoint *c, const struct hybrid_stack *hybrid,
+                                  size_t stored, struct error *err)
 {
     const struct stored_tensor *s = &c->catalog.stored.tensors[stored];
     const char *state, *key = parse_key(&c->arena, s->name, &state);
@@ -126,13 +127,15 @@ static enum status add_dist_state(struct checkpoint *c, size_t stored, struct er
         states_unread(c, "%s is not a parameter's state", s->name);
     if (!key) return OK;
     const struct stored_tensor *whole = stored_find(&c->catalog.stored, key);
+    if (hybrid) key = hybrid_gpt_key(hybrid, &c->arena, key);
     if (!is_flattened(whole, s)) return catalog_native_stored(&c->catalog, key, state, s, err);
     return add_flattened(c, key, state, &(struct fragments){.whole = whole, .flat = s}, err);
 }
 
-enum status dist_states_add(struct checkpoint *c, struct error *err)
+enum status dist_states_add(struct checkpoint *c, const struct hybrid_stack *hybrid,
+                            struct error *err)
 {
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
-        TRY(add_dist_state(c, i, err));
+        TRY(add_dist_state(c, hybrid, i, err));
     return OK;
 }

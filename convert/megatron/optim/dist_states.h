@@ -19,6 +19,7 @@
 #define FERRY_CONVERT_MEGATRON_OPTIM_DIST_STATES_H
 
 #include "ckpt/checkpoint.h"
+#include "convert/megatron/hybrid.h"
 
 /* Whether a key is the optimizer's, in any format. */
 bool dist_key_is_optimizer(const char *key);
@@ -27,10 +28,12 @@ unsigned dist_key_chain(const char *key);
 /* Whether a key is of flat buffers (flat_states.h). */
 bool dist_key_is_flat(const char *key);
 /* Adds stored states of such keys as native tensors with a state, of their
- * parameter's key and shape. ERR_CORRUPT, naming the key, if a flattened one
+ * parameter's key (GPTModel's; hybrid: NULL, or keys are HybridModel's) and
+ * shape. ERR_CORRUPT, naming the key, if a flattened one
  * does not fit its parameter, or has more fragments than chunks: a writer makes
  * at least one each. */
-MUST_CHECK enum status dist_states_add(struct checkpoint *c, struct error *err);
+MUST_CHECK enum status dist_states_add(struct checkpoint *c, const struct hybrid_stack *hybrid,
+                                       struct error *err);
 /* A state's key: "optimizer.state.exp_avg.KEY", in arena a. low_precision: a
  * master is `fp32_param`. chained: number of its optimizer in a chain, put
  * before the key; -1: none. */

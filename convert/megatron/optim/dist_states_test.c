@@ -32,7 +32,7 @@ static void add(const char *key, enum dtype dtype, unsigned num_dims, const uint
 
 static enum status add_states(void)
 {
-    return dist_states_add(&c, &err);
+    return dist_states_add(&c, NULL, &err);
 }
 
 /* ---- keys ---- */

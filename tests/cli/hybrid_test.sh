@@ -1,0 +1,59 @@
+#!/bin/sh
+# hybrid_test.sh FERRY - GPTModel's checkpoints become HybridModel's and the other way, optimizer states too.
+golden=$(realpath "$(dirname "$0")/../golden")
+. "$(dirname "$0")/lib.sh"
+arch=$golden/arch
+trained=$golden/megatron/llama-HEAD-fully-reshardable-dp2/checkpoint
+
+it "a model of GPTModel becomes the one that HybridModel saved"
+run convert "$arch/llama-tp2pp2/checkpoint" hybrid --megatron-model hybrid
+exits 0
+says "names of HybridModel"
+run verify hybrid "$arch/llama-hybrid-tp2pp2/checkpoint"
+exits 0
+run inspect --args hybrid
+prints "hybrid_layer_pattern                      *-|*-"
+prints "TE spec, HybridModel"
+
+it "HybridModel stays what it is, and becomes GPTModel if told"
+run convert "$arch/llama-hybrid-tp2pp2/checkpoint" same --tp 1 --pp 1
+exits 0
+run inspect --args same
+prints "hybrid_layer_pattern                      *-*-"
+run convert "$arch/llama-hybrid-tp2pp2/checkpoint" gpt --megatron-model gpt
+exits 0
+run inspect --args gpt
+prints "hybrid_layer_pattern                      None"
+run verify gpt "$arch/llama-tp2pp2/checkpoint"
+exits 0
+
+it "states of the optimizer go along"
+run convert "$trained" hybrid --megatron-model hybrid --optim --overwrite
+exits 0
+run convert hybrid gpt --megatron-model gpt --optim --overwrite
+exits 0
+run verify gpt "$trained"
+exits 0
+prints "identical: "
+
+it "a model of single mixers is HybridModel's alone"
+run convert "$arch/nemotron-h-tp2ep2/expected" single
+exits 0
+run inspect --args single
+prints "hybrid_layer_pattern                      M*E-"
+run verify single "$arch/nemotron-h-tp2ep2/checkpoint"
+exits 0
+run convert "$arch/nemotron-h-tp2ep2/expected" none --megatron-model gpt
+exits 3
+says "only HybridModel has"
+[ ! -e none ] || is_wrong "there is a destination"
+
+it "refuses what HybridModel has not, and other formats"
+run convert "$golden/megatron/models/llama" none --megatron-model hybrid --to torch
+exits 3
+says "write torch_dist"
+run convert "$golden/megatron/models/llama" none --megatron-model hybrid --to dcp
+exits 2
+says "does not apply to format dcp"
+run convert "$golden/megatron/models/llama" none --megatron-model mamba
+exits 2
