@@ -186,16 +186,20 @@ aarch64-test: $(BUILD)/ferry $(BUILD)/libferry_engine.so aarch64 ## run them und
 
 # ---- beside other programs ----
 
-interop: interop-megatron interop-trainers ## exchange checkpoints with other programs
+interop: interop-megatron interop-models interop-trainers ## exchange checkpoints with other programs
 
 interop-megatron: all $(ENGINE_PROGRAMS) ## exchange checkpoints with transformers and Megatron-Core
 	@sh tests/interop.sh $(BUILD)/ferry
+
+interop-models: all ## take models of every family, made by two releases of transformers, to Megatron's layout and back
+	@sh tests/interop/families.sh $(BUILD)/ferry
 
 interop-trainers: all ## exchange checkpoints with FSDP, torchtitan and DeepSpeed
 	@sh tests/interop/trainers.sh $(BUILD)/ferry
 
 interop-deps: ## install the virtual environments of `make interop`
 	@sh tests/interop.sh --install
+	@sh tests/interop/families.sh --install
 	@sh tests/interop/trainers.sh --install
 
 findings: ## show the surprises of findings/ again (packages from PyPI)
