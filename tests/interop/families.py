@@ -23,9 +23,10 @@ GOLDEN = HERE.parent / "golden" / "families"
 MAPS = HERE.parents[1] / "convert" / "models"
 FIXTURES = ("hf", "hf-published", "hf-new")
 
-# What transformers itself gets wrong: family, version, and what it does.
+# What transformers itself gets wrong: a family, a version, the option that brings it on, and what it does.
 PEERS_OWN = {
-    ("kimi_k25", "5.24.0"): "it writes layers of the text model under names of the vision tower: blocks, wqkv",
+    ("kimi_k25", "5.24.0", ""): "it writes layers of the text model under names of the vision tower: blocks, wqkv",
+    ("nemotron_h", "5.24.0", "attention_bias"): "its class ignores the option, which the published code heeds",
 }
 
 
@@ -50,8 +51,8 @@ def family_of(config, families):
     return next((families[kind] for kind in (f"{outer}.{inner}", outer, inner) if kind in families), None)
 
 
-def find_bases(fixtures, report):
-    """Each different config.json, by a name."""
+def find_bases(fixtures, families, report):
+    """Each different config.json by a name, for each family."""
     folders = [("", GOLDEN)]
     for name in FIXTURES:
         if (fixtures / name).is_dir():
@@ -62,8 +63,25 @@ def find_bases(fixtures, report):
     for above, folder in folders:
         for path in sorted(folder.glob("*/config.json")):
             config = json.loads(path.read_text())
-            seen.setdefault(json.dumps(config, sort_keys=True), ("-".join(filter(None, (above, path.parent.name))), path, config))
-    return seen.values()
+            seen.setdefault(json.dumps(config, sort_keys=True), ("-".join(filter(None, (above, path.parent.name))), config))
+    bases = {family: [] for family in sorted(set(families.values()))}
+    for name, config in seen.values():
+        family = family_of(config, families)
+        if family is None:
+            report.line("FAIL", name, f"no map has its model_type {config.get('model_type')}")
+        else:
+            bases[family].append((name, config))
+    add_text_models(bases, families)
+    return bases
+
+
+def add_text_models(bases, families):
+    """Families that are there as the text model of another one only."""
+    for name, config in [base for of_family in bases.values() for base in of_family]:
+        text = config.get("text_config") or {}
+        family = families.get(text.get("model_type"))
+        if family and not bases[family]:
+            bases[family].append((f"{name}-text", text))
 
 
 class Report:
@@ -112,10 +130,11 @@ def print_answer(report, version, job, reasons):
         report.line("FAIL", case, job["said"])
         return
     for option, value, error in job["wrong"]:
-        reason = next((why for why in reasons if why in error), None)
+        own = PEERS_OWN.get((job["family"], version, option))
+        reason = own or next((why for why in reasons if why in error), None)
         what = f"{case} with {option}" + ("" if option == "sizes" else f" {shorten(value)}")
         if reason:
-            report.line("skipped", what, f"ferry refuses it: {reason}")
+            report.line("skipped", what, own or f"ferry refuses it: {reason}")
         else:
             report.line("FAIL", what, error)
     if job["recognised"] != job["family"]:
@@ -134,8 +153,8 @@ def print_answer(report, version, job, reasons):
 def jobs_of(family, bases, count):
     """What family_model.py is asked for."""
     return [
-        {"family": family, "base": str(path), "number": number, "name": f"{name}-{number}", "title": f"{family} {name} {number}"}
-        for name, path in bases
+        {"family": family, "base": config, "number": number, "name": f"{name}-{number}", "title": f"{family} {name} {number}"}
+        for name, config in bases
         for number in range(count)
     ]
 
@@ -146,7 +165,7 @@ def check(args, work, families, bases, report, reasons):
     for version, python in (word.split("=", 1) for word in args.python):
         jobs = []
         for family in families:
-            if reason := PEERS_OWN.get((family, version)):
+            if reason := PEERS_OWN.get((family, version, "")):
                 report.line("skipped", f"{family}, transformers {version}", reason)
                 built.add(family)
             else:
@@ -174,13 +193,10 @@ def main():
     args = options.parse_args()
     report = Report()
     families, reasons = read_maps()
-    bases = {family: [] for family in sorted(set(families.values()))}
-    for name, path, config in find_bases(args.fixtures, report):
-        family = family_of(config, families)
-        if family is None:
-            report.line("FAIL", name, f"no map has its model_type {config.get('model_type')}")
-        elif args.only in f"{family} {name}":
-            bases[family].append((name, path))
+    bases = {
+        family: [base for base in of_family if args.only in f"{family} {base[0]}"]
+        for family, of_family in find_bases(args.fixtures, families, report).items()
+    }
     taken = of_share([family for family in bases if bases[family] or not args.only])
     for family in taken:
         if not bases[family]:

@@ -75,9 +75,9 @@ def tied_otherwise(model):
 
 def full_config(base, folder):
     """The fields of a config.json with the class's defaults for those that it lacks."""
-    (folder / "base").mkdir(parents=True)
-    shutil.copy(base, folder / "base" / "config.json")
-    fields = config_of(folder / "base")
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(base))
+    fields = config_of(folder)
     if transformers.__version__.startswith("4."):
         for part in fields, variations.text_of(fields):
             part.pop("rope_parameters", None)  # 4 knows rope_scaling only
@@ -194,7 +194,7 @@ class Models:
     def __init__(self, ferry, job, folder):
         self.ferry, self.job, self.folder = ferry, job, folder
         try:
-            self.fields = full_config(job["base"], folder)
+            self.fields = full_config(job["base"], folder / "base")
             self.must_compute = computes(build(self.fields, folder / "try")) is None
         except Exception as error:
             raise NotBuilt(first_line(error)) from error
@@ -221,7 +221,10 @@ class Models:
         randomise(model, self.job["number"] + 1)
         source = self.folder / "source"
         shutil.rmtree(source, ignore_errors=True)
-        model.save_pretrained(source, **self.job.get("save", {}))
+        try:
+            model.save_pretrained(source)
+        except Exception as error:
+            raise NotBuilt(first_line(error)) from error
         return there_and_back(self.ferry, source, self.folder, type(model))
 
     def error_of(self, changes):

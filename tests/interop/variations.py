@@ -40,7 +40,7 @@ SIZES = {
     "linear_value_head_dim": (14, 18),
     "linear_head_dim": (12, 14),
     "linear_conv_kernel_dim conv_L_cache mamba_d_conv conv_kernel short_conv_kernel_size": (3, 4),
-    "mamba_n_heads mamba_num_heads": (8, 4),
+    "mamba_n_heads mamba_num_heads num_heads": (8, 4),
     "mamba_d_state ssm_state_size state_size": (10, 6),
     "mamba_head_dim": (10, 14),
     "hidden_size_per_layer_input": (10, 14),
