@@ -233,6 +233,9 @@ $(BUILD)/tests/bench/pieces_bench: $(BUILD)/tests/bench/pieces_bench.o $(BUILD)/
 bench-pieces: $(BUILD)/tests/bench/pieces_bench ## time and memory of a plan of 740,000 pieces: 256 ranks, a model of 70B
 	@$<
 
+bench-maps: all ## length of model maps, time to load and prove them, and to plan a DeepSeek V3 of full size
+	@sh tests/bench/maps.sh $(BUILD)/ferry
+
 looks: all ## take screenshots of reports into build/looks, and fail if anything is cut off; IMAGES=docs/images renews those
 	@sh tests/deps.sh chromium pngquant python3
 	@sh tests/looks.sh $(BUILD)/ferry $(BUILD)/looks $(IMAGES)

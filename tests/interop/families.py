@@ -23,7 +23,7 @@ GOLDEN = HERE.parent / "golden" / "families"
 MAPS = HERE.parents[1] / "convert" / "models"
 FIXTURES = ("hf", "hf-published", "hf-new")
 
-# What transformers itself gets wrong: a family, a version, the option that brings it on, and what it does.
+# Faults of transformers: a family, a version, the option that brings it on (or none), and what the class does.
 PEERS_OWN = {
     ("kimi_k25", "5.24.0", ""): "it writes layers of the text model under names of the vision tower: blocks, wqkv",
     ("nemotron_h", "5.24.0", "attention_bias"): "its class ignores the option, which the published code heeds",
@@ -140,6 +140,8 @@ def print_answer(report, version, job, reasons):
     if job["recognised"] != job["family"]:
         report.line("FAIL", case, f"ferry says that it is {job['recognised']}")
         return
+    if job["terse"]:
+        report.line("FAIL", f"{case}, without the fields that have the class's default", job["terse"])
     said = f"{job['count']} tensors, {job['layout']}"
     if job["left"]:
         said += f"; the class does not take {', '.join(f'{o} {shorten(v)}' if o != 'sizes' else o for o, v, _ in job['left'])}"

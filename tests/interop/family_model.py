@@ -184,8 +184,34 @@ def there_and_back(ferry, source, folder, kind):
     run_ferry(ferry, "verify", "-q", source, there)
     run_ferry(ferry, "verify", "-q", source, back)
     info = same_loading(back, source, kind)
-    return {"recognised": said["family"], "unknown": said["unknown"], "count": count, "info": info,
+    return {"terse": wrong_when_terse(ferry, source, folder / "terse"), "recognised": said["family"], "unknown": said["unknown"], "count": count, "info": info,
             "layout": " ".join(map(str, options))}
+
+
+def wrong_when_terse(ferry, source, terse):
+    """What ferry reads otherwise in a config.json without the fields that have the class's default."""
+    shutil.rmtree(terse, ignore_errors=True)
+    terse.mkdir()
+    for path in source.glob("*.safetensors*"):
+        (terse / path.name).hardlink_to(path)
+    fields = json.loads((source / "config.json").read_text())
+    text = variations.text_of(fields)
+    defaults = json.loads(transformers.AutoConfig.for_model(text["model_type"]).to_json_string(use_diff=False))
+    for name in [name for name, value in defaults.items() if name in text and text[name] == value and name != "model_type"]:
+        value = text.pop(name)
+        (terse / "config.json").write_text(json.dumps(fields))
+        try:
+            if meaning(terse) == meaning(source):
+                continue
+        except Exception:  # a field that others need
+            pass
+        text[name] = value
+    (terse / "config.json").write_text(json.dumps(fields))
+    try:
+        run_ferry(ferry, "verify", source, terse)
+    except Wrong as wrong:
+        return str(wrong)
+    return None
 
 
 class Models:
