@@ -92,7 +92,7 @@ class Report:
         self.counts[verdict] += 1
         first, *more = said.splitlines()
         print(f"{verdict:8}{case}: {first}", flush=True)
-        for line in more[-6:]:
+        for line in more[:8]:
             print("        " + line)
 
 

@@ -159,8 +159,8 @@ def same_loading(folder, reference, kind):
 def run_ferry(ferry, *args):
     done = subprocess.run([ferry, *map(str, args)], capture_output=True, text=True, timeout=300)
     if done.returncode:
-        text = (done.stderr or done.stdout).strip()
-        raise Wrong(f"ferry {args[0]}: exit code {done.returncode}: {text[-700:]}")
+        *more, last = (done.stdout + done.stderr).strip().splitlines() or [""]
+        raise Wrong("\n".join([f"ferry {args[0]}: exit code {done.returncode}: {last}", *more[:8]]))
     return done.stdout
 
 
@@ -194,24 +194,33 @@ def wrong_when_terse(ferry, source, terse):
     terse.mkdir()
     for path in source.glob("*.safetensors*"):
         (terse / path.name).hardlink_to(path)
-    fields = json.loads((source / "config.json").read_text())
+    fields, want = json.loads((source / "config.json").read_text()), meaning(source)
     text = variations.text_of(fields)
-    defaults = json.loads(transformers.AutoConfig.for_model(text["model_type"]).to_json_string(use_diff=False))
-    for name in [name for name, value in defaults.items() if name in text and text[name] == value and name != "model_type"]:
-        value = text.pop(name)
-        (terse / "config.json").write_text(json.dumps(fields))
-        try:
-            if meaning(terse) == meaning(source):
-                continue
-        except Exception:  # a field that others need
-            pass
-        text[name] = value
-    (terse / "config.json").write_text(json.dumps(fields))
+    config = transformers.AutoConfig.from_pretrained(source)
+    defaults = json.loads(type(getattr(config, "text_config", config))().to_json_string(use_diff=False))
+    usual = {name for name, value in text.items() if name in defaults and defaults[name] == value} - {"model_type"}
+    if not means_the_same(terse, fields, want, usual):  # some are needed by others
+        usual = {name for name in usual if means_the_same(terse, fields, want, {name})}
+        if not means_the_same(terse, fields, want, usual):
+            return None
     try:
-        run_ferry(ferry, "verify", source, terse)
+        run_ferry(ferry, "verify", "-q", source, terse)
     except Wrong as wrong:
         return str(wrong)
     return None
+
+
+def means_the_same(folder, fields, want, without):
+    """Whether a config.json without some fields of the text model means the same; it is left in the folder."""
+    fields = copy.deepcopy(fields)
+    text = variations.text_of(fields)
+    for name in without:
+        del text[name]
+    (folder / "config.json").write_text(json.dumps(fields))
+    try:
+        return meaning(folder) == want
+    except Exception:  # a field that others need
+        return False
 
 
 class Models:

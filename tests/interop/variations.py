@@ -163,6 +163,8 @@ def layers_of(text):
 
 
 def experts_of(text):
+    if text.get("enable_moe_block") is False:
+        return 0
     return next((text[k] for k in EXPERTS if text.get(k)), 0)
 
 
