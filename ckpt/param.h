@@ -56,6 +56,7 @@ struct param_spec {
     bool padded; /* the rows are a vocabulary, padded so that ranks divide it */
     bool linear; /* the weight of a linear module, which has an _extra_state */
     bool buffer; /* a buffer of its module, never trained: no optimizer has it */
+    bool own;    /* of the family: no model of Megatron-Core has it */
     bool mtp;    /* of a layer of multi-token prediction: mtp.layers.{l}. */
     struct param_registered registered[NUM_PARAM_ORDERS]; /* [enum param_order] */
 };

@@ -107,7 +107,7 @@ static void convert_split(const char *name, const char *from, const char *to, co
 {
     static const char *const sizes[] = {"--tp=2", "--tp=3", "--tp=1"};
     for (size_t i = 0; i < COUNT(sizes); i++) {
-        if (!CONVERT(from, to, format, sizes[i], pp, ep)) return;
+        if (!CONVERT(from, to, format, sizes[i], pp, ep, "--ferry-only")) return;
         if (!strstr(err.text, "tensor parallel")) break;
     }
     fail_msg("%s %s: %s", name, format, err.text);

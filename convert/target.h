@@ -36,6 +36,7 @@ struct target_options {
     uint64_t divisible_by; /* --make-vocab-size-divisible-by; 0: the source's, else 128 */
     bool has_iteration;
     uint64_t iteration;
+    bool ferry_only; /* Megatron's formats: write parameters that its models lack, too */
     enum megatron_model megatron_model;
     bool transformer_engine;  /* names and extra states: TE's, else the local spec's */
     bool grouped_gemm;        /* written to args; names experts in legacy files */

@@ -41,7 +41,7 @@ struct convert_flags {
     struct arg_list allow_missing, allow_unexpected;
     struct arg_config config;
     struct training_flags training;
-    bool grouped_gemm, optim, no_optim, fully_reshardable, dry_run, resume, integrity,
+    bool ferry_only, grouped_gemm, optim, no_optim, fully_reshardable, dry_run, resume, integrity,
         allow_overflow, allow_shifted, restart;
 };
 
@@ -65,6 +65,7 @@ static const struct arg convert_args[] = {
     {"--dry-run", ARG_FLAG, AT(dry_run), NULL, NULL, "print the plan and write nothing; exits 0 only if every check of the plan passes"},
     {"--iteration", ARG_UINT_OR_0, AT(iteration), "N", NULL, "iteration to write; default: the source's; from Hugging Face: 0, as a release"},
     {"--make-vocab-size-divisible-by", ARG_UINT, AT(divisible_by), "N", NULL, "pad vocabulary rows to a multiple of N * tp; default: the source's, else 128"},
+    {"--ferry-only", ARG_FLAG, AT(ferry_only), NULL, NULL, "write parameters that no model of Megatron-Core has into its formats, under names that only Ferry reads"},
     {"--megatron-model", ARG_CHOICE, AT(megatron_model), NULL, "gpt|hybrid", "keys and args of GPTModel or of HybridModel, whose layers are attention, MLP, Mamba ... alone; default: the source's"},
     {"--transformer-impl --saver-transformer-impl", ARG_CHOICE, AT(transformer_impl), NULL, "transformer_engine|local", "parameter names of the TE spec or the local spec; default: the source's, else transformer_engine"},
     {"--moe-grouped-gemm", ARG_FLAG, AT(grouped_gemm), NULL, NULL, "write experts as Transformer Engine's grouped linear layers: the flag in args, and their names in legacy files; default: as in the source's args"},
@@ -168,6 +169,7 @@ static struct target_options target_options_of(const struct run *r, const struct
         .divisible_by = f->divisible_by,
         .has_iteration = f->iteration != UINT64_MAX,
         .iteration = f->iteration,
+        .ferry_only = f->ferry_only,
         .megatron_model = megatron_model_of(f),
         .transformer_engine = !local,
         .grouped_gemm =
@@ -198,6 +200,7 @@ static enum status check_convert_flags(const struct run *r, const struct target_
         {"--iteration", f->iteration != UINT64_MAX, FORMAT_ITERATIONS},
         {"--optim-format", optim_format_of(f) != OPTIM_DEFAULT, FORMAT_ARGS},
         {"--make-vocab-size-divisible-by", f->divisible_by > 0, FORMAT_PADDING},
+        {"--ferry-only", f->ferry_only, FORMAT_ARGS},
         {"--megatron-model", f->megatron_model != NULL, FORMAT_ARGS},
         {"--transformer-impl", f->transformer_impl != NULL, FORMAT_ARGS},
         {"--moe-grouped-gemm", f->grouped_gemm, FORMAT_ARGS},

@@ -255,6 +255,7 @@ static enum status make_map(struct scaffold *x, struct error *err)
     begin_map(x);
     model_config_unknown(x->base, x->config, add_field, x);
     const struct hf_names names = {.has = has, .context = s, .fits = fits};
+    model_map_find_mtp(x->base, &x->model, &names);
     TRY(model_map_expand(x->base, &x->model, &names, take_parts, x, err));
     if (x->num_missing > 5)
         fprintf(stderr, "note: and %zu more tensors of %s\n", x->num_missing - 5, family);

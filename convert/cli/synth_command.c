@@ -351,6 +351,7 @@ static enum status write_model(const struct synth_flags *f, struct checkpoint *c
     struct target t;
     struct target_options to = {.format = trainer_format(&f->trainer, f->to, &format_hf),
                                 .layout = f->layout,
+                                .ferry_only = true,
                                 .transformer_engine = true,
                                 .max_shard_bytes =
                                     f->max_shard_size ? f->max_shard_size : MAX_SHARD_BYTES,

@@ -207,6 +207,7 @@ static enum status find_shapes(struct fsdp_source *x, const struct naming_import
                     x->c->path);
     TRY(find_prefix(x, import, err));
     s.prefix = x->prefix;
+    model_map_find_mtp(import->map, &x->c->config, &names);
     enum status st = model_map_expand(import->map, &x->c->config, &names, add_shapes, &s, err);
     if (!st) st = set_shapes(&x->join, &s, err);
     map_release(&s.names);

@@ -147,6 +147,12 @@ enum status hf_model_check_export(const struct target *t, struct error *err)
     const char *lacks = t->map ? model_config_lacks(t->map, &c->config, a) : NULL;
     bool vocab = lacks && strcmp(lacks, "vocab_size") == 0;
     if (c->hf_folder && t->map && c->config.vocab_size) return OK;
+    const char *alike = t->map ? NULL : model_fit_alike(t->maps, &c->config, a);
+    if (alike)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: its args or run_config.yaml fit several families alike: %s; --model "
+                    "FAMILY names one, --hf-config DIR takes the config from a config.json",
+                    c->path, alike);
     if (!t->map)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: no model family fits its args or run_config.yaml; the nearest is %s; "

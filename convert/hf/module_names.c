@@ -54,8 +54,10 @@ static bool is_behind(struct behind *b)
 {
     const struct module_search *x = b->search;
     const struct hf_names names = {.has = has_behind, .context = b};
+    struct model_config config = *x->config;
     struct error none;
-    enum status st = model_map_expand(x->map, x->config, &names, check_tensor, b, &none);
+    model_map_find_mtp(x->map, &config, &names);
+    enum status st = model_map_expand(x->map, &config, &names, check_tensor, b, &none);
     strbuf_release(&b->room);
     return !st && b->first;
 }

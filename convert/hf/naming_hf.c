@@ -331,8 +331,7 @@ static enum status import_hf(const struct naming_import *in, struct error *err)
     struct importing x = {.c = in->c, .in = in};
     struct hf_names names = {.has = has_native, .context = &x, .fits = fits_native};
     x.taken = arena_array(&x.c->arena, x.c->catalog.num_native, sizeof *x.taken);
-    if (model_mtp_layers(&x.c->config))
-        model_set_mtp_layers(&x.c->config, model_map_mtp_layers(in->map, &x.c->config, &names));
+    model_map_find_mtp(in->map, &x.c->config, &names);
     TRY(model_map_expand(in->map, &x.c->config, &names, add_mapped, &x, err));
     note_widened(&x);
     if (in->c->format && in->c->format->has & FORMAT_CONFIG_JSON)

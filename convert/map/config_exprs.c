@@ -248,6 +248,22 @@ enum status config_exprs_to(const struct config_context *x, const void *from, st
 
 /* ---- names ---- */
 
+/* The end in an expression's path of a name, of which "_" stands for any part;
+ * NULL: another path. */
+static const char *behind_name(const char *path, const char *name)
+{
+    while (*name) {
+        const size_t n = strcspn(name, ".");
+        const bool any = path[0] == '_' && path[1] == '.';
+        if (!any && (strncmp(path, name, n) || (name[n] == '.' && path[n] != '.'))) return NULL;
+        path += any ? 1 : n;
+        name += n;
+        if (!*name) break;
+        path++, name++;
+    }
+    return path;
+}
+
 /* Whether `text` has PREFIX.NAME as a whole word, by itself or with a member
  * behind it; with an empty name, any PREFIX.NAME. */
 static enum naming find_path(const char *text, const char *prefix, const char *name)
@@ -255,9 +271,10 @@ static enum naming find_path(const char *text, const char *prefix, const char *n
     const size_t n = strlen(prefix), length = strlen(name);
     enum naming best = NOT_NAMED_AT_ALL;
     for (const char *p = text; p && (p = strstr(p, prefix)); p += n) {
-        const char *at = p + n + 1, *end = at + length;
         const bool is_member = p > text && (isalnum((unsigned char)p[-1]) || strchr("_.", p[-1]));
-        if (is_member || p[n] != '.' || strncmp(at, name, length)) continue;
+        if (is_member || p[n] != '.') continue;
+        const char *end = behind_name(p + n + 1, name);
+        if (!end) continue;
         if (length && (isalnum((unsigned char)*end) || *end == '_')) continue;
         if (!length || *end != '.') return NAMED_ITSELF;
         best = NAMED_BELOW;

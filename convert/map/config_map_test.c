@@ -213,6 +213,29 @@ static void what_is_below_a_field_is_judged_by_its_own_name(void **state)
     check_unknown(map, "{'all':{'x':[1,2]}}", "");
 }
 
+static void each_member_of_an_object_is_read(void **state)
+{
+    (void)state;
+    static const char list[] =
+        "[{'run_config':'by_layer','read':{'kv_channels':'len(file.by_layer._.size) ? "
+        "file.by_layer._.size[0] : 7','num_layers':'len(file.by_layer._.size)'},"
+        "'write':{'written':'kv_channels'}}]";
+    const struct config_map *map;
+    struct model_config c = {0};
+    assert_ok(make(&yaml, list, NULL, &map));
+    config_map_read(map, keep("{'by_layer':{'3':{'size':5},'9':{'other':1},'11':{'size':6}}}"),
+                    &scratch, &c);
+    assert_int_equal(c.kv_channels, 5);
+    assert_int_equal(c.num_layers, 2);
+    config_map_read(map, keep("{'by_layer':{}}"), &scratch, &c);
+    assert_int_equal(c.kv_channels, 7);
+    config_map_read(map, keep("{'by_layer':[1]}"), &scratch, &c);
+    assert_int_equal(c.kv_channels, 7);
+    /* its other members are unknown */
+    check_unknown(map, "{'by_layer':{'3':{'size':5,'more':2},'9':{'size':1}}}",
+                  "by_layer.3.more 2;");
+}
+
 static void false_counts_where_true_changes_nothing(void **state)
 {
     (void)state;
@@ -291,6 +314,7 @@ int main(void)
         TEST(what_rows_name_is_known),
         TEST(inert_fields_are_known_by_name_value_or_glob),
         TEST(what_is_below_a_field_is_judged_by_its_own_name),
+        TEST(each_member_of_an_object_is_read),
         TEST(false_counts_where_true_changes_nothing),
         TEST(of_args_only_watched_fields_count),
         TEST(mistakes_are_refused_by_the_row),

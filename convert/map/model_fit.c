@@ -187,24 +187,48 @@ static bool extends_one_that_fits(const struct model_maps *m, const struct model
     return false;
 }
 
-const struct model_map *model_fit(const struct model_maps *m, const struct model_config *c)
+/* The maps that fit best, and how many they are. names: "llama, ernie4_5"; NULL:
+ * not needed. */
+static const struct model_map *find_best(const struct model_maps *m, const struct model_config *c,
+                                         size_t *count, struct strbuf *names)
 {
     const struct model_map *best = NULL;
     size_t fewest = SIZE_MAX;
-    bool tie = false;
     struct arena a;
+    *count = 0;
     arena_init(&a);
     for (size_t i = 0; i < m->num_maps; i++) {
         const struct model_map *map = model_maps_at(m, i);
         if (is_replaced(m, map) || !map_fits(map, c, &a) || extends_one_that_fits(m, map, c, &a))
             continue;
         const size_t n = count_unused_features(map, c);
-        tie = n == fewest;
-        if (n < fewest) best = map;
-        if (n < fewest) fewest = n;
+        if (n > fewest) continue;
+        if (n < fewest && names) strbuf_clear(names);
+        *count = n < fewest ? 1 : *count + 1;
+        fewest = n;
+        best = map;
+        if (names) strbuf_printf(names, "%s%s", *count > 1 ? ", " : "", map->family);
     }
     arena_release(&a);
-    return tie ? NULL : best;
+    return best;
+}
+
+const struct model_map *model_fit(const struct model_maps *m, const struct model_config *c)
+{
+    size_t count;
+    const struct model_map *best = find_best(m, c, &count, NULL);
+    return count == 1 ? best : NULL;
+}
+
+const char *model_fit_alike(const struct model_maps *m, const struct model_config *c,
+                            struct arena *a)
+{
+    struct strbuf names = {0};
+    size_t count;
+    (void)find_best(m, c, &count, &names);
+    const char *out = count > 1 ? arena_copy_text(a, names.data) : NULL;
+    strbuf_release(&names);
+    return out;
 }
 
 /* How many maps a map extends, one by the other: of equally near ones the
@@ -235,7 +259,7 @@ const char *model_fit_nearest(const struct model_maps *m, const struct model_con
             fewest = d.count;
             depth = depth_of(m, map);
             nearest = arena_printf(a, "%s, except for %s", map->family,
-                                   d.fields.data ? d.fields.data : "nothing");
+                                   d.fields.data ? d.fields.data : "what the family refuses");
         }
         strbuf_release(&d.fields);
     }
@@ -301,6 +325,7 @@ static struct tensor_match match_tensors(const struct model_maps *m, const struc
     struct model_config c;
     struct error none;
     if (model_config_from_hf(map, hf_config, a, &c, &none)) return (struct tensor_match){0};
+    model_map_find_mtp(map, &c, &names);
     if (model_map_expand(map, &c, &names, count_parts, &n, &none) > DIFFERENT)
         return (struct tensor_match){0};
     /* each expert asks for a packed tensor */

@@ -20,6 +20,10 @@
 /* The map that fits; NULL if none does, or two fit equally well. */
 const struct model_map *model_fit(const struct model_maps *m, const struct model_config *c);
 
+/* Families whose maps fit equally well, as text: "llama, ernie4_5". In arena a;
+ * NULL: there are no two. */
+const char *model_fit_alike(const struct model_maps *m, const struct model_config *c,
+                            struct arena *a);
 /* For a config that no map fits: the map that differs in the fewest fields, as
  * text: "qwen3, except for num_experts 8". In arena a; NULL if there are no
  * maps. */

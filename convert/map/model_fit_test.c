@@ -91,6 +91,24 @@ static void one_name_of_config_json_says_one_value(void **state)
                         "llama, except for add_proj_bias false");
 }
 
+/* Two families of equal features: a user's map that is llama under another
+ * name, without extending it. */
+static void families_that_fit_alike_are_named(void **state)
+{
+    (void)state;
+    struct model_maps two;
+    const struct model_config plain = {LLAMA}, other = {LLAMA, .qk_layernorm = true};
+    assert_null(model_fit_alike(&maps, &plain, &scratch));
+    const char *path = write_scratch(
+        "own.json", json_text("[{'family':'twin','model_type':'twin','architecture':'Twin',"
+                              "'extends':'llama','config':[{'megatron':'qk_layernorm',"
+                              "'value':true}]}]"));
+    assert_ok(model_maps_load(&two, path, &err));
+    assert_null(model_fit(&two, &other));
+    assert_string_equal(model_fit_alike(&two, &other, &scratch), "twin, qwen3");
+    model_maps_release(&two);
+}
+
 static bool layers[] = {true, false, true, true};
 
 static void layers_of_their_own_need_a_family_that_can_say_them(void **state)
@@ -172,6 +190,7 @@ int main(void)
         TEST(families_are_told_from_their_features),
         TEST(what_no_family_has_is_named_beside_the_nearest),
         TEST(one_name_of_config_json_says_one_value),
+        TEST(families_that_fit_alike_are_named),
         TEST(layers_of_their_own_need_a_family_that_can_say_them),
         TEST(the_map_with_the_most_names_and_shapes_is_the_nearest),
         TEST(a_config_that_no_map_reads_has_no_nearest),

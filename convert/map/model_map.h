@@ -155,10 +155,10 @@ MUST_CHECK enum status model_map_expand(
     enum status (*visit)(void *context, const struct mapped_tensor *t, struct error *err),
     void *context, struct error *err);
 
-/* How many of the config's layers of multi-token prediction exist: files may lack
- * them, but not some of a layer's tensors. */
-uint64_t model_map_mtp_layers(const struct model_map *map, const struct model_config *c,
-                              const struct hf_names *names);
+/* Sets the config's number of layers of multi-token prediction to those that
+ * exist: files may lack them, but not some of a layer's tensors. */
+void model_map_find_mtp(const struct model_map *map, struct model_config *c,
+                        const struct hf_names *names);
 
 /* Whether the map ignores a Hugging Face tensor without a row: old files have
  * some that no model needs. */

@@ -78,19 +78,45 @@ static const cJSON *find_file_item(const cJSON *object, const char *name, size_t
     return item;
 }
 
-/* hf.NAME.NAME: a member of an object, however deep; hf: the whole file. */
+static struct term value_at(const cJSON *item, const char *path, size_t length, struct arena *a);
+
+/* The values at a path of each member of an object, of those that have one. */
+static struct term values_at(const cJSON *object, const char *path, size_t length, struct arena *a)
+{
+    struct term out = {.kind = TERM_LIST}, *items;
+    size_t members = 0;
+    for (const cJSON *i = cJSON_IsObject(object) ? object->child : NULL; i; i = i->next)
+        members++;
+    if (!a) return out;
+    out.items = items = arena_array(a, members ? members : 1, sizeof *items);
+    for (const cJSON *i = members ? object->child : NULL; i; i = i->next) {
+        items[out.length] = value_at(i, path, length, a);
+        out.length += items[out.length].kind != TERM_NONE;
+    }
+    return out;
+}
+
+/* The value at "NAME.NAME" of an object, however deep; "_" is each member. */
+static struct term value_at(const cJSON *item, const char *path, size_t length, struct arena *a)
+{
+    while (length) {
+        const size_t n = strcspn(path, "."), taken = n < length ? n : length,
+                     step = taken + (taken < length);
+        if (taken == 1 && *path == '_' && step < length)
+            return values_at(item, path + step, length - step, a);
+        item = find_file_item(item, path, taken);
+        path += step;
+        length -= step;
+    }
+    return value_of_item(item, a);
+}
+
+/* hf.PATH: a member of an object; hf: the whole file. */
 static bool file_value(const struct map_names *names, const char *path, size_t length,
                        struct term *out)
 {
-    const cJSON *item = names->file;
-    if (!cJSON_IsObject(item)) return false;
-    while (length) {
-        const size_t n = strcspn(path, "."), taken = n < length ? n : length;
-        item = find_file_item(item, path, taken);
-        path += taken + (taken < length);
-        length -= taken + (taken < length);
-    }
-    *out = value_of_item(item, names->arena);
+    if (!cJSON_IsObject(names->file)) return false;
+    *out = value_at(names->file, path, length, names->arena);
     return true;
 }
 

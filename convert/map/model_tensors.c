@@ -401,8 +401,8 @@ static enum status look_for(void *context, const struct mapped_tensor *t, struct
     return OK;
 }
 
-uint64_t model_map_mtp_layers(const struct model_map *map, const struct model_config *c,
-                              const struct hf_names *names)
+void model_map_find_mtp(const struct model_map *map, struct model_config *c,
+                        const struct hf_names *names)
 {
     struct error none;
     struct any_tensor any = {.names = names, .found = true};
@@ -410,13 +410,14 @@ uint64_t model_map_mtp_layers(const struct model_map *map, const struct model_co
         .map = map, .config = c, .names = names, .visit = look_for, .context = &any, .err = &none};
     uint64_t count = 0;
     unsigned most;
+    if (!model_mtp_layers(c)) return;
     begin(&x, &most);
     for (; count < mtp_layers(&x) && any.found; count += any.found) {
         any.found = false;
         if (expand_mtp(&x, (int64_t)count)) any.found = true; /* model_map_expand() says why */
     }
     end(&x, most);
-    return count;
+    model_set_mtp_layers(c, count);
 }
 
 /* ---- published names ---- */

@@ -87,6 +87,7 @@ static struct param_spec spec_of(const struct param_rows *rows, const struct par
                            .linear = row->linear,
                            .buffer = row->buffer,
                            .apart = row->apart,
+                           .own = row->own,
                            .mtp = strncmp(row->name, "mtp.", strlen("mtp.")) == 0};
     struct model_map map;
     struct map_names names;
@@ -190,6 +191,7 @@ static const struct param_rows *copy_rows(struct arena *a, const struct param_ro
     s->beside_router = copy_spellings(a, s->beside_router, s->num_beside_router);
     s->outside = copy_spellings(a, s->outside, s->num_outside);
     s->layers = copy_texts(a, s->layers, s->num_layers);
+    to->core = copy_texts(a, to->core, to->num_core);
     r->modules = copy_texts(a, r->modules, r->num_modules);
     r->parameters = copy_texts(a, r->parameters, r->num_parameters);
     return to;

@@ -22,7 +22,7 @@ struct param_row {
     enum param_scope scope;
     unsigned stacks;
     int split;
-    bool padded, linear, buffer, apart;
+    bool padded, linear, buffer, apart, own;
     struct section_row sections[MAX_SECTIONS];
     unsigned num_sections;
 };
@@ -43,6 +43,8 @@ struct param_rows {
     } sizes[NUM_SCOPES];
     struct param_spellings spellings;
     struct param_registration registration;
+    const char **core; /* globs: rows of maps that models of Megatron-Core have, too */
+    unsigned num_core;
 };
 
 /* Reads the embedded params.json. *tree owns its texts; the caller deletes it. */

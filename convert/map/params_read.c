@@ -1,5 +1,6 @@
 /* params_read.c - reads rows of parameters from params.json and from model
  * maps, and checks those of maps for sample models. */
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -263,6 +264,14 @@ const struct param_row *param_row_find(const struct param_rows *rows, const char
     return row;
 }
 
+/* Whether models of Megatron-Core have a parameter that is no row of its own. */
+static bool is_of_core(const struct param_rows *rows, const char *name)
+{
+    for (unsigned i = 0; i < rows->num_core; i++)
+        if (fnmatch(rows->core[i], name, 0) == 0) return true;
+    return false;
+}
+
 /* Reads a list of rows: a row replaces that of its name, or goes to the end. */
 static enum status read_rows(struct map_loader *l, const cJSON *tree, struct param_rows *rows,
                              enum param_scope scope)
@@ -279,6 +288,7 @@ static enum status read_rows(struct map_loader *l, const cJSON *tree, struct par
                 return map_bad(l, "duplicate name");
         if (scope == SCOPE_MAP) TRY(check_row(l, rows, &row));
         struct param_row *old = find_row(rows, row.name);
+        row.own = scope == SCOPE_MAP && (old ? old->own : !is_of_core(rows, row.name));
         if (!old) old = ARENA_PUSH(l->a, rows->items, rows->count, rows->capacity);
         *old = row;
     }
@@ -347,7 +357,8 @@ static enum status read_megatron(struct map_loader *l, const cJSON *tree, struct
     const cJSON *spellings = json_get(tree, "spellings");
     struct param_spellings *s = &rows->spellings;
     l->where = "the file";
-    TRY(map_check_keys(l, tree, "sizes parameters registration spellings "));
+    TRY(map_check_keys(l, tree, "sizes parameters core registration spellings "));
+    TRY(map_take_texts(l, json_get(tree, "core"), &rows->core, &rows->num_core));
     TRY(map_read_sizes(l, tree, "sizes", &rows->sizes[SCOPE_MEGATRON].items,
                        &rows->sizes[SCOPE_MEGATRON].count, &rows->sizes[SCOPE_MEGATRON].capacity));
     TRY(read_rows(l, tree, rows, SCOPE_MEGATRON));

@@ -10,6 +10,8 @@ void evidence_add(struct megatron_evidence *e, const char *rest, bool of_expert,
                   unsigned num_dims, const uint64_t *shape)
 {
     const char *mlp = of_expert ? rest : text_starts_with(rest, "mlp.") ? rest + 4 : "";
+    if (text_starts_with(rest, "mixer.conv1d.weight") && num_dims == 3) e->conv_taps = shape[2];
+    if (text_starts_with(rest, "mixer.conv1d.bias")) e->conv_bias = true;
     if (strcmp(rest, "output_layer.weight") == 0) e->output_layer = true;
     if (text_starts_with(rest, "embedding.position_embeddings.")) e->position_embeddings = true;
     if (strcmp(rest, "self_attention.linear_qkv.bias") == 0) e->qkv_bias = true;
@@ -68,6 +70,12 @@ void evidence_fill_sizes(const struct megatron_evidence *e, const struct layout_
         fill_in(&c->kv_channels, e->proj_columns * tp / c->num_attention_heads);
 }
 
+static void set_declared(struct model_config *c, const char *field, struct scalar s)
+{
+    const struct model_field *f = model_field_find(field);
+    if (f) field_set(&f->field, c, s);
+}
+
 void evidence_use(const struct megatron_evidence *e, struct model_config *c)
 {
     c->untie_embeddings_and_output_weights = e->output_layer;
@@ -80,5 +88,11 @@ void evidence_use(const struct megatron_evidence *e, struct model_config *c)
     if (e->layer_norm_bias) c->normalization = "LayerNorm";
     if (!c->normalization) c->normalization = "RMSNorm";
     if (e->position_embeddings) c->position_embedding_type = "learned_absolute";
+    if (e->conv_taps) {
+        set_declared(c, "mamba_conv_kernel_dim",
+                     (struct scalar){.kind = FIELD_UINT, .number = e->conv_taps});
+        set_declared(c, "mamba_conv_bias",
+                     (struct scalar){.kind = FIELD_BOOL, .truth = e->conv_bias});
+    }
     if (e->fc1_rows) c->gated_linear_unit = e->fc1_rows == 2 * e->fc2_columns;
 }

@@ -7,6 +7,8 @@
 
 struct megatron_evidence {
     uint64_t num_layers; /* 0: not known */
+    uint64_t conv_taps;  /* of Mamba's convolution */
+    bool conv_bias;
     uint64_t mtp_layers; /* of multi-token prediction */
     bool output_layer, qkv_bias, proj_bias, mlp_bias, qk_norm, layer_norm_bias, position_embeddings;
     bool head_may_be_copy;    /* a legacy file without args: the head may copy the embedding */

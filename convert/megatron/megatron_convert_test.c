@@ -245,6 +245,33 @@ static void biases_that_megatron_has_no_place_for_stay_in_hugging_face(void **st
                  "layers or on q, k and v only");
     assert_ok(CONVERT(hf, in_scratch("out"), "--to=hf"));
     check_same_weights(in_scratch("out"), hf);
+    /* unless only Ferry is to read them */
+    assert_ok(NOTED(hf, in_scratch("own"), "--ferry-only"));
+    assert_said("on q, k and v only: such parameters have names that only Ferry reads");
+    assert_ok(CONVERT(in_scratch("own"), in_scratch("back"), "--to=hf"));
+    check_same_weights(in_scratch("back"), hf);
+    assert_fails(CONVERT(hf, in_scratch("none"), "--to=hf", "--ferry-only"), ERR_USAGE,
+                 "--ferry-only does not apply to format hf");
+}
+
+static void parameters_that_no_model_of_megatron_has_are_refused(void **state)
+{
+    (void)state;
+    const char *own = write_scratch(
+        "own.json",
+        json_text("{'family':'own','extends':'llama','model_type':'own','architecture':'Own',"
+                  "'parameters':[{'name':'decoder.layers.{l}.x.weight','shape':'h'}],"
+                  "'tensors':[{'megatron':'decoder.layers.{l}.x.weight','shape':'h',"
+                  "'hf':'{p}layers.{l}.input_layernorm.weight'},"
+                  "{'megatron':'decoder.layers.{l}.self_attention.linear_qkv.layer_norm_weight',"
+                  "'shape':'h','when':'false','hf':'{p}layers.{l}.none'}]}"));
+    const char *hf = make("hf", LLAMA, NULL), *map = arena_printf(&scratch, "--model-map=%s", own);
+    assert_fails(CONVERT(hf, in_scratch("out"), map, "--model=own"), ERR_UNSUPPORTED,
+                 "Megatron-Core has no model with 2 of its parameters, as "
+                 "decoder.layers.0.x.weight; --ferry-only writes such parameters");
+    assert_ok(CONVERT(hf, in_scratch("out"), map, "--model=own", "--ferry-only"));
+    assert_ok(CONVERT(in_scratch("out"), in_scratch("back"), "--to=hf", "--model=own", map));
+    check_same_weights(in_scratch("back"), hf);
 }
 
 static void the_plan_says_the_flags_that_megatron_wants_beside_its_checkpoint(void **state)
@@ -315,6 +342,7 @@ int main(void)
         TEST(exact_gelu_stays_exact),
         TEST(what_megatron_cannot_say_is_named_and_kept),
         TEST(biases_that_megatron_has_no_place_for_stay_in_hugging_face),
+        TEST(parameters_that_no_model_of_megatron_has_are_refused),
         TEST(the_plan_says_the_flags_that_megatron_wants_beside_its_checkpoint),
         TEST(a_config_that_says_something_else_than_args_is_told),
         TEST(grouped_experts_stay_grouped),

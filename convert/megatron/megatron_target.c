@@ -161,6 +161,54 @@ static enum status pad_vocabulary(struct target *t, struct error *err)
     return OK;
 }
 
+/* Refuses or notes what models of Megatron-Core lack. */
+static enum status ferry_only(struct target *t, const char *what, struct error *err)
+{
+    if (!t->options.ferry_only)
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "%s: %s; --ferry-only writes such parameters, under names that only Ferry reads",
+            t->source->path, what);
+    notes_add(&t->notes, &t->plan.arena, "%s: such parameters have names that only Ferry reads",
+              what);
+    return OK;
+}
+
+static enum status check_biases(struct target *t, struct error *err)
+{
+    const struct model_config *c = &t->source->config;
+    if (c->add_proj_bias == c->add_mlp_bias) return OK;
+    return ferry_only(t,
+                      c->add_proj_bias ? "its attention has biases but its MLP has none; Megatron "
+                                         "has biases on all linear layers or on q, k and v only"
+                                       : "its MLP has biases but its attention has none; Megatron "
+                                         "has biases on all linear layers or on q, k and v only",
+                      err);
+}
+
+/* Parameters of the family that no model of Megatron-Core has. */
+static enum status check_own(struct target *t, struct error *err)
+{
+    const struct catalog *all = &t->source->catalog;
+    struct arena *a = &t->plan.arena;
+    const char *first = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < all->num_tensors; i++) {
+        struct param p;
+        const char *name = all->tensors[i].name;
+        if (!is_parameter(&all->tensors[i]) || !param_find(t->source->params, name, &p) ||
+            !p.spec->own)
+            continue;
+        if (!count++) first = name;
+    }
+    if (!count) return OK;
+    return ferry_only(t,
+                      arena_printf(a,
+                                   "Megatron-Core has no model with %zu of its parameters, as %s",
+                                   count, first),
+                      err);
+}
+
 /* Refuses or notes model features that args cannot express. */
 static enum status check_config(struct target *t, struct error *err)
 {
@@ -175,14 +223,10 @@ static enum status check_config(struct target *t, struct error *err)
                     "%s: missing config.json, needed for Megatron's names of its parameters; "
                     "--hf-config DIR gives one",
                     c->path);
+    TRY(check_own(t, err));
     if (c->config_origin != CONFIG_OF_JSON) return OK;
     TRY(source_check_spellings(c, "converts", err));
-    if (c->config.add_proj_bias != c->config.add_mlp_bias)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s: its %s has biases but its %s has none; Megatron has biases on all linear "
-                    "layers or on q, k and v only",
-                    c->path, c->config.add_proj_bias ? "attention" : "MLP",
-                    c->config.add_proj_bias ? "MLP" : "attention");
+    TRY(check_biases(t, err));
     /* without unknown fields, which the plan names */
     const struct checkpoint json = {.config = c->config, .config_origin = CONFIG_OF_JSON};
     struct checkpoint args = {.config_origin = CONFIG_OF_ARGS};

@@ -1,6 +1,6 @@
 #!/bin/sh
-# maps.sh FERRY - what model maps cost: their length, the time to load and prove all of them, and how long a large model of
-# a family with many rows is planned, beside one of a family with few.
+# maps.sh FERRY - what model maps cost: their length, the time to load and prove all of them, and the time to plan a
+# large model of a family with many rows, beside one of a family with few.
 set -eu
 ferry=$(realpath "$1")
 root=$(realpath "$(dirname "$0")/../..")
@@ -21,14 +21,14 @@ milliseconds() {
 }
 
 row() { # TITLE VALUE
-    printf '%-58s %s\n' "$1" "$2"
+    printf '%-62s %s\n' "$1" "$2"
 }
 
 sources() { # FOLDER...: C of the program, without tests
     find "$@" -name '*.[ch]' ! -name '*_test.c' ! -name 'testing_*'
 }
 
-# dry_run TITLE MODEL OPTION... - the best of three plans; that the disk is too small for the result, exit code 4, is no matter.
+# dry_run TITLE MODEL OPTION... - the best of three plans. The disk may be too small for the result: exit code 4.
 dry_run() {
     title=$1 model=$2
     shift 2
@@ -61,8 +61,8 @@ row "program start, ms" "$(milliseconds 20 "$ferry" --version)"
 "$ferry" synth -q small --model qwen3
 row "inspect a small model, ms" "$(milliseconds 20 "$ferry" inspect small)"
 
-"$ferry" synth -q large --model deepseek_v3 --sparse --layers 61 --hidden 7168 --heads 128 --kv-heads 128 --ffn-hidden-size 18432 \
-    --vocab-size 129280 --experts 256 --topk 8 --moe-ffn-hidden-size 2048
+"$ferry" synth -q large --model deepseek_v3 --sparse --layers 61 --hidden 7168 --heads 128 --kv-heads 128 \
+    --ffn-hidden-size 18432 --vocab-size 129280 --experts 256 --topk 8 --moe-ffn-hidden-size 2048
 dry_run "dry run of DeepSeek V3, 671 B, to TP8 PP16 EP32" large --tp 8 --pp 16 --ep 32 \
     --decoder-first-pipeline-num-layers 3 --decoder-last-pipeline-num-layers 2
 rm -rf large

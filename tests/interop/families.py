@@ -6,7 +6,8 @@ which N models are made by each version of transformers that has its class, at o
 (variations.py, family_model.py).
 
 Each line is PASS, FAIL or skipped, the family, the base and the number of the model, and what was done. An option that
-makes a model fail is left out then, so that the rest is checked too; it has a line of its own. The last line has the sums."""
+makes a model fail gets a line of its own and is left out, so that the rest is checked, too. The last line has the sums.
+"""
 
 import argparse
 import json
@@ -63,7 +64,8 @@ def find_bases(fixtures, families, report):
     for above, folder in folders:
         for path in sorted(folder.glob("*/config.json")):
             config = json.loads(path.read_text())
-            seen.setdefault(json.dumps(config, sort_keys=True), ("-".join(filter(None, (above, path.parent.name))), config))
+            name = "-".join(filter(None, (above, path.parent.name)))
+            seen.setdefault(json.dumps(config, sort_keys=True), (name, config))
     bases = {family: [] for family in sorted(set(families.values()))}
     for name, config in seen.values():
         family = family_of(config, families)
@@ -98,30 +100,35 @@ class Report:
 
 def run_jobs(python, ferry, work, jobs, keep):
     """Answers of a version of transformers, one by one."""
-    process = subprocess.Popen(
-        [python, "-W", "ignore", HERE / "family_model.py", ferry, work, *(["keep"] if keep else [])],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )
+    work.mkdir(parents=True, exist_ok=True)
+    command = [python, "-W", "ignore", HERE / "family_model.py", ferry, work, *(["keep"] if keep else [])]
+    with open(work / "log", "w") as log:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
     left = list(jobs)
     try:
-        for job in jobs:
-            process.stdin.write(json.dumps(job) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-            if not line:
-                break
-            left.pop(0)
+        while left and (line := ask(process, left[0])):
             yield json.loads(line)
+            left.pop(0)
     finally:
         process.kill()
         process.wait()
     for job in left:
-        yield {**job, "verdict": "FAIL", "said": "family_model.py ended"}
+        last = (work / "log").read_text().splitlines()[-4:]
+        yield {**job, "verdict": "FAIL", "said": "\n".join(["family_model.py ended", *last])}
 
 
-def shorten(value):
-    text = json.dumps(value)
-    return text if len(text) < 100 else text[:97] + "..."
+def ask(process, job):
+    try:
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        return ""
+    return process.stdout.readline()
+
+
+def option_text(option, value):
+    text = "" if option == "sizes" else f" {json.dumps(value)}"
+    return option + (text if len(text) < 100 else text[:97] + "...")
 
 
 def print_answer(report, version, job, reasons):
@@ -132,7 +139,7 @@ def print_answer(report, version, job, reasons):
     for option, value, error in job["wrong"]:
         own = PEERS_OWN.get((job["family"], version, option))
         reason = own or next((why for why in reasons if why in error), None)
-        what = f"{case} with {option}" + ("" if option == "sizes" else f" {shorten(value)}")
+        what = f"{case} with {option_text(option, value)}"
         if reason:
             report.line("skipped", what, own or f"ferry refuses it: {reason}")
         else:
@@ -144,7 +151,7 @@ def print_answer(report, version, job, reasons):
         report.line("FAIL", f"{case}, without the fields that have the class's default", job["terse"])
     said = f"{job['count']} tensors, {job['layout']}"
     if job["left"]:
-        said += f"; the class does not take {', '.join(f'{o} {shorten(v)}' if o != 'sizes' else o for o, v, _ in job['left'])}"
+        said += f"; the class does not take {', '.join(option_text(o, v) for o, v, _ in job['left'])}"
     if job["unknown"]:
         said += f"; unknown to ferry: {', '.join(field['name'] for field in job['unknown'])}"
     if job["info"]:
@@ -155,7 +162,13 @@ def print_answer(report, version, job, reasons):
 def jobs_of(family, bases, count):
     """What family_model.py is asked for."""
     return [
-        {"family": family, "base": config, "number": number, "name": f"{name}-{number}", "title": f"{family} {name} {number}"}
+        {
+            "family": family,
+            "base": config,
+            "number": number,
+            "name": f"{name}-{number}",
+            "title": f"{family} {name} {number}",
+        }
         for name, config in bases
         for number in range(count)
     ]

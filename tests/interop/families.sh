@@ -1,8 +1,8 @@
 #!/bin/sh
 # families.sh --install - makes the virtual environments of what follows.
-# families.sh FERRY [OPTION of families.py]... - checks that models of every family, as two releases of transformers make
-# and save them, come back from Megatron's layout as they were. The older release is that of interop.sh; the newer one has
-# an environment of its own (FERRY_VENV-hf5; 100 MB), which takes torch and the rest from the first one's.
+# families.sh FERRY [OPTION of families.py]... - checks that models of every family, as two releases of transformers
+# make and save them, come back from Megatron's layout as they were. The older release is that of interop.sh. The newer
+# one has an environment of its own (FERRY_VENV-hf5; 100 MB), which takes torch and the rest from the first one's.
 # FERRY_FIXTURES names a folder of more models whose configs are varied; by default ../shared/fixtures.
 set -eu
 ferry=$1

@@ -19,7 +19,8 @@ SIZES = {
     "dense_intermediate_size intermediate_size_mlp": (62, 84),
     "moe_intermediate_size": (18, 14),
     "moe_hidden_size moe_latent_size": (22, 26),
-    "shared_expert_intermediate_size share_expert_dim moe_shared_expert_intermediate_size shared_intermediate_size": (30, 22),
+    "shared_expert_intermediate_size moe_shared_expert_intermediate_size": (30, 22),
+    "shared_intermediate_size share_expert_dim": (30, 22),
     "num_experts n_routed_experts num_local_experts moe_num_experts": (12, 8),
     "num_experts_per_tok num_experts_per_token moe_topk moe_k top_k_experts": (3, 1),
     "q_lora_rank": (28, 22),
@@ -71,12 +72,12 @@ BOTH = (True, False)
 # field: the values that it takes by turns, where the class takes them
 OPTIONS = {
     **dict.fromkeys(
-        """tie_word_embeddings attention_bias qkv_bias mlp_bias use_bias lm_head_bias conv_bias use_conv_bias mamba_conv_bias
-        mamba_proj_bias projectors_bias use_qk_norm qk_layernorm norm_topk_prob moe_renormalize use_sliding_window
-        attn_output_gate use_attention_gate use_sandwich_norm kda_safe_gate attention_k_eq_v use_parallel_residual
-        use_routing_bias rope_interleave scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn
-        mamba_rms_norm mamba_norm_before_gate attn_temperature_tuning use_double_wide_mlp gating residual_in_fp32
-        rms_norm block_auto_adjust_ff_dim add_swa_attention_sink_bias
+        """tie_word_embeddings attention_bias qkv_bias mlp_bias use_bias lm_head_bias conv_bias use_conv_bias
+        mamba_conv_bias mamba_proj_bias projectors_bias use_qk_norm qk_layernorm norm_topk_prob moe_renormalize
+        use_sliding_window attn_output_gate use_attention_gate use_sandwich_norm kda_safe_gate attention_k_eq_v
+        use_parallel_residual use_routing_bias rope_interleave scale_attn_weights scale_attn_by_inverse_layer_idx
+        reorder_and_upcast_attn mamba_rms_norm mamba_norm_before_gate attn_temperature_tuning use_double_wide_mlp
+        gating residual_in_fp32 rms_norm block_auto_adjust_ff_dim add_swa_attention_sink_bias
         add_full_attention_sink_bias use_bidirectional_attention moe_apply_router_weight_on_input enable_moe_block
         enable_moe_fp32_combine index_kpool_always_select_tail mtp_use_dedicated_embeddings""".split(),
         BOTH,
@@ -134,12 +135,13 @@ OPTIONS = {
 }
 
 # Members of rope_scaling and rope_parameters. The length before scaling is shorter than any max_position_embeddings.
+LENGTH = "original_max_position_embeddings"
 ROPE = (
     {"rope_type": "linear", "factor": 3.0},
-    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 40, "beta_fast": 24.0, "beta_slow": 2.0},
-    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 48},
+    {"rope_type": "yarn", "factor": 4.0, LENGTH: 40, "beta_fast": 24.0, "beta_slow": 2.0},
+    {"rope_type": "llama3", "factor": 8.0, LENGTH: 48, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
     {"rope_type": "dynamic", "factor": 2.0},
-    {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 80, "attention_factor": 1.25, "truncate": False},
+    {"rope_type": "yarn", "factor": 2.0, LENGTH: 80, "attention_factor": 1.25, "truncate": False},
 )
 
 EXPERTS = "num_experts n_routed_experts num_local_experts moe_num_experts".split()
@@ -188,8 +190,9 @@ def changes(config, family, number):
 def set_option(config, name, value):
     text = text_of(config)
     value = value.value(text) if isinstance(value, Later) else value
-    if name == "partial_rotary_factor" and ("qk_rope_head_dim" in text or "mrope_section" in (text.get("rope_scaling") or {})):
-        return  # given by sizes
+    given_by_sizes = "qk_rope_head_dim" in text or "mrope_section" in (text.get("rope_scaling") or {})
+    if name == "partial_rotary_factor" and given_by_sizes:
+        return
     text[name] = value
     rope = text.get("rope_parameters") or {}
     if name in ("rope_theta", "partial_rotary_factor") and name in rope:

@@ -86,10 +86,10 @@ uint64_t stored_dtypes(const struct tensor *t)
     for (size_t i = 0; i < t->num_pieces; i++) {
         const enum dtype piece = t->pieces[i].dtype;
         /* elements of a wider dtype are read as the tensor's (a master as the
-         * weight) */
-        const bool is_wider = dtype_bytes(piece) > dtype_bytes(t->dtype);
+         * weight), and so are sums */
+        const bool as_tensor = dtype_bytes(piece) > dtype_bytes(t->dtype) || t->pieces[i].add != 0;
         if (piece_origin(&t->pieces[i])->is_stored)
-            dtypes |= UINT64_C(1) << (is_wider ? t->dtype : piece);
+            dtypes |= UINT64_C(1) << (as_tensor ? t->dtype : piece);
     }
     return dtypes ? dtypes : UINT64_C(1) << t->dtype;
 }
