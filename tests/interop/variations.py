@@ -8,9 +8,8 @@ import zlib
 # field: size in model 0, in model 1, and so on by turns. Ranks split them in two.
 SIZES = {
     "vocab_size": (151, 142),
-    "num_hidden_layers n_layer num_layers": (6, 5),
+    "num_hidden_layers n_layer num_layers": (6, 3),
     "num_attention_heads n_head": (6, 10),
-    "num_sliding_attention_heads": (12, 20),
     "num_key_value_heads": (2, 2),
     "head_dim": (24, 16),
     "hidden_size n_embd": (60, 50),
