@@ -164,7 +164,8 @@ def layers_of(text):
 
 
 def experts_of(text):
-    if text.get("enable_moe_block") is False:
+    """The number of experts, 0 if no layer has any."""
+    if text.get("enable_moe_block") is False or "moe" not in text.get("layers_block_type", ["moe"]):
         return 0
     return next((text[k] for k in EXPERTS if text.get(k)), 0)
 
