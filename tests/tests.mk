@@ -95,7 +95,7 @@ $(FOLDER_CHECKS): check-%: all $(ENGINE_PROGRAMS) $(SLOW_READS)
 	@FERRY_TEST_SHARE=$(TEST_SHARE) sh tests/run.sh $(BUILD)/ferry $(patsubst %.c, $(BUILD)/%, $(wildcard $*/*_test.c)) \
 	    $$(python3 tests/touching.py $(BUILD) $* 60 $(filter-out $(LONG_TESTS), $(SHELL_TESTS)))
 
-check-all: ## run every check whole, as before a release (two hours on two CPUs, by estimate)
+check-all: ## run every check whole, as before a release (three hours on two CPUs, by its first steps)
 	@bash .ci/run --whole
 
 test-all: all $(BUILD)/train/loop/forward_test $(patsubst %.c, $(BUILD)/%, $(LAYOUTS)) ## run the engine, forward and training, at every layout of up to eight ranks (half an hour)

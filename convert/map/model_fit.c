@@ -259,7 +259,7 @@ const char *model_fit_nearest(const struct model_maps *m, const struct model_con
             fewest = d.count;
             depth = depth_of(m, map);
             nearest = arena_printf(a, "%s, except for %s", map->family,
-                                   d.fields.data ? d.fields.data : "what the family refuses");
+                                   d.fields.data ? d.fields.data : "a setting that it refuses");
         }
         strbuf_release(&d.fields);
     }

@@ -43,7 +43,7 @@ static char symbol_of(const char *rest)
     return '?';
 }
 
-/* Of two symbols that parameters of one mixer have, the one that says more. */
+/* The symbol that says more, of two that parameters of one mixer have. */
 static char more_special(char a, char b)
 {
     static const char order[] = "*-+DEGM?";
