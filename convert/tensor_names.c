@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/panel.h"
 #include "common/checked.h"
 #include "common/memory.h"
 #include "convert/format.h"
@@ -107,6 +108,7 @@ struct hf_tensor {
     size_t num_parts, parts_capacity;
     const char **partners;
     size_t num_partners, partners_capacity;
+    double add; /* logical elements are Hugging Face's and this */
 };
 
 struct hf_search {
@@ -146,6 +148,7 @@ static enum status add_hf_parts(void *context, const struct mapped_tensor *t, st
         struct hf_tensor *h = hf_tensor_of(x, &t->parts[i], logical);
         *ARENA_PUSH(a, h->parts, h->num_parts, h->parts_capacity) =
             (struct hf_part){(size_t)(logical - c->catalog.tensors), t->parts[i].pair};
+        h->add = t->add;
         if (!h->num_partners || h->partners[h->num_partners - 1] != logical->name)
             *ARENA_PUSH(a, h->partners, h->num_partners, h->partners_capacity) = logical->name;
         h->named.num_shards += logical->num_pieces;
@@ -323,5 +326,8 @@ enum status tensor_names_open(struct tensor_names *n, const struct named_tensor 
                          .numel = 1};
     for (unsigned d = 0; d < t->num_dims; d++)
         t->numel *= t->shape[d]; /* cannot overflow: opening the checkpoint checked the shape */
-    return read_hf(n, named->hf, t, err);
+    TRY(read_hf(n, named->hf, t, err));
+    if (named->hf->add == 0) return OK;
+    tensor_add_number(t, -named->hf->add);
+    return panel_exact_dtype(c, t, 0, t->dtype, &t->dtype, err);
 }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# hybrid_test.sh FERRY - GPTModel's checkpoints become HybridModel's and the other way, optimizer states too.
+# hybrid_test.sh FERRY - GPTModel's checkpoints become HybridModel's and the other way, optimizer states too; parts of
+# hybrid models.
 golden=$(realpath "$(dirname "$0")/../golden")
 . "$(dirname "$0")/lib.sh"
 arch=$golden/arch
@@ -47,6 +48,15 @@ run convert "$arch/nemotron-h-tp2ep2/expected" none --megatron-model gpt
 exits 3
 says "only HybridModel has"
 [ ! -e none ] || is_wrong "there is a destination"
+
+it "prints the weight of a delta net's norm as each of its names has it"
+net=$arch/qwen3.5-tp2
+run print "$net/checkpoint" decoder.layers.0.self_attention.out_norm.weight
+prints "[0.0390625, -0.25390625,"
+run print "$net/expected" model.layers.0.linear_attn.norm.weight
+prints "[1.0390625, 0.74609375,"
+run print "$net/checkpoint" model.layers.0.linear_attn.norm.weight --hf-config "$net/expected"
+prints "[1.0390625, 0.74609375,"
 
 it "refuses what HybridModel has not, and other formats"
 run convert "$golden/megatron/models/llama" none --megatron-model hybrid --to torch
