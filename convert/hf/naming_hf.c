@@ -157,7 +157,8 @@ static void leave_parts(const struct importing *x, const struct mapped_tensor *t
     }
 }
 
-static const char embedding_logical[] = "embedding.word_embeddings.weight";
+static const char head_name[] = "output_layer.weight",
+                  embedding_logical[] = "embedding.word_embeddings.weight";
 
 /* The dtype of the embedding, which is that of most weights. */
 static enum dtype usual_dtype(const struct catalog *c, enum dtype absent)
@@ -198,16 +199,23 @@ static enum status add_logical(struct importing *x, const struct mapped_tensor *
     return OK;
 }
 
+/* The tensor that a row's is a copy of; a tied head's is one of the embedding. */
+static const char *copied_name(const struct model_config *c, const struct mapped_tensor *t)
+{
+    const bool is_head = strcmp(t->name, head_name) == 0;
+    return is_head && !c->untie_embeddings_and_output_weights ? embedding_logical : t->name;
+}
+
 /* Takes a copy of a tensor's elements. One that differs stays untaken. */
 static enum status take_copy(struct importing *x, const struct mapped_tensor *t, struct error *err)
 {
     const struct native_tensor *copy = find_native(x, t->parts[0].hf_name, NULL), *native = NULL;
-    const struct tensor *logical = catalog_find(&x->c->catalog, t->name);
+    const char *name = copied_name(&x->c->config, t);
     bool same = false;
     uint64_t at;
-    for (size_t i = 0; i < x->c->catalog.num_native && logical && !native; i++) {
+    for (size_t i = 0; i < x->c->catalog.num_native && !native; i++) {
         const struct native_tensor *n = &x->c->catalog.native[i];
-        if (n->num_logicals == 1 && strcmp(n->logicals[0], t->name) == 0) native = n;
+        if (n->num_logicals == 1 && strcmp(n->logicals[0], name) == 0) native = n;
     }
     if (native) TRY(source_same_native(x->c, copy, native, &same, &at, err));
     if (!same) return OK;
@@ -232,8 +240,6 @@ static enum status add_mapped(void *context, const struct mapped_tensor *t, stru
 }
 
 /* ---- tied heads ---- */
-
-static const char head_name[] = "output_layer.weight";
 
 struct head_search {
     const char *logical;
@@ -331,7 +337,13 @@ static enum status import_hf(const struct naming_import *in, struct error *err)
     struct importing x = {.c = in->c, .in = in};
     struct hf_names names = {.has = has_native, .context = &x, .fits = fits_native};
     x.taken = arena_array(&x.c->arena, x.c->catalog.num_native, sizeof *x.taken);
+    const uint64_t predicted = model_mtp_layers(&x.c->config);
     model_map_find_mtp(in->map, &x.c->config, &names);
+    if (model_mtp_layers(&x.c->config) < predicted && model_map_hf_field(in->map, "mtp_num_layers"))
+        checkpoint_note(x.c,
+                        "layers of multi-token prediction: %" PRIu64 " by config.json, %" PRIu64
+                        " in its files",
+                        predicted, model_mtp_layers(&x.c->config));
     TRY(model_map_expand(in->map, &x.c->config, &names, add_mapped, &x, err));
     note_widened(&x);
     if (in->c->format && in->c->format->has & FORMAT_CONFIG_JSON)
@@ -522,8 +534,10 @@ static enum status export_mapped(void *context, const struct mapped_tensor *m, s
     struct exporting *x = context;
     struct arena *a = &x->t->plan.arena;
     const struct catalog *all = &x->t->source->catalog;
-    const struct tensor *logical = catalog_find(all, m->name);
-    if (!logical && m->copy) return OK; /* a tied head */
+    const struct tensor *logical =
+        catalog_find(all, m->copy ? copied_name(&x->t->source->config, m) : m->name);
+    const char *carried = arena_printf(a, "carried.%s", m->parts[0].hf_name);
+    if (m->copy && (!logical || catalog_find(all, carried))) return OK; /* it differs */
     if (!logical)
         return may_be_missing(x->t, m) ? OK : gaps_add_missing(&x->t->gaps, a, m->name, err);
     if (logical->num_dims != m->num_dims ||

@@ -26,6 +26,7 @@ struct expander {
     const char *prefix;         /* for {p} */
     struct strbuf mtp;          /* for {mtp}, in a layer of multi-token prediction; else empty */
     int64_t mtp_layer;          /* its number */
+    size_t published_capacity;  /* of published names being made */
     struct expanded **expanded; /* of each row, its spellings */
     struct strbuf *text;        /* [0]: the logical name, [1 + i]: hf name i */
     struct arena arena;
@@ -194,14 +195,15 @@ static unsigned choose_spelling(struct expander *x, size_t index, int64_t layer,
 /* "absent NAME": files with published names lack this copy. */
 static const char *absent_text(struct expander *x, const struct tensor_row *row)
 {
-    return arena_printf(&x->arena, "absent %s", row->hf[0]);
+    put_name(x, &x->text[0], row->hf[0], -1, -1);
+    return arena_printf(&x->arena, "absent %s", x->text[0].data);
 }
 
-/* Whether the files lack a copy. */
+/* Whether the files lack a copy; without files, all do. */
 static bool copy_is_absent(struct expander *x, const struct tensor_row *row)
 {
     const struct published_names *p = published_of(x->names);
-    if (!row->copy || !x->names) return false;
+    if (!row->copy || !x->names) return row->copy;
     if (x->names->has != has_published) return !spelling_exists(x, row, -1, -1);
     for (size_t i = 0; p && i < p->count; i++)
         if (strcmp(p->spellings[i], absent_text(x, row)) == 0) return true;
@@ -434,8 +436,20 @@ static unsigned published_spelling(struct expander *x, size_t index)
     return 0;
 }
 
-/* Adds the spellings of rows that have several. Returns whether all are the
- * first. */
+static void add_published_text(struct expander *x, struct published_names *out, const char *text)
+{
+    if (out->count == x->published_capacity) {
+        const char **grown = arena_array(&x->arena, 2 * out->count + 16, sizeof *grown);
+        if (out->count) memcpy(grown, out->spellings, out->count * sizeof *grown);
+        out->spellings = grown;
+        x->published_capacity = 2 * out->count + 16;
+    }
+    out->spellings[out->count++] = text;
+}
+
+/* Adds the spellings of rows that have several, of one layer of multi-token
+ * prediction for all, and the copies that are absent. Returns whether all are
+ * the usual ones. */
 static bool add_published(struct expander *x, struct published_names *out)
 {
     bool usual = true;
@@ -443,13 +457,13 @@ static bool add_published(struct expander *x, struct published_names *out)
         const struct tensor_row *row = &x->map->tensors[i];
         const bool here = in_mtp(x) ? is_of_mtp(row) : !row->mtp;
         if (here && copy_is_absent(x, row)) {
-            out->spellings[out->count++] = absent_text(x, row);
+            add_published_text(x, out, absent_text(x, row));
             usual = false;
         }
-        if (!here || !row->num_others) continue;
+        if (!here || !row->num_others || (in_mtp(x) && x->mtp_layer)) continue;
         const unsigned k = published_spelling(x, i);
         usual &= k == 0;
-        out->spellings[out->count++] = published_text(x, row, k);
+        add_published_text(x, out, published_text(x, row, k));
     }
     return usual;
 }
@@ -465,12 +479,14 @@ const struct published_names *model_map_published(const struct model_map *map,
     begin(&x, &most);
     out->prefix = arena_copy_text(a, x.prefix);
     bool usual = !map->num_prefixes || strcmp(x.prefix, map->prefixes[0]) == 0;
-    out->spellings = arena_array(a, 4 * map->num_tensors + 1, sizeof *out->spellings);
     usual &= add_published(&x, out);
-    if (mtp_layers(&x) && !begin_mtp(&x, 0)) usual &= add_published(&x, out);
+    for (uint64_t l = 0; l < mtp_layers(&x) && !begin_mtp(&x, (int64_t)l); l++)
+        usual &= add_published(&x, out);
     end_mtp(&x);
+    const char **kept = arena_array(a, out->count + 1, sizeof *kept);
     for (size_t i = 0; i < out->count; i++)
-        out->spellings[i] = arena_copy_text(a, out->spellings[i]);
+        kept[i] = arena_copy_text(a, out->spellings[i]);
+    out->spellings = kept;
     end(&x, most);
     return usual ? NULL : out;
 }

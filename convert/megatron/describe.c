@@ -214,10 +214,10 @@ static enum status apply_hf_config(struct megatron_source *m, const struct megat
                     "the embedding (tie_word_embeddings)",
                     c->folder, folder);
     TRY(source_check_vocab(m->o, hf.vocab_size, path_join(&c->arena, folder, "config.json"), err));
+    if (e->mtp_layers < model_mtp_layers(&hf)) model_set_mtp_layers(&hf, e->mtp_layers);
     TRY(list_contradicting(m, &was, &hf, err));
     note_differences(c, &was, &hf, folder);
     c->config = hf;
-    if (e->mtp_layers < model_mtp_layers(&hf)) model_set_mtp_layers(&c->config, e->mtp_layers);
     c->config.padded_vocab_size = was.padded_vocab_size;
     c->config.make_vocab_size_divisible_by = was.make_vocab_size_divisible_by;
     c->family = model_map_family(map);

@@ -388,6 +388,24 @@ static void add_window_flags(struct strbuf *out, const struct model_config *c)
     strbuf_add_char(out, ']');
 }
 
+/* Latent attention's yarn has its own options, of which args have the others. */
+static void add_yarn_flags(struct strbuf *out, const struct model_config *c)
+{
+    const struct model_field *latent = model_field_find("multi_latent_attention");
+    const bool is_latent = latent && !model_field_is_zero(latent, c);
+    if (!is_latent && !c->rope_original_max_position) return; /* args cannot express it */
+    add_flag(out, "--rotary-scaling-factor %.9g", c->rope_factor);
+    if (is_latent) {
+        add_flag(out, "--rope-type yarn");
+        return;
+    }
+    add_flag(out, "--yarn-original-max-position-embeddings %" PRIu64,
+             c->rope_original_max_position);
+    add_flag(out, "--yarn-beta-fast %.9g --yarn-beta-slow %.9g", c->rope_beta_fast,
+             c->rope_beta_slow);
+    if (c->rope_untruncated) add_flag(out, "--no-yarn-correction-range-round-to-int");
+}
+
 /* An option of a value in args: "--mtp-num-layers 1", "--qk-layernorm". */
 static void add_option(struct strbuf *text, const char *name, const cJSON *value)
 {
@@ -443,6 +461,7 @@ const char *args_flags_beside(const struct model_config *c, struct arena *a)
         if (c->rope_factor < usual_factor || c->rope_factor > usual_factor)
             add_flag(&text, "--rope-scaling-factor %.9g", c->rope_factor);
     }
+    if (rope && text_equal(c->rope_type, "yarn")) add_yarn_flags(&text, c);
     if (rope && text_equal(c->rope_type, "linear"))
         add_flag(&text, "--rotary-seq-len-interpolation-factor %.9g", c->rope_factor);
     add_window_flags(&text, c);

@@ -220,6 +220,9 @@ static void what_megatron_cannot_say_is_named_and_kept(void **state)
         {GPT2 ",'scale_attn_by_inverse_layer_idx':true",
          "softmax_scale_by_layer true: Megatron computes with false"},
         {GPT2 ",'activation_function':'relu'", "activation_func relu: Megatron computes with gelu"},
+        {LLAMA ",'rope_scaling':{'rope_type':'dynamic','factor':4}",
+         "rope_type dynamic: Megatron computes with default"},
+        /* yarn of positions that config.json does not give */
         {LLAMA ",'rope_scaling':{'rope_type':'yarn','factor':4,'beta_fast':8}",
          "rope_type yarn: Megatron computes with default"},
     };
