@@ -1,5 +1,6 @@
 #include "ckpt/block.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "common/checked.h"
@@ -91,20 +92,24 @@ void cast_counts_join(struct cast_counts *c, const struct cast_counts *other)
     c->overflowed += other->overflowed;
 }
 
-/* Casts sums, and counts those that change value. */
+bool sum_is_exact(double x, double add)
+{
+    const double back = x + add - add;
+    return isnan(x) || isinf(x) || (!(back < x) && !(back > x) && signbit(back) == signbit(x));
+}
+
+/* Casts sums, and counts those that change value: rounded in F64, or in the
+ * target's dtype. */
 static void cast_sums(const struct casting *c, char *to, const void *from, uint64_t count)
 {
-    double sums[TILE];
-    for (uint64_t at = 0, n; at < count; at += n) {
-        n = min_u64(count - at, TILE);
-        for (uint64_t i = 0; i < n; i++)
-            sums[i] = dtype_load(c->from_dtype, from, at + i) + c->add;
-        char *out = to + at * dtype_bytes(c->to_dtype);
-        const uint64_t changed = cast_elements(out, c->to_dtype, sums, DT_F64, n);
+    for (uint64_t i = 0; i < count; i++, to += dtype_bytes(c->to_dtype)) {
+        const double x = dtype_load(c->from_dtype, from, i), sum = x + c->add;
+        const bool changed =
+            cast_elements(to, c->to_dtype, &sum, DT_F64, 1) > 0 || !sum_is_exact(x, c->add);
         if (!c->counts) continue;
         c->counts->elements += changed;
         c->counts->changed += changed;
-        c->counts->overflowed += cast_overflows(out, c->to_dtype, sums, DT_F64, n);
+        c->counts->overflowed += cast_overflows(to, c->to_dtype, &sum, DT_F64, 1);
     }
 }
 

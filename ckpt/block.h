@@ -41,6 +41,9 @@ struct casting {
     struct cast_counts *counts; /* increased; NULL: not counted */
     double add;                 /* added to each element, in F64; exact sums are not counted */
 };
+/* Whether the number comes back exactly, sign of zero included, when `add` is
+ * taken from x + add. */
+bool sum_is_exact(double x, double add);
 /* Casts the elements of a pair from array a, `from`, to array b, `to`. Equal
  * dtypes are copied, and not counted, unless a number is added. */
 void cast_pair(const struct casting *c, const struct pair *p);

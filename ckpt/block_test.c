@@ -1,5 +1,7 @@
 #include "ckpt/block.h"
 
+#include <math.h>
+
 #include "ckpt/testing_view.h"
 #include "kernels/cpu/cast.h"
 
@@ -32,9 +34,10 @@ static struct cast_counts cast_one_by_one(const struct casting *c, const struct 
         pair_element(p, i, &a, &b);
         char *to = (char *)c->to + b * dtype_bytes(c->to_dtype);
         const char *from = (const char *)c->from + a * dtype_bytes(c->from_dtype);
-        const double sum = dtype_load(c->from_dtype, from, 0) + c->add;
+        const double x = dtype_load(c->from_dtype, from, 0), sum = x + c->add;
         if (c->add != 0) {
-            const uint64_t rounded = cast_elements(to, c->to_dtype, &sum, DT_F64, 1);
+            const bool rounded =
+                cast_elements(to, c->to_dtype, &sum, DT_F64, 1) || !sum_is_exact(x, c->add);
             n.elements += rounded;
             n.changed += rounded;
             n.overflowed += cast_overflows(to, c->to_dtype, &sum, DT_F64, 1);
@@ -113,6 +116,15 @@ static enum status take_two(void *context, const struct block *b, uint64_t file,
     return OK;
 }
 
+static void sums_are_exact_if_they_come_back(void **state)
+{
+    (void)state;
+    assert_true(sum_is_exact(1.5, -1) && sum_is_exact(0x1p-52, -1) && sum_is_exact(0, -1));
+    assert_false(sum_is_exact(1e-40, -1)); /* -1 */
+    assert_false(sum_is_exact(-0.0, -1));  /* comes back as 0 */
+    assert_true(sum_is_exact((double)NAN, -1) && sum_is_exact((double)INFINITY, -1));
+}
+
 static void halves_are_offered_in_the_order_of_the_file(void **state)
 {
     (void)state;
@@ -129,6 +141,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(casts_are_those_of_each_element),
+        cmocka_unit_test(sums_are_exact_if_they_come_back),
         cmocka_unit_test(halves_are_offered_in_the_order_of_the_file),
     };
     return cmocka_run_group_tests_name("block", tests, NULL, NULL);

@@ -356,8 +356,8 @@ static void cast_line(struct strbuf *out, const struct target *t, const struct e
     const bool both = t->options.casts && t->facts.widened_states && t->options.dtype != DT_F32;
     if (!r->cast_elements) return;
     if (!t->options.casts && !t->facts.widened_states) {
-        strbuf_printf(out, "rounded %" PRIu64 " elements of weights from their masters\n",
-                      r->cast_elements);
+        strbuf_printf(out, "rounded %" PRIu64 " elements of weights%s\n", r->cast_elements,
+                      t->facts.masters_alone || t->facts.cast_masters ? " from their masters" : "");
         return;
     }
     strbuf_printf(out, "cast %" PRIu64 " elements to %s%s; %" PRIu64 " of them changed in value\n",

@@ -14,7 +14,9 @@
 struct importing {
     struct checkpoint *c;
     const struct naming_import *in;
-    uint64_t *taken;    /* [native tensors] elements that rows took */
+    uint64_t *taken;     /* [native tensors] elements that rows took */
+    const char **dtypes; /* "DTYPE NAME" of published names, of tensors with a sum */
+    size_t num_dtypes, dtypes_capacity;
     size_t num_widened; /* tensors whose parts differ in dtype */
     const char *first_widened;
 };
@@ -167,15 +169,25 @@ static enum dtype usual_dtype(const struct catalog *c, enum dtype absent)
     return embedding ? embedding->dtype : absent;
 }
 
+static const char *dtype_text(struct arena *a, enum dtype dtype, const char *name)
+{
+    return arena_printf(a, "%s %s", dtype_infos[dtype].name, name);
+}
+
 /* Adds a number to the elements of a complete logical tensor. A weight gets the
  * first dtype in which the sums are exact, unless --torch-dtype gives it. */
-static enum status add_number(const struct importing *x, struct tensor *t, double add,
+static enum status add_number(struct importing *x, const struct mapped_tensor *m, struct tensor *t,
                               struct error *err)
 {
+    struct arena *a = &x->c->arena;
     const struct catalog *all = &x->c->catalog;
-    tensor_add_number(t, add);
+    const enum dtype usual = usual_dtype(all, t->dtype);
+    tensor_add_number(t, m->add);
     if (name_is_optimizer(t->name) || x->in->o->casts) return OK;
-    return panel_exact_dtype(all, t, 0, usual_dtype(all, t->dtype), &t->dtype, err);
+    if (t->dtype != usual)
+        *ARENA_PUSH(a, x->dtypes, x->num_dtypes, x->dtypes_capacity) =
+            dtype_text(a, t->dtype, m->parts[0].hf_name);
+    return panel_exact_dtype(all, t, 0, usual, &t->dtype, err);
 }
 
 /* Adds a logical tensor of the parts: the parameter, or a state of it. */
@@ -195,7 +207,7 @@ static enum status add_logical(struct importing *x, const struct mapped_tensor *
         TRY(catalog_add_part(&c->catalog, logical, part, &t->parts[i].pair, err));
     }
     if (t->add != 0 && (!state || strcmp(state, master_state) == 0))
-        return add_number(x, logical, t->add, err);
+        return add_number(x, t, logical, err);
     return OK;
 }
 
@@ -347,7 +359,8 @@ static enum status import_hf(const struct naming_import *in, struct error *err)
     TRY(model_map_expand(in->map, &x.c->config, &names, add_mapped, &x, err));
     note_widened(&x);
     if (in->c->format && in->c->format->has & FORMAT_CONFIG_JSON)
-        in->c->published = model_map_published(in->map, &in->c->config, &names, &in->c->arena);
+        in->c->published = model_map_published(in->map, &in->c->config, &names, x.dtypes,
+                                               x.num_dtypes, &in->c->arena);
     TRY(check_tied_head(&x, err));
     return note_unexpected(&x, err);
 }
@@ -495,17 +508,30 @@ static bool may_be_missing(const struct target *t, const struct mapped_tensor *m
     return allowed;
 }
 
+/* The dtype that a tensor had in the published folder; `usual`: not kept. */
+static enum dtype published_dtype(struct target *t, const char *name, enum dtype usual)
+{
+    const struct published_names *p = t->source->published;
+    struct arena *a = &t->plan.arena;
+    for (size_t i = 0; p && i < p->count; i++)
+        for (int d = 0; d < NUM_DTYPES; d++)
+            if (strcmp(p->spellings[i], dtype_text(a, (enum dtype)d, name)) == 0)
+                return (enum dtype)d;
+    return usual;
+}
+
 /* Plans that a number is taken from the elements of a logical tensor. A weight
- * is written in the first dtype in which that is exact, unless --torch-dtype
- * gives it. */
-static enum status subtract(struct exporting *x, const struct tensor *logical, double number,
-                            enum dtype *dtype, struct error *err)
+ * is written in the published dtype, else in the first one in which that is
+ * exact, unless --torch-dtype gives it. */
+static enum status subtract(struct exporting *x, const struct mapped_tensor *m,
+                            const struct tensor *logical, enum dtype *dtype, struct error *err)
 {
     const struct catalog *all = &x->t->source->catalog;
-    plan_add_number(&x->t->plan, logical, -number);
+    plan_add_number(&x->t->plan, logical, -m->add);
     if (name_is_optimizer(logical->name) || x->t->options.casts || tensor_is_hole(logical))
         return OK;
-    return panel_exact_dtype(all, logical, -number, usual_dtype(all, *dtype), dtype, err);
+    const enum dtype from = published_dtype(x->t, m->parts[0].hf_name, usual_dtype(all, *dtype));
+    return panel_exact_dtype(all, logical, -m->add, from, dtype, err);
 }
 
 /* Exports a logical tensor: the parameter, or a state of it. */
@@ -514,7 +540,7 @@ static enum status export_tensor(struct exporting *x, const struct mapped_tensor
 {
     enum dtype dtype = target_dtype(x->t, logical);
     if (m->add != 0 && (!state || strcmp(state, master_state) == 0))
-        TRY(subtract(x, logical, m->add, &dtype, err));
+        TRY(subtract(x, m, logical, &dtype, err));
     for (size_t i = 0; i < m->num_parts; i++) {
         const struct mapped_part *part = &m->parts[i];
         const struct native_output native = {.name = part->hf_name,

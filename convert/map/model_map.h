@@ -137,14 +137,17 @@ struct hf_names {
 struct published_names {
     const char *prefix;     /* of {p} */
     const char **spellings; /* "NUMBER NAME" for each row that has several spellings: which, and
-                               its first name */
+                               its first name; "absent NAME": there is no such copy; "DTYPE NAME":
+                               of a tensor to which a number is added, if not most weights' */
     size_t count;
 };
-/* The spelling of existing tensors; NULL: the map's first of all, or nothing to
- * choose. */
+/* The spelling of existing tensors, and `more` such texts; NULL: the map's first
+ * of all, or nothing to choose. */
 const struct published_names *model_map_published(const struct model_map *map,
                                                   const struct model_config *c,
-                                                  const struct hf_names *names, struct arena *a);
+                                                  const struct hf_names *names,
+                                                  const char *const *more, size_t num_more,
+                                                  struct arena *a);
 /* Names by a published spelling. NULL: the first. */
 struct hf_names published_hf_names(const struct published_names *published);
 

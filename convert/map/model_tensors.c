@@ -470,7 +470,9 @@ static bool add_published(struct expander *x, struct published_names *out)
 
 const struct published_names *model_map_published(const struct model_map *map,
                                                   const struct model_config *c,
-                                                  const struct hf_names *names, struct arena *a)
+                                                  const struct hf_names *names,
+                                                  const char *const *more, size_t num_more,
+                                                  struct arena *a)
 {
     struct error none;
     struct expander x = {.map = map, .config = c, .names = names, .err = &none};
@@ -483,6 +485,9 @@ const struct published_names *model_map_published(const struct model_map *map,
     for (uint64_t l = 0; l < mtp_layers(&x) && !begin_mtp(&x, (int64_t)l); l++)
         usual &= add_published(&x, out);
     end_mtp(&x);
+    for (size_t i = 0; i < num_more; i++)
+        add_published_text(&x, out, more[i]);
+    usual &= num_more == 0;
     const char **kept = arena_array(a, out->count + 1, sizeof *kept);
     for (size_t i = 0; i < out->count; i++)
         kept[i] = arena_copy_text(a, out->spellings[i]);

@@ -301,6 +301,8 @@ enum status megatron_describe(struct megatron_source *m, const struct megatron_e
     if (!m->written_layout.etp) m->written_layout.etp = e->layout.etp;
     evidence_fill_sizes(e, &m->written_layout, &c->config);
     evidence_use(e, &c->config);
+    if (c->config_origin == CONFIG_OF_TENSORS && e->mtp_layers <= MAX_LAYERS)
+        model_set_mtp_layers(&c->config, e->mtp_layers);
     if (e->local_spec || e->te_spec) c->transformer_engine_names = e->te_spec;
     TRY(use_hf_config(m, e, err));
     TRY(use_vocabulary(m, err));

@@ -178,7 +178,9 @@ static enum status add_param_stack(struct importing *x, const struct native_tens
     TRY(native_stack_make(c, native, &k, err));
     const char *first =
         dist_key_logical(&c->arena, c->params, &k.key, k.key.layer, k.key.expert, false);
-    if (param_find(c->params, first, &p)) return add_stack(x, &k, "", err);
+    const bool known = param_find(c->params, first, &p);
+    if (known && !(p.spec->mtp && p.layer >= model_mtp_layers(&c->config)))
+        return add_stack(x, &k, "", err);
     gaps_add_unexpected(&c->gaps, &c->arena, native_stored_name(c, native));
     return OK;
 }

@@ -58,6 +58,27 @@ prints "[1.0390625, 0.74609375,"
 run print "$net/checkpoint" model.layers.0.linear_attn.norm.weight --hf-config "$net/expected"
 prints "[1.0390625, 0.74609375,"
 
+it "a predicted layer's copy of the embedding comes back, the same or another"
+cp -r "$arch/mla-mtp-pp2/expected" other && chmod -R u+w other
+python3 - other/model.safetensors <<'END'
+import json, struct, sys
+file = open(sys.argv[1], "r+b")
+size = struct.unpack("<Q", file.read(8))[0]
+at = json.loads(file.read(size))["model.layers.2.embed_tokens.weight"]["data_offsets"][0]
+file.seek(8 + size + at)
+byte = file.read(1)
+file.seek(8 + size + at)
+file.write(bytes([byte[0] ^ 1]))
+END
+for model in "$arch/mla-mtp-pp2/expected" other; do
+    run convert "$model" there --tp 2 --pp 2 --overwrite
+    exits 0
+    [ "$model" != other ] || says "1 tensor of parts that Megatron has no place for"
+    run convert there back --to hf --overwrite
+    exits 0
+    cmp -s back/model.safetensors "$model/model.safetensors" || is_wrong "$model does not come back"
+done
+
 it "refuses what HybridModel has not, and other formats"
 run convert "$golden/megatron/models/llama" none --megatron-model hybrid --to torch
 exits 3
