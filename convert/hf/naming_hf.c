@@ -175,7 +175,7 @@ static const char *dtype_text(struct arena *a, enum dtype dtype, const char *nam
 }
 
 /* Adds a number to the elements of a complete logical tensor. A weight gets the
- * first dtype in which the sums are exact, unless --torch-dtype gives it. */
+ * first dtype in which the sums are exact. */
 static enum status add_number(struct importing *x, const struct mapped_tensor *m, struct tensor *t,
                               struct error *err)
 {
@@ -183,7 +183,7 @@ static enum status add_number(struct importing *x, const struct mapped_tensor *m
     const struct catalog *all = &x->c->catalog;
     const enum dtype usual = usual_dtype(all, t->dtype);
     tensor_add_number(t, m->add);
-    if (name_is_optimizer(t->name) || x->in->o->casts) return OK;
+    if (name_is_optimizer(t->name)) return OK;
     if (t->dtype != usual)
         *ARENA_PUSH(a, x->dtypes, x->num_dtypes, x->dtypes_capacity) =
             dtype_text(a, t->dtype, m->parts[0].hf_name);

@@ -99,19 +99,45 @@ static void find_symbols(const struct stored *s, char *symbols, uint64_t count, 
     }
 }
 
-/* Whether mixers are attention and MLP by turns. Mamba's stand alone. */
+/* Whether mixers are attention and MLP by turns. Mamba's stand alone, and what
+ * is not known may be either. */
 static bool are_pairs(const char *symbols, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++)
-        if (symbols[i] == 'M' || is_ffn(symbols[i]) != (i % 2 == 1)) return false;
+        if (symbols[i] == 'M' || (symbols[i] != '?' && is_ffn(symbols[i]) != (i % 2 == 1)))
+            return false;
     return count % 2 == 0;
 }
 
-const struct hybrid_stack *hybrid_of_keys(const struct stored *s, struct arena *a)
+/* Where a pattern has another symbol than keys, or none, the mixer is not known;
+ * it says which mixers have no keys. */
+static void join_pattern(char *symbols, uint64_t count, const char *pattern, uint64_t length)
 {
-    uint64_t count = 0, number;
+    for (uint64_t i = 0; i < count; i++) {
+        const char said = i < length ? pattern[i] : '?';
+        symbols[i] = !symbols[i] || symbols[i] == said ? said : '?';
+    }
+}
+
+/* The mixers of a pattern, without the stages' |; mtp: of the first layer of
+ * multi-token prediction. */
+static char *mixers_of(const char *pattern, bool mtp, struct arena *a)
+{
+    char *out = arena_copy_text(a, pattern), *to = out;
+    const char *slash = strchr(pattern, '/');
+    if (mtp) pattern = slash ? slash + 1 : "";
+    for (; *pattern && *pattern != '/'; pattern++)
+        if (*pattern != '|') *to++ = *pattern;
+    *to = '\0';
+    return out;
+}
+
+const struct hybrid_stack *hybrid_of_keys(const struct stored *s, const char *pattern,
+                                          struct arena *a)
+{
+    const char *mixers = pattern ? mixers_of(pattern, false, a) : "", *rest;
+    uint64_t count = strlen(mixers), number;
     char mtp[3] = "";
-    const char *rest;
     bool found = false;
     for (size_t i = 0; i < s->num_tensors; i++) {
         const char *key = without_modules(s->tensors[i].name);
@@ -122,6 +148,11 @@ const struct hybrid_stack *hybrid_of_keys(const struct stored *s, struct arena *
     char *symbols = arena_alloc(a, count + 1);
     memset(symbols, 0, count + 1);
     find_symbols(s, symbols, count, mtp);
+    if (pattern) {
+        const char *said = mixers_of(pattern, true, a);
+        join_pattern(symbols, count, mixers, strlen(mixers));
+        if (*mtp && strcmp(mtp, said)) mtp[0] = '?';
+    }
     for (uint64_t i = 0; i < count; i++)
         if (!symbols[i]) symbols[i] = '?';
     struct hybrid_stack *h = arena_alloc(a, sizeof *h);
@@ -188,6 +219,7 @@ static char mixer_symbol(const struct model_config *c, uint64_t layer)
     if (kind && strcmp(kind, "moe") == 0) return 'E';
     if (kind && strcmp(kind, "attention")) return '?';
     if (text_equal(variant, "dsa")) return 'D';
+    if (variant && strcmp(variant, "gdn")) return '?';
     return is_set(c, "multi_latent_attention") ? '+' : '*';
 }
 
@@ -201,6 +233,7 @@ const struct hybrid_stack *hybrid_of_config(const struct model_config *c, struct
         const uint64_t l = paired ? i / 2 : i;
         const char ffn = model_layer_is_moe(c, l) ? 'E' : '-';
         symbols[i] = paired && i % 2 ? ffn : mixer_symbol(c, l);
+        if (paired && symbols[i] == 'M') return NULL; /* its readers could not tell pairs */
     }
     if (strchr(symbols, '?')) return NULL;
     struct hybrid_stack *h = arena_alloc(a, sizeof *h);
@@ -236,19 +269,27 @@ static cJSON *list_of(const struct hybrid_stack *h, unsigned half, char symbol)
     return list;
 }
 
+static bool is_true(const cJSON *item)
+{
+    double number;
+    return cJSON_IsTrue(item) || (json_as_double(item, &number) && (number < 0 || number > 0));
+}
+
 /* Makes windows by mixer (a list, or every Nth mixer has none) those by layer. */
 static void read_windows(cJSON *args)
 {
     const cJSON *windows = json_get(args, "window_attn_skip_freq");
     const bool is_list = cJSON_IsArray(windows);
-    uint64_t layers, every = 0, item;
+    uint64_t layers, every = 0;
     if (!json_as_u64(json_get(args, "num_layers"), &layers)) return;
     if (!is_list && !json_as_u64(windows, &every)) return;
     cJSON *list = cJSON_CreateArray();
     for (uint64_t l = 0; l < layers; l++) {
-        if (!is_list || !json_as_u64(cJSON_GetArrayItem(windows, (int)(2 * l)), &item))
-            item = is_list || (every && (2 * l + 1) % every);
-        cJSON_AddItemToArray(list, json_new_u64(item != 0));
+        const cJSON *item = is_list ? cJSON_GetArrayItem(windows, (int)(2 * l)) : NULL;
+        const bool slides = item      ? is_true(item)
+                            : is_list ? true /* a list that ends before */
+                                      : every && (2 * l + 1) % every;
+        cJSON_AddItemToArray(list, json_new_u64(slides));
     }
     json_put(args, "window_attn_skip_freq", list);
 }
@@ -278,7 +319,7 @@ static void read_stages(const struct hybrid_stack *h, const char *pattern, cJSON
 void hybrid_args_read(const struct hybrid_stack *h, cJSON *args)
 {
     const char *pattern = json_as_text(json_get(args, "hybrid_layer_pattern"));
-    const bool known = !strchr(h->symbols, '?');
+    const bool known = !strchr(h->symbols, '?') && *h->mtp_symbols != '?';
     uint64_t predicted = 0;
     read_stages(h, pattern, args);
     for (const char *p = pattern; p && (p = strchr(p, '/')); p++)

@@ -26,8 +26,11 @@ struct hybrid_stack {
     bool paired;             /* two mixers are a layer; else each is one */
 };
 
-/* The stack that keys of torch_dist are of, in arena a; NULL: GPTModel's. */
-const struct hybrid_stack *hybrid_of_keys(const struct stored *s, struct arena *a);
+/* The stack that keys of torch_dist are of, in arena a; NULL: GPTModel's.
+ * pattern: --hybrid-layer-pattern of args (NULL: not known), which also has
+ * mixers without keys; where both differ a mixer is not known. */
+const struct hybrid_stack *hybrid_of_keys(const struct stored *s, const char *pattern,
+                                          struct arena *a);
 /* The stack of a model, in arena a; NULL: HybridModel has no such layers. */
 const struct hybrid_stack *hybrid_of_config(const struct model_config *c, struct arena *a);
 

@@ -14,14 +14,14 @@ static int begin(void **state)
 /* ---- keys ---- */
 
 /* The stack of these keys, "" ends them. */
-static const struct hybrid_stack *stack_of(const char *const *keys)
+static const struct hybrid_stack *stack_of(const char *const *keys, const char *pattern)
 {
     static struct stored_tensor tensors[64];
     size_t count = 0;
     for (; *keys[count]; count++)
         tensors[count] = (struct stored_tensor){.name = keys[count]};
     const struct stored s = {.tensors = tensors, .num_tensors = count};
-    return hybrid_of_keys(&s, &scratch);
+    return hybrid_of_keys(&s, pattern, &scratch);
 }
 
 #define D "decoder.layers."
@@ -68,7 +68,7 @@ static void stacks_are_found_by_their_keys(void **state)
         {{NORM, D "1.mlp.linear_fc2.weight", ""}, "?-", "", true},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        const struct hybrid_stack *h = stack_of(cases[i].keys);
+        const struct hybrid_stack *h = stack_of(cases[i].keys, NULL);
         assert_non_null(h);
         assert_string_equal(h->symbols, cases[i].symbols);
         assert_int_equal(h->num_mixers, strlen(cases[i].symbols));
@@ -79,9 +79,25 @@ static void stacks_are_found_by_their_keys(void **state)
                                       D "0.self_attention.linear_qkv.weight", ""},
                              *const stacked[] = {NORM, D "mlp.linear_fc1.weight", ""},
                              *const far[] = {NORM, D "99999999.mlp.linear_fc1.weight", ""};
-    assert_null(stack_of(gpt));
-    assert_null(stack_of(stacked));
-    assert_null(stack_of(far));
+    assert_null(stack_of(gpt, "*-"));
+    assert_null(stack_of(stacked, NULL));
+    assert_null(stack_of(far, NULL));
+}
+
+static void a_pattern_has_mixers_without_keys(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {NORM, D "0.self_attention.linear_qkv.weight",
+                                       D "1.mlp.linear_fc1.weight", ""};
+    static const struct {
+        const char *pattern, *symbols;
+    } cases[] = {
+        {"*-", "*-"}, {"*-|*-", "*-*-"}, {"*-*E/*E", "*-*E"}, /* mixers 2 and 3 are missing */
+        {"+-", "?-"}, {"*E", "*?"},      {"*", "*?"},         /* another model, or less */
+        {"", "??"},   {"KM", "??"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        assert_string_equal(stack_of(keys, cases[i].pattern)->symbols, cases[i].symbols);
 }
 
 static void keys_are_translated_both_ways(void **state)
@@ -165,6 +181,9 @@ static void args_become_those_of_gptmodel(void **state)
         {&dense, "{'num_layers':4,'window_attn_skip_freq':[1,0,0,0]}",
          "{'num_layers':2,'window_attn_skip_freq':[1,0],'num_experts':null,"
          "'hybrid_layer_pattern':null,'spec':null}"},
+        {&dense, "{'num_layers':4,'window_attn_skip_freq':[false,1,true,null]}",
+         "{'num_layers':2,'window_attn_skip_freq':[0,1],'num_experts':null,"
+         "'hybrid_layer_pattern':null,'spec':null}"},
         {&dense, "{'num_layers':4,'window_attn_skip_freq':2}",
          "{'num_layers':2,'window_attn_skip_freq':[1,1],'num_experts':null,"
          "'hybrid_layer_pattern':null,'spec':null}"},
@@ -246,6 +265,11 @@ static void models_have_a_stack_or_none(void **state)
     assert_null(hybrid_of_config(&c, &scratch)); /* another kind than Megatron's */
     set_text(&c, "experimental_attention_variant", "gdn");
     assert_string_equal(hybrid_of_config(&c, &scratch)->symbols, "G-GE");
+    set_text(&c, "layer_kinds", "mamba");
+    assert_null(hybrid_of_config(&c, &scratch)); /* Mamba and an MLP in a layer */
+    set_text(&c, "experimental_attention_variant", "dsv4_hybrid");
+    set_text(&c, "layer_kinds", NULL);
+    assert_null(hybrid_of_config(&c, &scratch));
     set_text(&c, "layer_kinds", "conv");
     assert_null(hybrid_of_config(&c, &scratch));
 }
@@ -254,9 +278,9 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, scratch_end)
     const struct CMUnitTest tests[] = {
-        TEST(stacks_are_found_by_their_keys), TEST(keys_are_translated_both_ways),
-        TEST(args_become_those_of_gptmodel),  TEST(args_of_hybridmodel_are_written),
-        TEST(models_have_a_stack_or_none),
+        TEST(stacks_are_found_by_their_keys),  TEST(a_pattern_has_mixers_without_keys),
+        TEST(keys_are_translated_both_ways),   TEST(args_become_those_of_gptmodel),
+        TEST(args_of_hybridmodel_are_written), TEST(models_have_a_stack_or_none),
     };
     return cmocka_run_group_tests_name("hybrid", tests, NULL, NULL);
 }

@@ -358,7 +358,7 @@ struct model_config model_config_through_args(const struct model_config *c, stru
     out.add_qkv_bias = c->add_qkv_bias;
     out.add_proj_bias = c->add_proj_bias;
     out.add_mlp_bias = c->add_mlp_bias;
-    for (size_t i = 0; i < num_model_fields; i++)
+    for (size_t i = 0; i < num_model_fields && hybrid && !hybrid->paired; i++)
         if (text_starts_with(model_fields[i].field.name, "mamba_conv_"))
             model_field_copy(&model_fields[i], &out, c);
     return out;

@@ -186,7 +186,9 @@ static enum status read_torch_dist(struct megatron_source *m, struct error *err)
     TRY(check_backend(m, err));
     TRY(dcp_open(&c->catalog.stored, c->folder, true, err));
     TRY(read_common(m, err));
-    m->hybrid = hybrid_of_keys(&c->catalog.stored, &c->arena);
+    const struct value *args = value_get(c->training.common, "args");
+    m->hybrid = hybrid_of_keys(&c->catalog.stored,
+                               value_as_text(value_get(args, "hybrid_layer_pattern")), &c->arena);
     c->hybrid_model = m->hybrid != NULL;
     for (size_t i = 0; i < c->catalog.stored.num_tensors; i++)
         TRY(add_native_key(m, i, err));
