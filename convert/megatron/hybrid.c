@@ -377,6 +377,8 @@ void hybrid_args_write(const struct hybrid_stack *h, const struct layout *l, cJS
 {
     static const char *const spec[] = {"megatron.core.models.hybrid.hybrid_layer_specs",
                                        "hybrid_stack_spec"};
+    static const char *const counted[] = {"account_for_embedding_in_pipeline_split",
+                                          "account_for_loss_in_pipeline_split"};
     static const char *const gone[] = {"linear_attention_freq", "pipeline_model_parallel_layout",
                                        "decoder_first_pipeline_num_layers",
                                        "decoder_last_pipeline_num_layers"};
@@ -392,4 +394,7 @@ void hybrid_args_write(const struct hybrid_stack *h, const struct layout *l, cJS
         json_put(args, "experimental_attention_variant", cJSON_CreateNull());
     for (size_t i = 0; i < COUNT(gone); i++)
         json_put(args, gone[i], cJSON_CreateNull());
+    for (size_t i = 0; i < COUNT(counted); i++) /* the pattern has the stages */
+        if (cJSON_IsTrue(json_get(args, counted[i])))
+            json_put(args, counted[i], cJSON_CreateFalse());
 }

@@ -231,9 +231,9 @@ static void args_of_hybridmodel_are_written(void **state)
          "'hybrid_layer_pattern':'G-*-'," SPEC ",'encoder_num_layers':4,'moe_layer_freq':1,"
          "'pipeline_model_parallel_layout':null,'decoder_first_pipeline_num_layers':null,"
          "'decoder_last_pipeline_num_layers':null}"},
-        {&single, &even, "{'num_layers':4}",
-         "{'num_layers':4,'hybrid_layer_pattern':'M*|E-'," SPEC
-         ",'encoder_num_layers':4,'moe_layer_freq':1," GONE "}"},
+        {&single, &even, "{'num_layers':4,'account_for_loss_in_pipeline_split':true}",
+         "{'num_layers':4,'account_for_loss_in_pipeline_split':false,'hybrid_layer_pattern':'M*|E-'"
+         "," SPEC ",'encoder_num_layers':4,'moe_layer_freq':1," GONE "}"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         cJSON *tree = json_tree(cases[i].gpt);
