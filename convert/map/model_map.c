@@ -396,7 +396,7 @@ static enum status inherit_rows(struct map_loader *l)
 
 /* Checks the expressions in names of layers of multi-token prediction, and in
  * the globs of carried tensors. */
-static enum status check_filled(const struct map_loader *l)
+static enum status check_filled(struct map_loader *l)
 {
     struct map_names names = {.map = l->map, .config = &map_samples[0], .layer = -1, .expert = -1};
     struct strbuf text = {0};
@@ -404,6 +404,7 @@ static enum status check_filled(const struct map_loader *l)
     for (size_t i = 0; i < l->map->num_carried && !st; i++)
         st = map_fill_name(&names, l->map->carried[i], &text, l->err);
     names.layer = 0;
+    if (!st) l->where = "mtp";
     if (!st && l->map->mtp) st = map_fill_mtp(&names, "", &text, l->err);
     strbuf_release(&text);
     return st ? map_bad_in(l) : OK;

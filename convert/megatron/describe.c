@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "common/checked.h"
 #include "common/count.h"
 #include "common/json.h"
 #include "common/text.h"
@@ -214,7 +215,8 @@ static enum status apply_hf_config(struct megatron_source *m, const struct megat
                     "the embedding (tie_word_embeddings)",
                     c->folder, folder);
     TRY(source_check_vocab(m->o, hf.vocab_size, path_join(&c->arena, folder, "config.json"), err));
-    if (e->mtp_layers < model_mtp_layers(&hf)) model_set_mtp_layers(&hf, e->mtp_layers);
+    model_set_mtp_layers(
+        &hf, min_u64(model_mtp_layers(&hf), max_u64(e->mtp_layers, model_mtp_layers(&was))));
     TRY(list_contradicting(m, &was, &hf, err));
     note_differences(c, &was, &hf, folder);
     c->config = hf;

@@ -236,6 +236,8 @@ const struct hybrid_stack *hybrid_of_config(const struct model_config *c, struct
         if (paired && symbols[i] == 'M') return NULL; /* its readers could not tell pairs */
     }
     if (strchr(symbols, '?')) return NULL;
+    if (!paired && are_pairs(symbols, count))
+        return NULL; /* its readers would take pairs for layers */
     struct hybrid_stack *h = arena_alloc(a, sizeof *h);
     *h = (struct hybrid_stack){count, symbols, "", paired};
     if (model_mtp_layers(c) && paired) h->mtp_symbols = symbols + count - 2;
@@ -373,13 +375,20 @@ static void write_windows(cJSON *args)
     json_put(args, "window_attn_skip_freq", list);
 }
 
+void hybrid_args_forget(const struct hybrid_stack *h, cJSON *args)
+{
+    json_put(args, "linear_attention_freq", cJSON_CreateNull());
+    if (strchr(h->symbols, 'G'))
+        json_put(args, "experimental_attention_variant", cJSON_CreateNull());
+}
+
 void hybrid_args_write(const struct hybrid_stack *h, const struct layout *l, cJSON *args)
 {
     static const char *const spec[] = {"megatron.core.models.hybrid.hybrid_layer_specs",
                                        "hybrid_stack_spec"};
     static const char *const counted[] = {"account_for_embedding_in_pipeline_split",
                                           "account_for_loss_in_pipeline_split"};
-    static const char *const gone[] = {"linear_attention_freq", "pipeline_model_parallel_layout",
+    static const char *const gone[] = {"pipeline_model_parallel_layout",
                                        "decoder_first_pipeline_num_layers",
                                        "decoder_last_pipeline_num_layers"};
     uint64_t predicted = 0;
@@ -390,8 +399,7 @@ void hybrid_args_write(const struct hybrid_stack *h, const struct layout *l, cJS
     json_put(args, "encoder_num_layers", json_new_u64(h->num_mixers));
     json_put(args, "moe_layer_freq", json_new_u64(1));
     if (h->paired) write_windows(args);
-    if (strchr(h->symbols, 'G'))
-        json_put(args, "experimental_attention_variant", cJSON_CreateNull());
+    hybrid_args_forget(h, args);
     for (size_t i = 0; i < COUNT(gone); i++)
         json_put(args, gone[i], cJSON_CreateNull());
     for (size_t i = 0; i < COUNT(counted); i++) /* the pattern has the stages */

@@ -41,6 +41,8 @@ const char *hybrid_key(const struct hybrid_stack *h, struct arena *a, const char
 /* Changes a tree of HybridModel's args to GPTModel's. Mixers that are layers
  * stay a pattern, of their symbols alone. */
 void hybrid_args_read(const struct hybrid_stack *h, cJSON *args);
+/* Removes GPTModel's args that the pattern has instead. */
+void hybrid_args_forget(const struct hybrid_stack *h, cJSON *args);
 /* Changes a tree of GPTModel's args to HybridModel's, for this layout. */
 void hybrid_args_write(const struct hybrid_stack *h, const struct layout *l, cJSON *args);
 /* The args that the two models have different values of; NULL ends the list. */

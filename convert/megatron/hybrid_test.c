@@ -274,13 +274,29 @@ static void models_have_a_stack_or_none(void **state)
     assert_null(hybrid_of_config(&c, &scratch));
 }
 
+static void layers_that_read_as_pairs_have_no_stack(void **state)
+{
+    (void)state;
+    static const struct scalar kinds[] = {{.kind = FIELD_TEXT, .text = "attention"},
+                                          {.kind = FIELD_TEXT, .text = "mlp"},
+                                          {.kind = FIELD_TEXT, .text = "attention"}};
+    struct model_config c = {.num_layers = 3};
+    field_set(&model_field_find("hybrid_layers")->field, &c,
+              (struct scalar){FIELD_BOOL, {.truth = true}});
+    model_field_set_layers(model_field_find("layer_kinds"), &c, kinds);
+    assert_string_equal(hybrid_of_config(&c, &scratch)->symbols, "*-*");
+    c.num_layers = 2;
+    assert_null(hybrid_of_config(&c, &scratch));
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, begin, scratch_end)
     const struct CMUnitTest tests[] = {
-        TEST(stacks_are_found_by_their_keys),  TEST(a_pattern_has_mixers_without_keys),
-        TEST(keys_are_translated_both_ways),   TEST(args_become_those_of_gptmodel),
-        TEST(args_of_hybridmodel_are_written), TEST(models_have_a_stack_or_none),
+        TEST(stacks_are_found_by_their_keys),          TEST(a_pattern_has_mixers_without_keys),
+        TEST(keys_are_translated_both_ways),           TEST(args_become_those_of_gptmodel),
+        TEST(args_of_hybridmodel_are_written),         TEST(models_have_a_stack_or_none),
+        TEST(layers_that_read_as_pairs_have_no_stack),
     };
     return cmocka_run_group_tests_name("hybrid", tests, NULL, NULL);
 }

@@ -377,14 +377,16 @@ static void add_flag(struct strbuf *out, const char *fmt, ...)
     strbuf_printf(out, "%s%s", out->length ? " " : "", text);
 }
 
-static void add_window_flags(struct strbuf *out, const struct model_config *c)
+static void add_window_flags(struct strbuf *out, const struct model_config *c,
+                             const struct hybrid_stack *hybrid)
 {
+    const char *between = hybrid && hybrid->paired ? ",0" : ""; /* of the layer's other mixer */
     if (!c->sliding_window) return;
     add_flag(out, "--window-size %" PRIu64 ",0", c->sliding_window - 1);
     if (!c->window_layers) return;
     add_flag(out, "--window-attn-skip-freq [");
     for (uint64_t l = 0; l < c->num_layers; l++)
-        strbuf_printf(out, "%s%d", l ? "," : "", model_layer_slides(c, l));
+        strbuf_printf(out, "%s%d%s", l ? "," : "", model_layer_slides(c, l), between);
     strbuf_add_char(out, ']');
 }
 
@@ -433,11 +435,13 @@ static bool is_taken(const char *name)
 }
 
 /* Adds options of declared fields that the model uses. */
-static void add_declared_options(struct strbuf *text, const struct model_config *c)
+static void add_declared_options(struct strbuf *text, const struct model_config *c,
+                                 const struct hybrid_stack *hybrid)
 {
     const struct config_map *map = map_of(MEGATRON_ARGS, LIST_MODEL);
     cJSON *tree = cJSON_CreateObject();
     config_map_write(map, c, tree);
+    if (hybrid) hybrid_args_forget(hybrid, tree);
     for (size_t i = 0; i < map->num_rows; i++) {
         const struct config_row *row = &map->rows[i];
         const struct model_field *f = row->megatron ? model_field_find(row->megatron) : NULL;
@@ -447,7 +451,8 @@ static void add_declared_options(struct strbuf *text, const struct model_config 
     cJSON_Delete(tree);
 }
 
-const char *args_flags_beside(const struct model_config *c, struct arena *a)
+const char *args_flags_beside(const struct model_config *c, const struct hybrid_stack *hybrid,
+                              struct arena *a)
 {
     const double usual_epsilon = 1e-5, usual_factor = 8;
     struct strbuf text = {0};
@@ -464,12 +469,12 @@ const char *args_flags_beside(const struct model_config *c, struct arena *a)
     if (rope && text_equal(c->rope_type, "yarn")) add_yarn_flags(&text, c);
     if (rope && text_equal(c->rope_type, "linear"))
         add_flag(&text, "--rotary-seq-len-interpolation-factor %.9g", c->rope_factor);
-    add_window_flags(&text, c);
+    add_window_flags(&text, c, hybrid);
     if (text_equal(c->activation_func, "gelu") && c->add_bias_linear)
         add_flag(&text, "--no-bias-gelu-fusion");
     if (text_equal(c->activation_func, "quick_gelu") && c->gated_linear_unit)
         add_flag(&text, "--quick-geglu");
-    add_declared_options(&text, c);
+    add_declared_options(&text, c, hybrid);
     const char *out = arena_text(a, text.data, text.length);
     strbuf_release(&text);
     return out;

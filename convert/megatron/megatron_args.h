@@ -73,8 +73,10 @@ struct model_config model_config_through_args(const struct model_config *c, stru
 /* Flags that Megatron-LM needs beside --use-checkpoint-args, since it does not
  * take these fields from a checkpoint
  * (megatron/training/checkpointing.py:load_args_from_checkpoint):
- * "--norm-epsilon 1e-06 --qk-layernorm". In arena a; "": none. */
-const char *args_flags_beside(const struct model_config *c, struct arena *a);
+ * "--norm-epsilon 1e-06 --qk-layernorm". hybrid: NULL, or HybridModel's. In arena
+ * a; "": none. */
+const char *args_flags_beside(const struct model_config *c, const struct hybrid_stack *hybrid,
+                              struct arena *a);
 /* A new Namespace. */
 struct value *args_make(struct arena *a, const struct args_facts *f);
 /* Whether v contains a tensor, so cannot be written without its bytes. */

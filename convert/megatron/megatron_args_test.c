@@ -682,6 +682,29 @@ static void flags_are_those_of_python(void **state)
     check_said(MEGATRON_RUN_CONFIG, "{'rope_scaling':{'a':1}}", &c, "rope_scaling {\"a\":1}");
 }
 
+/* HybridModel counts mixers, and has delta nets in its pattern. */
+static void flags_of_hybridmodel_count_its_mixers(void **state)
+{
+    (void)state;
+    static const struct hybrid_stack pairs = {8, "G-*-G-*-", "", true},
+                                     alone = {4, "G*G*", "", false};
+    struct model_config c;
+    check_said(MEGATRON_ARGS,
+               "{'num_layers':4,'window_size':[4,0],'window_attn_skip_freq':[0,1,0,1],"
+               "'experimental_attention_variant':'gdn','linear_attention_freq':[1,0,1,0]}",
+               &c, NULL);
+    const char *gpt = args_flags_beside(&c, NULL, &scratch);
+    assert_non_null(strstr(gpt, "--window-attn-skip-freq [0,1,0,1]"));
+    assert_non_null(strstr(gpt, "--experimental-attention-variant gdn"));
+    assert_non_null(strstr(gpt, "--linear-attention-freq"));
+    const char *hybrid = args_flags_beside(&c, &pairs, &scratch);
+    assert_non_null(strstr(hybrid, "--window-attn-skip-freq [0,0,1,0,0,0,1,0]"));
+    assert_null(strstr(hybrid, "linear-attention-freq"));
+    assert_null(strstr(hybrid, "experimental-attention-variant"));
+    assert_non_null(
+        strstr(args_flags_beside(&c, &alone, &scratch), "--window-attn-skip-freq [0,1,0,1]"));
+}
+
 /* A row is tried on the struct that was read; a field that is only used in
  * training may have any type. */
 static void values_of_another_type_are_unknown_where_they_count(void **state)
@@ -848,6 +871,7 @@ int main(void)
         TEST(args_of_before_version_3_say_tensor_parallelism_otherwise),
         TEST(fields_that_change_the_model_and_that_nobody_reads_are_unknown),
         TEST(flags_are_those_of_python),
+        TEST(flags_of_hybridmodel_count_its_mixers),
         TEST(values_of_another_type_are_unknown_where_they_count),
         TEST(two_scalings_of_rope_are_not_one_of_them),
         TEST(words_of_forks_are_unknown),

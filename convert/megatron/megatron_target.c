@@ -213,7 +213,7 @@ static enum status check_own(struct target *t, struct error *err)
 static enum status check_config(struct target *t, struct error *err)
 {
     const struct checkpoint *c = t->source;
-    const char *flags = args_flags_beside(&c->config, &t->plan.arena);
+    const char *flags = args_flags_beside(&c->config, t->hybrid, &t->plan.arena);
     bool trained = t->options.iteration || t->options.has_iteration; /* else a release */
     t->facts.flags = arena_printf(&t->plan.arena, "%s%s%s", flags,
                                   *flags && trained && !t->num_states ? " " : "",
