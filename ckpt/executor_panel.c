@@ -239,7 +239,7 @@ enum status executor_fill_memory(void *context, const struct scan_panel *p, stru
         uint32_t segment = c->pieces[i].segment;
         enum dtype to = x->plan->segments[segment].dtype;
         struct filling f = {.casting = {x->sink->address(x->sink, segment), p->elements[0], to,
-                                        c->source->dtype, NULL}};
+                                        c->source->dtype, NULL, c->add}};
         const struct pair pair = pair_unpack(&c->pieces[i].pair);
         TRY(pair_join(&window, &pair, "loading", fill_joined, &f, err));
         bytes += f.elements * dtype_bytes(to);
