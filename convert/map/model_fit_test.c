@@ -80,15 +80,15 @@ static void what_no_family_has_is_named_beside_the_nearest(void **state)
     }
 }
 
-/* Query and key biases without one on the output: attention_bias of llama says
+/* Query and key biases without one on the output: attention_bias of granite says
  * both. */
 static void one_name_of_config_json_says_one_value(void **state)
 {
     (void)state;
-    const struct model_config c = {LLAMA, .add_qkv_bias = true, .add_mlp_bias = true};
+    const struct model_config c = {LLAMA, .softmax_scale = 0.25, .add_qkv_bias = true};
     assert_null(model_fit(&maps, &c));
     assert_string_equal(model_fit_nearest(&maps, &c, &scratch),
-                        "llama, except for add_proj_bias false");
+                        "granite, except for add_proj_bias false");
 }
 
 /* Two families of equal features: a user's map that is llama under another
