@@ -248,6 +248,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                        b = cut_of(spec, &c, &there, PARAM_STORED),
                        d = cut_of(spec, &c, &there, PARAM_COMPUTED);
             if (!spec->num_dims || (!c.num_experts && spec->group == PARAM_ETP)) continue;
+            if (spec->mtp && !model_mtp_layers(&c)) continue;
             there_and_back(&a, &b, &c);
             if (d.size <= MAX_RANKS) check_shards(&d);
         }
