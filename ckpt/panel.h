@@ -30,13 +30,13 @@ MUST_CHECK enum status panel_read_parts(struct panel_reader *r, const struct ten
                                         uint64_t low, uint64_t count, const struct pair *parts,
                                         size_t num_parts, void *panel, struct error *err);
 
-/* Reads the first `count` elements of t as numbers: a few megabytes of tokens
- * or results. */
 /* Sets *out to the first of `from`, F32 and F64 that holds all elements of a
  * tensor, plus a number, exactly; F64 if none does. Reads them. */
 MUST_CHECK enum status panel_exact_dtype(const struct catalog *c, const struct tensor *t,
                                          double add, enum dtype from, enum dtype *out,
                                          struct error *err);
+/* Reads the first `count` elements of t as numbers: a few megabytes of tokens
+ * or results. */
 MUST_CHECK enum status panel_read_numbers(const struct catalog *c, const struct tensor *t,
                                           uint64_t count, double *values, struct error *err);
 

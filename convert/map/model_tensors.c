@@ -141,9 +141,6 @@ static bool is_published(struct expander *x, const struct tensor_row *row, unsig
     return false;
 }
 
-static enum status put_numbers(struct expander *x, const struct tensor_row *row, struct expanded *e,
-                               int64_t layer, int64_t expert);
-
 /* Whether the tensors of spelling k that exist have its shapes. */
 static bool spelling_fits(struct expander *x, size_t index, unsigned k, int64_t layer,
                           int64_t expert)

@@ -4,13 +4,13 @@
 #ifndef FERRY_CONVERT_MEGATRON_MEGATRON_ARGS_H
 #define FERRY_CONVERT_MEGATRON_MEGATRON_ARGS_H
 
-#include "convert/megatron/hybrid.h"
 #include <cjson/cJSON.h>
 
 #include "ckpt/layout.h"
 #include "ckpt/model_config.h"
 #include "ckpt/training.h"
 #include "common/dtype.h"
+#include "convert/megatron/hybrid.h"
 #include "formats/value.h"
 
 /* ---- reading ---- */
