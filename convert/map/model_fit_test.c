@@ -119,7 +119,7 @@ static void layers_of_their_own_need_a_family_that_can_say_them(void **state)
                               moe = {LLAMA, .num_layers = 4, .num_experts = 2,
                                      .moe_layers = layers};
     /* mistral can only give a window to all layers */
-    assert_string_equal(model_map_family(model_fit(&maps, &slide)), "smollm3");
+    assert_string_equal(model_map_family(model_fit(&maps, &slide)), "ministral");
     assert_null(model_fit(&maps, &moe));
 }
 
