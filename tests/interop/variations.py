@@ -8,11 +8,11 @@ import zlib
 # field: size in model 0, in model 1, and so on by turns. Ranks split them in two.
 SIZES = {
     "vocab_size": (151, 142),
-    "num_hidden_layers n_layer num_layers": (6, 3),
-    "num_attention_heads n_head": (6, 10),
+    "num_hidden_layers n_layer num_layers n_layers": (6, 3),
+    "num_attention_heads n_head n_heads": (6, 10),
     "num_key_value_heads": (2, 2),
     "head_dim": (24, 16),
-    "hidden_size n_embd": (60, 50),
+    "hidden_size n_embd d_model": (60, 50),
     "intermediate_size": (70, 92),
     "n_inner": (66, 74),
     "dense_intermediate_size intermediate_size_mlp": (62, 84),
@@ -144,7 +144,7 @@ ROPE = (
 )
 
 EXPERTS = "num_experts n_routed_experts num_local_experts moe_num_experts".split()
-LAYERS = "num_hidden_layers n_layer num_layers layers_block_type".split()
+LAYERS = "num_hidden_layers n_layer num_layers n_layers layers_block_type".split()
 LISTS_OF_LAYERS = ("mlp_only_layers", "moe_layers", "full_attn_idxs")  # numbers of layers, not a value for each
 
 
@@ -232,7 +232,7 @@ def resize(config, number):
         part.update({"num_key_value_heads": 2} if "num_key_value_heads" in part else {})
     keep_relations(text, old)
     keep_rope(text, old)
-    by_layer(text, was, SIZES["num_hidden_layers n_layer num_layers"][number % 2])
+    by_layer(text, was, SIZES["num_hidden_layers n_layer num_layers n_layers"][number % 2])
     for part in config.values():  # towers end in vectors of the text model's size
         if isinstance(part, dict) and part is not text and "out_hidden_size" in part:
             part["out_hidden_size"] = text["hidden_size"]
@@ -240,8 +240,8 @@ def resize(config, number):
 
 def keep_relations(text, old):
     """Sizes that a family derives from others, or that are equal in the base, stay so."""
-    hidden = "hidden_size" if "hidden_size" in text else "n_embd"
-    heads = text.get("num_attention_heads") or text.get("n_head")
+    hidden = next((name for name in ("hidden_size", "n_embd", "d_model") if name in text), None)
+    heads = text.get("num_attention_heads") or text.get("n_head") or text.get("n_heads")
     if heads and not old.get("head_dim") and "qk_nope_head_dim" not in text:
         text[hidden] = heads * (16 if heads == 6 else 8)
     if "qk_nope_head_dim" in text:
@@ -251,6 +251,8 @@ def keep_relations(text, old):
             text["head_dim"] = both if old["head_dim"] == old["qk_rope_head_dim"] + old["qk_nope_head_dim"] else rope
         if old.get("num_key_value_heads") == old["num_attention_heads"]:
             text["num_key_value_heads"] = heads
+    if old.get("word_embed_proj_dim"):
+        text["word_embed_proj_dim"] = text[hidden]
     if old.get("num_key_value_heads") == 1:
         text["num_key_value_heads"] = 1
     if "vocab_size_per_layer_input" in text:
