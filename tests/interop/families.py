@@ -27,6 +27,7 @@ FIXTURES = ("hf", "hf-published", "hf-new")
 # Faults of transformers: a family, a version, the option that brings it on (or none), and what the class does.
 PEERS_OWN = {
     ("kimi_k25", "5.24.0", ""): "it writes layers of the text model under names of the vision tower: blocks, wqkv",
+    ("longcat_flash", "5.24.0", ""): "it writes gates of experts that are the identity, which nothing reads",
     ("nemotron_h", "5.24.0", "attention_bias"): "its class ignores the option, which the published code heeds",
 }
 

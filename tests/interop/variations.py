@@ -144,7 +144,7 @@ ROPE = (
 )
 
 EXPERTS = "num_experts n_routed_experts num_local_experts moe_num_experts".split()
-LAYERS = "num_hidden_layers n_layer num_layers n_layers layers_block_type".split()
+LAYERS = "num_layers num_hidden_layers n_layer n_layers layers_block_type".split()
 LISTS_OF_LAYERS = ("mlp_only_layers", "moe_layers", "full_attn_idxs")  # numbers of layers, not a value for each
 
 
@@ -165,7 +165,7 @@ def layers_of(text):
 
 def experts_of(text):
     """The number of experts, 0 if no layer has any."""
-    if text.get("enable_moe_block") is False or "moe" not in text.get("layers_block_type", ["moe"]):
+    if False in (text.get("enable_moe_block"), text.get("is_moe")) or "moe" not in text.get("layers_block_type", ["moe"]):
         return 0
     return next((text[k] for k in EXPERTS if text.get(k)), 0)
 
@@ -207,7 +207,7 @@ def set_option(config, name, value):
 
 def set_rope(config, name, kind):
     rope = text_of(config)[name] or {}
-    for part in [rope[k] for k in ("full_attention",) if k in rope] or [rope]:
+    for part in [rope[k] for k in ("full_attention",) if rope.get(k)] or [rope]:
         if part.get("rope_type", part.get("type", "default")) == "default" and "mrope_section" not in part:
             part.update(kind)
             if name == "rope_parameters" and "rope_theta" in part:
