@@ -820,7 +820,7 @@ static void unknown_model_types_are_refused_with_those_that_are_known(void **sta
     cJSON *other = json_tree("{'model_type':'zzz'}"), *none = json_tree("{'model_type':1}");
     assert_fails(model_map_of_config(&maps, other, &map, &err), ERR_UNSUPPORTED,
                  "model_type \"zzz\" is not supported; --model-map FILE adds a map; there are maps "
-                 "for afmoe, apertus, arcee");
+                 "for afmoe, apertus, apertus1p5_text");
     assert_fails(model_map_of_config(&maps, none, &map, &err), ERR_CORRUPT,
                  "model_type is missing, or not a string");
     cJSON_Delete(other);

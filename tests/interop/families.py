@@ -28,6 +28,7 @@ FIXTURES = ("hf", "hf-published", "hf-new")
 PEERS_OWN = {
     ("kimi_k25", "5.24.0", ""): "it writes layers of the text model under names of the vision tower: blocks, wqkv",
     ("longcat_flash", "5.24.0", ""): "it writes gates of experts that are the identity, which nothing reads",
+    ("olmo_hybrid", "5.24.0", "sizes"): "it writes the convolutions of q, k and v as equal thirds of the three together",
     ("nemotron_h", "5.24.0", "attention_bias"): "its class ignores the option, which the published code heeds",
 }
 

@@ -251,6 +251,9 @@ def keep_relations(text, old):
             text["head_dim"] = both if old["head_dim"] == old["qk_rope_head_dim"] + old["qk_nope_head_dim"] else rope
         if old.get("num_key_value_heads") == old["num_attention_heads"]:
             text["num_key_value_heads"] = heads
+    if "lru_width" in text:
+        text[hidden] = text["lru_width"] = heads * text["head_dim"]
+        text["intermediate_size"] *= 2  # of gate and up together
     if old.get("word_embed_proj_dim"):
         text["word_embed_proj_dim"] = text[hidden]
     if old.get("num_key_value_heads") == 1:
