@@ -5,7 +5,7 @@
  * becomes infinite, subnormal halves are kept. NaN becomes quiet and keeps its
  * sign and the upper bits of its payload. Equals VCVTPH2PS and VCVTPS2PH of x86
  * CPUs with F16C, bit for bit. Free of branches, so compilers vectorise loops
- * of it. */
+ * of it. And bfloat16, the upper half of a float32, rounded alike. */
 #ifndef FERRY_COMMON_HALF_H
 #define FERRY_COMMON_HALF_H
 
@@ -45,6 +45,18 @@ static inline uint16_t half_store(float f)
     const uint32_t finite = rest < 0x38800000 ? subnormal : normal;
     const uint32_t other = rest > 0x7f800000 ? 0x7e00 | (rest >> 13 & 0x3ff) : 0x7c00;
     return (uint16_t)(sign | (rest >= 0x477ff000 ? other : finite));
+}
+
+static inline float bf16_load(uint16_t bf16)
+{
+    return half_float_of((uint32_t)bf16 << 16);
+}
+
+static inline uint16_t bf16_store(float f)
+{
+    const uint32_t u = half_bits_of(f);
+    const uint32_t rounded = (u + 0x7FFF + (u >> 16 & 1)) >> 16, nan = u >> 16 | 0x40;
+    return (uint16_t)((u & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded);
 }
 
 #endif

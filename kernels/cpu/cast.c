@@ -14,17 +14,13 @@ enum { BLOCK = 512 };
 static void bf16_to_f32(float *to, const uint16_t *from, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        to[i] = half_float_of((uint32_t)from[i] << 16);
+        to[i] = bf16_load(from[i]);
 }
 
 static void f32_to_bf16(uint16_t *to, const float *from, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        uint32_t u = half_bits_of(from[i]);
-        uint32_t rounded = (u + 0x7FFF + (u >> 16 & 1)) >> 16;
-        uint32_t nan = u >> 16 | 0x40;
-        to[i] = (uint16_t)((u & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded);
-    }
+    for (size_t i = 0; i < n; i++)
+        to[i] = bf16_store(from[i]);
 }
 
 /* For processors without F16C, and for less than a vector. */
