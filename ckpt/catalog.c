@@ -72,6 +72,12 @@ bool name_is_carried(const char *name)
     return strncmp(name, begin, sizeof begin - 1) == 0;
 }
 
+bool name_is_of_encoding(const char *name)
+{
+    static const char begin[] = "encoding.";
+    return strncmp(name, begin, sizeof begin - 1) == 0;
+}
+
 bool name_is_optimizer(const char *name)
 {
     static const char begin[] = "optimizer.";
@@ -217,7 +223,7 @@ enum status tensor_join_halves(struct arena *a, struct tensor *t, const struct t
 
 bool tensor_is_joined(const struct tensor *t)
 {
-    return t->num_pieces && piece_origin(&t->pieces[0])->is_joined;
+    return t->num_pieces && t->pieces[0].origin == ORIGIN_HALVES;
 }
 
 /* ---- native tensors ---- */
@@ -295,6 +301,24 @@ enum status catalog_add_native_part(struct catalog *c, struct native_tensor *nat
     }
     native->parts[native->num_parts++] = (struct native_part){
         .pair = pair_pack(c->arena, &nested), .stored = (size_t)(stored - c->stored.tensors)};
+    return OK;
+}
+
+enum status catalog_decode_native(struct catalog *c, const struct native_tensor *native,
+                                  const struct encoded *e, enum dtype dtype, unsigned num_dims,
+                                  const uint64_t *shape, const struct pair *pair, struct error *err)
+{
+    struct native_tensor *to = &c->native[native - c->native];
+    const struct kind kind = {dtype, num_dims, shape};
+    struct pair nested = *pair;
+    TRY(count_elements(c, to->name, &kind, &to->numel, err));
+    TRY(pair_require_nested(&nested, to->name, err));
+    to->dtype = dtype;
+    to->num_dims = num_dims;
+    to->shape = arena_copy(c->arena, shape, num_dims * sizeof *shape);
+    to->num_parts = 1;
+    to->parts[0].pair = pair_pack(c->arena, &nested);
+    to->parts[0].encoded = e;
     return OK;
 }
 
@@ -510,6 +534,7 @@ struct adding {
     struct tensor *tensor;
     const struct stored_tensor *stored;
     size_t piece;
+    const struct encoded *encoded; /* whose codes are `stored`; NULL: none */
 };
 
 static enum status add_joined(void *context, const struct pair *p, struct error *err)
@@ -577,10 +602,23 @@ static enum status add_elements(struct adding *x, const struct pair *pair, struc
     return OK;
 }
 
+/* Adds elements of an encoded tensor in `pair` (logical, encoded). */
+static void add_encoded(struct adding *x, const struct pair *pair)
+{
+    const struct piece piece = {.origin = ORIGIN_ENCODED,
+                                .dtype = x->tensor->dtype,
+                                .encoded = x->encoded,
+                                .pair = pair_pack(x->catalog->arena, pair)};
+    gather_piece(adder_of(x->catalog), &piece);
+}
+
 static enum status add_stored(void *context, const struct pair *pair, struct error *err)
 {
     struct adding *x = context;
-    TRY(add_elements(x, pair, err));
+    if (x->encoded)
+        add_encoded(x, pair);
+    else
+        TRY(add_elements(x, pair, err));
     add_stored_name(x->catalog, x->tensor, (size_t)(x->stored - x->catalog->stored.tensors));
     return OK;
 }
@@ -617,8 +655,9 @@ enum status catalog_add_part(struct catalog *c, struct tensor *t,
     for (size_t i = 0; i < num_met; i++) {
         const struct native_part *p = &native->parts[c->native_index->met[i]];
         const struct pair pair = pair_unpack(&p->pair);
-        struct adding x = {c, t, &c->stored.tensors[p->stored], 0};
-        TRY(pair_join(&by_native, &pair, t->name, add_stored, &x, err));
+        struct adding x = {c, t, &c->stored.tensors[p->stored], 0, p->encoded};
+        TRY((p->encoded ? pair_join_nested : pair_join)(&by_native, &pair, t->name, add_stored, &x,
+                                                        err));
     }
     take_gathered(c, t);
     for (size_t i = 0; i < native->num_parts && !pair_count(part);
@@ -653,7 +692,7 @@ enum status catalog_wrap_stored(const struct catalog *c, struct arena *a,
     const struct kind kind = {stored->dtype, stored->num_dims, stored->shape};
     struct tensor *t = *out = new_tensor(a, stored->name, &kind);
     struct catalog reading = reading_of(c, a);
-    struct adding x = {&reading, t, stored, 0};
+    struct adding x = {&reading, t, stored, 0, NULL};
     if (!shape_numel(t->shape, t->num_dims, &t->numel) || t->numel > MAX_ELEMENTS)
         return fail(err, ERR_CORRUPT, "%s: its shape overflows", t->name);
     struct pair whole = pair_whole(0, 0, t->numel);

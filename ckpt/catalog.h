@@ -13,6 +13,7 @@
  *                         weight; a weight of F32 or F64 is its own
  *   NAME.padding          rows past the true vocabulary
  *   carried.NAME          a tensor outside of the language model (convert/carried.h)
+ *   encoding.NAME         a scale, or what else came with codes (convert/encodings.h)
  *
  * Weights are [out, in], linear_qkv in Megatron's group order, linear_fc1
  * [gate; up] of the whole parameter. A tied head is no tensor. */
@@ -32,7 +33,8 @@
  * - from offset_bytes of the file;
  * - ORIGIN_RANDOM*: of the random stream number `file`;
  * - ORIGIN_MEMORY: of `memory`;
- * - ORIGIN_HALVES: of the tensors `halves`.
+ * - ORIGIN_HALVES: of the tensors `halves`;
+ * - ORIGIN_ENCODED: of `encoded`, as numbers.
  *
  * Small, since there may be millions. */
 struct piece {
@@ -41,6 +43,7 @@ struct piece {
         uint64_t offset_bytes;
         const void *memory; /* ORIGIN_MEMORY: the holder's; NULL in other processes */
         const struct halves *halves;
+        const struct encoded *encoded;
     };
     uint32_t file;
     unsigned holder; /* the rank that writes it, if the tensor has pieces in memory (held.h) */
@@ -71,8 +74,10 @@ struct halves {
 };
 
 struct native_part {
-    struct packed_pair pair; /* a: flat in the native tensor, nested; b: flat in the stored one */
-    size_t stored;           /* index into catalog.stored.tensors */
+    struct packed_pair pair; /* a: flat in the native tensor, nested; b: flat in the stored one, or
+                                in the elements of `encoded` */
+    size_t stored;           /* index into catalog.stored.tensors; of `encoded`: the codes */
+    const struct encoded *encoded; /* NULL: elements are as stored */
 };
 
 struct native_tensor {
@@ -86,6 +91,7 @@ struct native_tensor {
     size_t num_parts, parts_capacity;
     const char **logicals; /* of a parameter: the logical tensors with its elements, in order */
     size_t num_logicals, logicals_capacity;
+    bool of_encoding; /* a scale, or what else came with codes: no weight */
 };
 
 struct catalog {
@@ -152,6 +158,12 @@ MUST_CHECK enum status catalog_add_native_part(struct catalog *c, struct native_
 /* Adds a native tensor that is one stored tensor, with its dtype and shape. */
 MUST_CHECK enum status catalog_native_stored(struct catalog *c, const char *name, const char *state,
                                              const struct stored_tensor *stored, struct error *err);
+/* Makes a native tensor of codes one of e's elements, by pair. Keeps e.
+ * ERR_OURS if pair.a is not nested. */
+MUST_CHECK enum status catalog_decode_native(struct catalog *c, const struct native_tensor *native,
+                                             const struct encoded *e, enum dtype dtype,
+                                             unsigned num_dims, const uint64_t *shape,
+                                             const struct pair *pair, struct error *err);
 const struct native_tensor *catalog_find_native(const struct catalog *c, const char *name,
                                                 const char *state);
 
@@ -174,10 +186,11 @@ MUST_CHECK enum status catalog_check(const struct catalog *c, struct error *err)
 MUST_CHECK enum status tensor_check(const struct tensor *t, struct error *err);
 
 /* Whether a logical name is that of padding rows; of a moment or a master
- * weight; of a tensor that is carried along. */
+ * weight; of a tensor that is carried along; of one that came with codes. */
 bool name_is_padding(const char *name);
 bool name_is_optimizer(const char *name);
 bool name_is_carried(const char *name);
+bool name_is_of_encoding(const char *name);
 /* NAME in "optimizer.STATE.NAME"; STATE is the *length bytes at *state (both
  * may be NULL). NULL: not the name of a state. */
 const char *name_of_state(const char *name, const char **state, size_t *length);

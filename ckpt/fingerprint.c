@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "ckpt/encoding.h"
+#include "common/count.h"
 #include "common/json.h"
 
 static void hash_u64(struct sha256 *s, uint64_t n)
@@ -65,6 +67,18 @@ static void hash_files(struct sha256 *s, const struct plan *p)
     }
 }
 
+static void hash_tensor(struct sha256 *s, const struct tensor *t);
+
+static void hash_encoded(struct sha256 *s, const struct encoded *e)
+{
+    const struct tensor *const companions[] = {e->scales, e->global, e->zeros};
+    const uint64_t n[] = {e->code, e->rows, e->cols, e->block[0], e->block[1], e->global_divides};
+    sha256_add(s, n, sizeof n);
+    hash_tensor(s, e->codes);
+    for (size_t i = 0; i < COUNT(companions); i++)
+        if (companions[i]) hash_tensor(s, companions[i]);
+}
+
 static void hash_tensor(struct sha256 *s, const struct tensor *t)
 {
     hash_text(s, t->name);
@@ -82,8 +96,9 @@ static void hash_tensor(struct sha256 *s, const struct tensor *t)
         hash_pair(s, &x->pair);
         if (x->add != 0) sha256_add(s, &x->add, sizeof x->add);
         if (o->is_memory || x->holder) hash_u64(s, x->holder);
-        if (o->is_joined) hash_tensor(s, &x->halves->upper);
-        if (o->is_joined) hash_tensor(s, &x->halves->lower);
+        if (x->origin == ORIGIN_HALVES) hash_tensor(s, &x->halves->upper);
+        if (x->origin == ORIGIN_HALVES) hash_tensor(s, &x->halves->lower);
+        if (x->origin == ORIGIN_ENCODED) hash_encoded(s, x->encoded);
     }
 }
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "ckpt/block.h"
+#include "ckpt/encoding.h"
 #include "ckpt/panel.h"
 #include "kernels/cpu/random.h"
 #include "kernels/cpu/remainders.h"
@@ -186,6 +187,27 @@ static enum status fetch_halves(const struct fetching *f, const struct block *b,
     return block_split(b, from, to, join_run, &joining, err);
 }
 
+/* ---- encoded tensors ---- */
+
+static enum status decode_run(void *context, const struct block *b, uint64_t from, uint64_t to,
+                              bool *taken, struct error *err)
+{
+    const struct fetching *f = context;
+    *taken = block_is_run(b);
+    if (!*taken) return OK;
+    return encoded_read(f->reader, f->piece->encoded, from, block_count(b), f->dtype,
+                        f->buffer + to * dtype_bytes(f->dtype), err);
+}
+
+static enum status fetch_encoded(const struct fetching *f, const struct block *b, uint64_t from,
+                                 uint64_t to, struct error *err)
+{
+    struct fetching decoding = *f;
+    if (f->buffer == f->reader->cast)
+        return fail(err, ERR_OURS, "a number is added to an encoded tensor");
+    return block_split(b, from, to, decode_run, &decoding, err);
+}
+
 static const struct origin origins[NUM_ORIGINS] = {
     [ORIGIN_STORED] = {.is_stored = true, .has_dtype = true, .fetch = fetch_stored},
     [ORIGIN_ZERO] = {.fetch = NULL},
@@ -195,6 +217,7 @@ static const struct origin origins[NUM_ORIGINS] = {
     [ORIGIN_MEMORY] = {.is_memory = true, .has_dtype = true, .fetch = fetch_memory},
     [ORIGIN_RANDOM_SQUARE] = {.fetch = fetch_random},
     [ORIGIN_HALVES] = {.is_joined = true, .has_dtype = true, .fetch = fetch_halves},
+    [ORIGIN_ENCODED] = {.is_joined = true, .fetch = fetch_encoded},
 };
 
 const struct origin *piece_origin(const struct piece *piece)

@@ -27,6 +27,7 @@ enum origin_id {
     ORIGIN_MEMORY,        /* an array in this or another rank's process */
     ORIGIN_RANDOM_SQUARE, /* squares of the numbers about 0 */
     ORIGIN_HALVES,        /* F32 in two tensors: BF16 and remainders */
+    ORIGIN_ENCODED,       /* codes and scales (encoding.h) */
     NUM_ORIGINS
 };
 

@@ -1,0 +1,245 @@
+#include "ckpt/encoding.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/checked.h"
+
+enum {
+    RUN_BYTES = 256 << 10, /* of codes and scales at once: they stay in the second-level cache */
+    ZERO_ROWS = 8,         /* of a word of zeros */
+    LARGEST_SCALE = 4,     /* bytes */
+};
+
+void encoded_set_grid(struct encoded *e, unsigned num_dims, const uint64_t *shape,
+                      const uint64_t block[2])
+{
+    e->num_dims = num_dims;
+    e->shape = shape;
+    e->rows = num_dims > 1 ? shape[num_dims - 2] : 1;
+    e->cols = shape[num_dims - 1];
+    const uint64_t sizes[2] = {e->rows, e->cols};
+    for (int k = 0; k < 2; k++) {
+        e->block[k] = block[k] ? block[k] : max_u64(sizes[k], 1);
+        e->grid[k] = sizes[k] / e->block[k] + (sizes[k] % e->block[k] != 0);
+    }
+}
+
+uint64_t encoded_num_matrices(const struct encoded *e)
+{
+    uint64_t n = 1;
+    for (unsigned k = 0; k + 2 < e->num_dims; k++)
+        n *= e->shape[k];
+    return n;
+}
+
+/* ---- which codes and scales a run of elements has ---- */
+
+/* Rows count through all matrices. */
+struct span {
+    uint64_t low, count;            /* elements */
+    uint64_t first_row, last_row;   /* with elements of the run */
+    uint64_t first_byte, bytes;     /* of codes */
+    uint64_t first_line, lines;     /* of groups, through all matrices */
+    uint64_t first_group, groups;   /* of each line */
+    uint64_t first_word, num_words; /* lines of zeros; 0: none */
+};
+
+static uint64_t line_of(const struct encoded *e, uint64_t row)
+{
+    return row / e->rows * e->grid[0] + row % e->rows / e->block[0];
+}
+
+static uint64_t code_bytes(const struct encoded *e, uint64_t codes)
+{
+    return codes * quant_infos[e->code].bits / 8;
+}
+
+static struct span elements_span(const struct encoded *e, uint64_t low, uint64_t count)
+{
+    const uint64_t last = low + count - 1, first_col = low % e->cols, last_col = last % e->cols;
+    struct span s = {
+        .low = low, .count = count, .first_row = low / e->cols, .last_row = last / e->cols};
+    const bool one_row = s.first_row == s.last_row;
+    const uint64_t end = s.last_row * e->row_bytes + code_bytes(e, last_col) + 1;
+    s.first_byte = s.first_row * e->row_bytes + code_bytes(e, first_col);
+    s.bytes = end - s.first_byte;
+    s.first_line = line_of(e, s.first_row);
+    s.lines = line_of(e, s.last_row) - s.first_line + 1;
+    s.first_group = one_row ? first_col / e->block[1] : 0;
+    s.groups = one_row ? last_col / e->block[1] - s.first_group + 1 : e->grid[1];
+    s.first_word = s.first_row / ZERO_ROWS;
+    s.num_words = e->zeros ? s.last_row / ZERO_ROWS - s.first_word + 1 : 0;
+    return s;
+}
+
+/* Whole elements of the codes' dtype around the bytes of a span. */
+static void unit_range(const struct encoded *e, const struct span *s, uint64_t *first,
+                       uint64_t *count)
+{
+    const uint64_t unit = dtype_bytes(e->codes->dtype);
+    *first = s->first_byte / unit;
+    *count = (s->first_byte + s->bytes - 1) / unit + 1 - *first;
+}
+
+/* Buffers of a run within the reader's. */
+struct room {
+    float *scales, *zeros; /* [lines, groups]; zeros of [rows, groups] */
+    char *raw;             /* scales as stored, then words of zeros */
+    char *codes;
+};
+
+static uint64_t room_bytes(const struct encoded *e, const struct span *s, struct room *room,
+                           char *buffer)
+{
+    const uint64_t groups = s->lines * s->groups, rows = s->last_row - s->first_row + 1;
+    const uint64_t scales = groups * sizeof(float);
+    const uint64_t zeros = e->zeros ? rows * s->groups * sizeof(float) : 0;
+    const uint64_t words = s->num_words * s->groups * sizeof(uint32_t);
+    const uint64_t raw = max_u64(groups * LARGEST_SCALE, words);
+    uint64_t first, count;
+    unit_range(e, s, &first, &count);
+    *room = (struct room){(float *)(void *)buffer, (float *)(void *)(buffer + scales),
+                          buffer + scales + zeros, buffer + scales + zeros + raw};
+    return scales + zeros + raw + count * dtype_bytes(e->codes->dtype);
+}
+
+/* ---- scales ---- */
+
+static float scale_number(enum dtype dtype, const char *raw, uint64_t i)
+{
+    if (dtype == DT_U8) return quant_e8m0((unsigned char)raw[i]);
+    return (float)dtype_load(dtype, raw, i);
+}
+
+static enum status read_global(struct panel_reader *r, const struct encoded *e, float *out,
+                               struct error *err)
+{
+    float number;
+    TRY(panel_read(r, e->global, 0, 1, &number, err));
+    *out = number;
+    if (isfinite(number) && number != 0) return OK;
+    return fail(err, ERR_CORRUPT, "%s is %g, and no scale", e->global->stored_name, (double)number);
+}
+
+/* Reads the scales of a span to room->scales. */
+static enum status read_scales(struct panel_reader *r, const struct encoded *e,
+                               const struct span *s, const struct room *room, struct error *err)
+{
+    float global = 1;
+    const uint64_t n = s->lines * s->groups; /* several lines are whole */
+    const uint64_t first = s->first_line * e->grid[1] + s->first_group;
+    if (e->global) TRY(read_global(r, e, &global, err));
+    TRY(panel_read(r, e->scales, first, n, room->raw, err));
+    for (uint64_t i = 0; i < n; i++) {
+        const float scale = scale_number(e->scales->dtype, room->raw, i);
+        room->scales[i] = e->global_divides ? scale / global : scale * global;
+        if (!isfinite(room->scales[i]))
+            return fail(err, ERR_CORRUPT, "%s: scale %" PRIu64 " is %g", e->scales->stored_name,
+                        first + i, (double)room->scales[i]);
+    }
+    return OK;
+}
+
+/* Reads the zeros of a span's rows and groups to room->zeros. */
+static enum status read_zeros(struct panel_reader *r, const struct encoded *e, const struct span *s,
+                              const struct room *room, struct error *err)
+{
+    const uint64_t first = s->first_word * e->grid[1] + s->first_group;
+    TRY(panel_read(r, e->zeros, first, s->num_words * s->groups, room->raw, err));
+    for (uint64_t row = s->first_row, i = 0; row <= s->last_row; row++)
+        for (uint64_t g = 0; g < s->groups; g++, i++) {
+            uint32_t word;
+            const uint64_t line = row / ZERO_ROWS - s->first_word;
+            memcpy(&word, room->raw + (line * s->groups + g) * sizeof word, sizeof word);
+            room->zeros[i] = (float)(word >> row % ZERO_ROWS * 4 & 15) - 8;
+        }
+    return OK;
+}
+
+/* ---- elements ---- */
+
+/* Fails if codes of the run are scaled by 0: their numbers are lost. */
+static enum status check_zero_scales(const struct encoded *e, const struct quant_run *run,
+                                     const char *codes, uint64_t row, struct error *err)
+{
+    for (size_t i = 0, n; i < run->count; i += n) {
+        struct quant_run group = *run;
+        const size_t within = run->phase + i, left = run->group - within % run->group;
+        n = left < run->count - i ? left : run->count - i;
+        group.first += i;
+        group.count = n;
+        group.phase = within;
+        if (run->scales[within / run->group] != 0 || !quant_has_numbers(&group, codes)) continue;
+        return fail(err, ERR_CORRUPT, "%s: a scale of row %" PRIu64 " is 0, but not all its codes",
+                    e->scales->stored_name, row);
+    }
+    return OK;
+}
+
+static bool has_zero(const float *scales, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (scales[i] == 0) return true;
+    return false;
+}
+
+/* Decodes a span's elements, row by row. */
+static enum status decode_rows(const struct encoded *e, const struct span *s,
+                               const struct room *room, const char *codes, enum dtype dtype,
+                               char *out, struct error *err)
+{
+    const bool zero = has_zero(room->scales, s->lines * s->groups);
+    uint64_t at = s->low;
+    for (uint64_t row = s->first_row; row <= s->last_row; row++) {
+        const uint64_t col = at % e->cols, n = min_u64(e->cols - col, s->low + s->count - at);
+        const uint64_t byte = row * e->row_bytes + code_bytes(e, col) - s->first_byte;
+        const uint64_t line = line_of(e, row) - s->first_line;
+        const struct quant_run run = {
+            .code = e->code,
+            .first = quant_infos[e->code].bits == 4 ? col % 2 : 0,
+            .count = n,
+            .group = e->block[1],
+            .phase = col - s->first_group * e->block[1],
+            .scales = room->scales + line * s->groups,
+            .zeros = e->zeros ? room->zeros + (row - s->first_row) * s->groups : NULL,
+        };
+        if (zero) TRY(check_zero_scales(e, &run, codes + byte, row, err));
+        quant_decode(&run, codes + byte, dtype, out);
+        out += n * dtype_bytes(dtype);
+        at += n;
+    }
+    return OK;
+}
+
+static enum status read_span(struct panel_reader *r, const struct encoded *e, const struct span *s,
+                             const struct room *room, enum dtype dtype, char *out,
+                             struct error *err)
+{
+    uint64_t first, count;
+    unit_range(e, s, &first, &count);
+    if (e->zeros) TRY(read_zeros(r, e, s, room, err));
+    TRY(read_scales(r, e, s, room, err));
+    TRY(panel_read(r, e->codes, first, count, room->codes, err));
+    const char *codes = room->codes + (s->first_byte - first * dtype_bytes(e->codes->dtype));
+    return decode_rows(e, s, room, codes, dtype, out, err);
+}
+
+enum status encoded_read(struct panel_reader *r, const struct encoded *e, uint64_t low,
+                         uint64_t count, enum dtype dtype, void *out, struct error *err)
+{
+    char *to = out;
+    for (uint64_t end = low + count, n; low < end; low += n, to += n * dtype_bytes(dtype)) {
+        struct room room;
+        struct span s = elements_span(e, low, n = min_u64(end - low, RUN_BYTES));
+        const uint64_t most = min_u64(r->buffer_bytes, RUN_BYTES);
+        while (room_bytes(e, &s, &room, r->cast) > most && n > 1)
+            s = elements_span(e, low, n /= 2);
+        if (room_bytes(e, &s, &room, r->cast) > most)
+            return fail(err, ERR_OURS, "%s: no room for a code and its scale",
+                        e->codes->stored_name);
+        TRY(read_span(r, e, &s, &room, dtype, to, err));
+    }
+    return OK;
+}

@@ -1,0 +1,51 @@
+/* encoding.h - tensors stored as codes and scales.
+ *
+ * An *encoded tensor* is made of stored tensors: codes, and companions that
+ * give them scales. Its elements are a row-major stack of matrices
+ * [..., rows, cols]:
+ *
+ *   (code - zero) * scale           scale: the group's, or it times the global
+ *                                   one, or it / the global one
+ *
+ * A group is block[0] x block[1] elements of one matrix; its last groups may be
+ * smaller. Operations are of F32; the result is rounded once. */
+#ifndef FERRY_CKPT_ENCODING_H
+#define FERRY_CKPT_ENCODING_H
+
+#include "ckpt/panel.h"
+#include "kernels/cpu/quant.h"
+
+struct encoded {
+    const char *name; /* of the encoding, as "fp8-block" */
+    enum quant_code code;
+    unsigned num_dims;
+    const uint64_t *shape; /* of the elements; the last two are rows and cols */
+    uint64_t rows, cols;
+    uint64_t block[2];
+    uint64_t grid[2];           /* groups of a matrix: rows / block[0] and cols / block[1], up */
+    uint64_t row_bytes;         /* codes of a row, with what fills its last word */
+    const struct tensor *codes; /* row_bytes for each row, in any dtype */
+    /* One for each group: F32, F16, BF16, F8_E4M3, F8_E8M0, or U8, which are
+     * E8M0. */
+    const struct tensor *scales;
+    const struct tensor *global; /* one F32; NULL: none */
+    bool global_divides;
+    /* [rows / 8 up, grid[1]] words of 4-bit numbers + 8, of eight rows each, from
+     * the lowest bits up; NULL: all 0. Only if there is one matrix, and groups
+     * of one row. */
+    const struct tensor *zeros;
+};
+
+/* Sets rows, cols and grid from shape and block, where 0 stands for all rows or
+ * cols. */
+void encoded_set_grid(struct encoded *e, unsigned num_dims, const uint64_t *shape,
+                      const uint64_t block[2]);
+uint64_t encoded_num_matrices(const struct encoded *e);
+
+/* Decodes elements [low, low + count), in order, to out[count] of a float dtype.
+ * r->cast must be there. ERR_CORRUPT names a scale that is NaN or infinite, or
+ * is 0 though its group's codes are not. */
+MUST_CHECK enum status encoded_read(struct panel_reader *r, const struct encoded *e, uint64_t low,
+                                    uint64_t count, enum dtype dtype, void *out, struct error *err);
+
+#endif

@@ -1,0 +1,279 @@
+#include "ckpt/encoding.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/checked.h"
+#include "common/count.h"
+#include "common/file.h"
+#include "common/memory.h"
+#include "tests/temporary.h"
+#include "tests/testing.h"
+
+enum { MOST_BYTES = 1 << 20, SMALL_BUFFER = 256, LARGE_BUFFER = 64 << 10 };
+
+/* Random, in a file. */
+struct example {
+    struct arena arena;
+    struct catalog catalog;
+    struct encoded e;
+    uint64_t shape[3];
+    unsigned char *bytes; /* of the file */
+    uint64_t size, codes_at, scales_at, zeros_at;
+    float global;
+    char folder[TEMPORARY_PATH];
+};
+
+static struct error err;
+
+static uint64_t *random_state(void)
+{
+    static uint64_t state;
+    if (!state) state = test_seed();
+    return &state;
+}
+
+static uint64_t below(uint64_t n)
+{
+    return test_below(random_state(), n);
+}
+
+/* A stored tensor of random bytes; returns its offset. */
+static uint64_t add_stored(struct example *x, const char *name, enum dtype dtype, unsigned num_dims,
+                           const uint64_t *shape)
+{
+    struct stored_tensor *t;
+    const uint64_t at = x->size;
+    assert_ok(stored_add_tensor(&x->catalog.stored, name, strlen(name), dtype, num_dims, shape, &t,
+                                &err));
+    t->pieces = arena_alloc(&x->arena, sizeof *t->pieces);
+    t->pieces[0] = (struct stored_piece){.offset_bytes = at};
+    t->num_pieces = 1;
+    for (uint64_t i = 0; i < stored_tensor_bytes(t); i++)
+        x->bytes[x->size++] = (unsigned char)below(256);
+    return at;
+}
+
+static const struct tensor *wrapped(struct example *x, const char *name)
+{
+    struct tensor *t;
+    assert_ok(catalog_wrap_stored(&x->catalog, &x->arena, stored_find(&x->catalog.stored, name), &t,
+                                  &err));
+    return t;
+}
+
+/* Numbers other than 0. */
+static void make_scales(struct example *x, enum dtype dtype, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        unsigned char *at = x->bytes + x->scales_at + i * dtype_bytes(dtype);
+        const float f = ldexpf(1 + (float)below(1000) / 1000, (int)below(20) - 10);
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        if (dtype == DT_F32)
+            memcpy(at, &bits, sizeof bits);
+        else if (dtype == DT_BF16)
+            memcpy(at, (const char *)&bits + 2, 2);
+        else if (dtype == DT_F8_E4M3)
+            *at = (unsigned char)(1 + below(0x7D));
+        else
+            *at = (unsigned char)(100 + below(50));
+    }
+}
+
+static void example_init(struct example *x)
+{
+    static const enum dtype scale_dtypes[] = {DT_F32, DT_BF16, DT_F8_E4M3, DT_U8, DT_F8_E8M0};
+    static const enum dtype units[] = {DT_U8, DT_I32};
+    const enum quant_code code = (enum quant_code)below(NUM_QUANT_CODES);
+    const enum dtype unit = units[below(2)], scale = scale_dtypes[below(COUNT(scale_dtypes))];
+    const unsigned num_dims = 2 + (unsigned)below(2);
+    const uint64_t block[2] = {below(3) ? 1 + below(20) : 0, below(3) ? 1 + below(40) : 0};
+    const bool zeros = num_dims == 2 && block[0] == 1;
+    *x = (struct example){.bytes = must_malloc(MOST_BYTES)};
+    arena_init(&x->arena);
+    catalog_init(&x->catalog, &x->arena);
+    stored_init(&x->catalog.stored);
+    for (unsigned k = 0; k < num_dims; k++)
+        x->shape[k] = 1 + below(k + 1 == num_dims ? 90 : 12);
+    encoded_set_grid(&x->e, num_dims, x->shape, block);
+    const uint64_t per = 8 * dtype_bytes(unit) / quant_infos[code].bits;
+    const uint64_t rows = x->e.rows * encoded_num_matrices(&x->e);
+    const uint64_t codes[] = {rows, (x->e.cols + per - 1) / per};
+    const uint64_t grid[] = {encoded_num_matrices(&x->e) * x->e.grid[0], x->e.grid[1]};
+    const uint64_t words[] = {(x->e.rows + 7) / 8, x->e.grid[1]}, one[] = {1};
+    x->e.code = code;
+    x->e.row_bytes = codes[1] * dtype_bytes(unit);
+    x->codes_at = add_stored(x, "codes", unit, 2, codes);
+    x->scales_at = add_stored(x, "scales", scale, 2, grid);
+    x->zeros_at = add_stored(x, "zeros", DT_I32, 2, words);
+    const uint64_t global_at = add_stored(x, "global", DT_F32, 1, one);
+    make_scales(x, scale, grid[0] * grid[1]);
+    x->global = 1;
+    x->e.codes = wrapped(x, "codes");
+    x->e.scales = wrapped(x, "scales");
+    if (zeros) x->e.zeros = wrapped(x, "zeros");
+    if (below(2)) {
+        x->global = 0.3f;
+        x->e.global = wrapped(x, "global");
+        x->e.global_divides = below(2);
+    }
+    memcpy(x->bytes + global_at, &x->global, sizeof x->global);
+}
+
+static void example_write(struct example *x)
+{
+    struct file_stamp stamp;
+    assert_true(temporary_folder(x->folder));
+    const char *path = path_join(&x->arena, x->folder, "file");
+    assert_ok(file_write_all(path, x->bytes, x->size, false, &err));
+    assert_ok(file_stamp(path, &stamp, &err));
+    (void)stored_add_file(&x->catalog.stored, path, &stamp);
+}
+
+static void example_release(struct example *x)
+{
+    catalog_release(&x->catalog);
+    arena_release(&x->arena);
+    free(x->bytes);
+    assert_ok(path_remove(x->folder, &err));
+}
+
+/* By the words of encoding.h. */
+static float expected(const struct example *x, uint64_t i)
+{
+    const struct encoded *e = &x->e;
+    const uint64_t row = i / e->cols, col = i % e->cols, m = row % e->rows;
+    const uint64_t group =
+        (row / e->rows * e->grid[0] + m / e->block[0]) * e->grid[1] + col / e->block[1];
+    const unsigned char *codes = x->bytes + x->codes_at + row * e->row_bytes;
+    const unsigned half = codes[col / 2] >> col % 2 * 4 & 15;
+    const unsigned char *scales = x->bytes + x->scales_at;
+    const float stored = e->scales->dtype == DT_U8
+                             ? ldexpf(1, scales[group] - 127)
+                             : (float)dtype_load(e->scales->dtype, scales, group);
+    const float scale = !e->global          ? stored
+                        : e->global_divides ? stored / x->global
+                                            : stored * x->global;
+    float number = 0, zero = 0;
+    if (e->code == QUANT_E4M3) number = (float)dtype_load(DT_F8_E4M3, codes, col);
+    if (e->code == QUANT_E2M1) number = (float)dtype_load(DT_F4, codes, col);
+    if (e->code == QUANT_I8) number = (float)(signed char)codes[col];
+    if (e->code == QUANT_I4) number = (float)half - 8;
+    if (e->code == QUANT_U8) number = (float)codes[col] - 128;
+    if (e->zeros) {
+        uint32_t word;
+        memcpy(&word, x->bytes + x->zeros_at + (m / 8 * e->grid[1] + col / e->block[1]) * 4, 4);
+        zero = (float)(word >> m % 8 * 4 & 15) - 8;
+    }
+    return (number - zero) * scale;
+}
+
+static void check_runs(struct example *x, uint64_t buffer_bytes)
+{
+    const uint64_t numel = x->e.rows * x->e.cols * encoded_num_matrices(&x->e);
+    struct stored_reader *reader = stored_reader_create(&x->catalog.stored, 2);
+    struct panel_reader r = {.reader = reader,
+                             .buffer_bytes = buffer_bytes,
+                             .temp = must_malloc(buffer_bytes),
+                             .cast = must_malloc(buffer_bytes)};
+    float *out = must_malloc((numel + 1) * sizeof *out);
+    for (int round = 0; round < 20; round++) {
+        const uint64_t low = below(numel), count = 1 + below(numel - low);
+        out[count] = 12345;
+        assert_ok(encoded_read(&r, &x->e, low, count, DT_F32, out, &err));
+        for (uint64_t i = 0; i < count; i++) {
+            const float want = expected(x, low + i);
+            if (memcmp(&out[i], &want, sizeof want) && !(isnan(out[i]) && isnan(want)))
+                fail_msg("element %" PRIu64 " of %s is %g, expected %g", low + i,
+                         quant_infos[x->e.code].name, (double)out[i], (double)want);
+        }
+        assert_true(out[count] > 12344 && out[count] < 12346);
+    }
+    free(out);
+    free(r.temp);
+    free(r.cast);
+    stored_reader_free(reader);
+}
+
+static void runs_are_decoded_from_wherever_they_begin(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        struct example x;
+        example_init(&x);
+        example_write(&x);
+        check_runs(&x, round % 2 ? SMALL_BUFFER : LARGE_BUFFER);
+        example_release(&x);
+    }
+}
+
+static enum status read_all(struct example *x)
+{
+    const uint64_t numel = x->e.rows * x->e.cols * encoded_num_matrices(&x->e);
+    char temp[LARGE_BUFFER], cast[LARGE_BUFFER];
+    struct stored_reader *reader = stored_reader_create(&x->catalog.stored, 2);
+    struct panel_reader r = {
+        .reader = reader, .buffer_bytes = LARGE_BUFFER, .temp = temp, .cast = cast};
+    float *out = must_malloc(numel * sizeof *out);
+    const enum status st = encoded_read(&r, &x->e, 0, numel, DT_F32, out, &err);
+    free(out);
+    stored_reader_free(reader);
+    return st;
+}
+
+static void example_of_f32_scales(struct example *x)
+{
+    for (;;) {
+        example_init(x);
+        if (x->e.scales->dtype == DT_F32 && x->e.code == QUANT_I8 && !x->e.zeros) return;
+        catalog_release(&x->catalog);
+        arena_release(&x->arena);
+        free(x->bytes);
+    }
+}
+
+static void scales_that_are_no_numbers_are_refused(void **state)
+{
+    (void)state;
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        struct example x;
+        example_of_f32_scales(&x);
+        memcpy(x.bytes + x.scales_at, &bad[i], sizeof *bad);
+        example_write(&x);
+        assert_fails(read_all(&x), ERR_CORRUPT, "scales: scale 0 is");
+        example_release(&x);
+    }
+}
+
+static void a_scale_of_zero_is_refused_unless_codes_are_zero(void **state)
+{
+    (void)state;
+    const float zero = 0;
+    for (int all = 0; all < 2; all++) {
+        struct example x;
+        example_of_f32_scales(&x);
+        memcpy(x.bytes + x.scales_at, &zero, sizeof zero);
+        memset(x.bytes + x.codes_at, 0, x.scales_at - x.codes_at);
+        if (!all) x.bytes[x.codes_at] = 1;
+        example_write(&x);
+        if (all)
+            assert_ok(read_all(&x));
+        else
+            assert_fails(read_all(&x), ERR_CORRUPT,
+                         "scales: a scale of row 0 is 0, but not all its codes");
+        example_release(&x);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(runs_are_decoded_from_wherever_they_begin),
+        cmocka_unit_test(scales_that_are_no_numbers_are_refused),
+        cmocka_unit_test(a_scale_of_zero_is_refused_unless_codes_are_zero),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
