@@ -101,8 +101,9 @@ void tokenizer_fingerprint(const char *folder, char fingerprint[SHA256_TEXT])
     fingerprint_files(folder, is_tokenizer_file, fingerprint);
 }
 
-static enum status copy_files(const char *from, const char *to, file_test *is_copied, bool durable,
-                              struct error *err)
+/* without: a file that is not copied; NULL: none. */
+static enum status copy_files(const char *from, const char *to, file_test *is_copied,
+                              const char *without, bool durable, struct error *err)
 {
     struct arena a;
     struct name_list list;
@@ -111,6 +112,7 @@ static enum status copy_files(const char *from, const char *to, file_test *is_co
     for (size_t i = 0; !st && i < list.count; i++) {
         const char *copy = path_join(&a, to, list.names[i]);
         if (!is_copied(from, list.names[i]) || path_exists(copy)) continue;
+        if (without && strcmp(list.names[i], without) == 0) continue;
         st = folder_create(to, err);
         if (!st) st = file_copy(path_join(&a, from, list.names[i]), copy, durable, err);
     }
@@ -118,14 +120,15 @@ static enum status copy_files(const char *from, const char *to, file_test *is_co
     return st;
 }
 
-enum status copy_companions(const char *from, const char *to, bool durable, struct error *err)
+enum status copy_companions(const char *from, const char *to, const char *without, bool durable,
+                            struct error *err)
 {
-    return copy_files(from, to, is_model_file, durable, err);
+    return copy_files(from, to, is_model_file, without, durable, err);
 }
 
 enum status copy_tokenizer(const char *from, const char *to, bool beside_model, bool durable,
                            struct error *err)
 {
-    return copy_files(from, to, beside_model ? is_tokenizer_file_beside : is_tokenizer_file,
+    return copy_files(from, to, beside_model ? is_tokenizer_file_beside : is_tokenizer_file, NULL,
                       durable, err);
 }

@@ -12,9 +12,10 @@
  * *.jinja *.py LICENSE* README*, except weight indexes, training.json,
  * ferry.json, ferry-names.json, ferry-model.json and integrity.json. */
 bool is_companion(const char *name);
-/* Copies all companions from one folder to another; existing files stay. */
-MUST_CHECK enum status copy_companions(const char *from, const char *to, bool durable,
-                                       struct error *err);
+/* Copies all companions from one folder to another, but for the file `without`
+ * (NULL: none); existing files stay. */
+MUST_CHECK enum status copy_companions(const char *from, const char *to, const char *without,
+                                       bool durable, struct error *err);
 /* SHA-256 of the names, sizes and times of a folder's companions. folder NULL:
  * none. */
 void companions_fingerprint(const char *folder, char fingerprint[SHA256_TEXT]);

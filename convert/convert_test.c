@@ -607,15 +607,12 @@ static void a_quantised_model_is_called_so(void **state)
     (void)state;
     const char *hf = make("hf", LLAMA ",'quantization_config':{'quant_method':'fp8'}", NULL);
     assert_ok(NOTED(hf, in_scratch("out")));
-    assert_said("note: config.json says that the weights are quantised (quantization_config: fp8), "
-                "which is not supported");
-    rewrite(
-        hf, "config.json",
-        json_text("{'model_type':'llama','vocab_size':11,'hidden_size':8,'intermediate_size':12,"
-                  "'num_hidden_layers':2,'num_attention_heads':4,'num_key_value_heads':2,"
-                  "'quantization_config':{'quant_method':'int4'}}"));
+    assert_said("note: config.json names a quantisation (quant_method \"fp8\"), but no weight is "
+                "encoded");
+    rewrite(hf, "config.json", json_text("{" LLAMA ",'quantization_config':{'quant_method':'x'}}"));
     assert_fails(CONVERT(hf, in_scratch("o2")), ERR_UNSUPPORTED,
-                 "quantised, which is not supported: dequantise them first");
+                 "its weights are quantised in a way that Ferry does not know: quant_method \"x\"; "
+                 "dequantise them first");
 }
 
 /* ---- names ---- */

@@ -21,7 +21,8 @@ enum optim_format optim_format_find(const char *name)
 
 bool is_parameter(const struct tensor *x)
 {
-    return !name_is_optimizer(x->name) && !name_is_padding(x->name) && !name_is_carried(x->name);
+    return !name_is_optimizer(x->name) && !name_is_padding(x->name) && !name_is_carried(x->name) &&
+           !name_is_of_encoding(x->name);
 }
 
 /* Megatron keeps the dtype of buffers, whatever its parameters have. */

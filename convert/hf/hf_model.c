@@ -7,6 +7,7 @@
 #include "common/json.h"
 #include "convert/companions.h"
 #include "convert/format.h"
+#include "convert/hf/encodings.h"
 #include "convert/hf/module_names.h"
 #include "convert/hf_config.h"
 #include "convert/map/model_fit.h"
@@ -16,18 +17,16 @@
 
 /* ---- the config of a source ---- */
 
-/* Quantised weights have other names, shapes and dtypes than a map's. */
-static void note_quantised(struct naming_import *x, const cJSON *config)
+/* Reads how weights are encoded, if the config lies beside them. */
+static enum status read_quantization(struct naming_import *x, const cJSON *config,
+                                     struct error *err)
 {
-    const cJSON *q = json_get(config, "quantization_config");
-    if (!cJSON_IsObject(q)) q = json_get(config, "quantization"); /* MLX writes this key */
-    const char *method = json_as_text(json_get(q, "quant_method"));
-    if (!cJSON_IsObject(q) || strcmp(x->c->hf_folder, x->c->folder)) return;
-    x->quantised = true;
-    checkpoint_note(x->c,
-                    "config.json says that the weights are quantised (%s%s%s), which "
-                    "is not supported: they are read as they are stored",
-                    q->string, method ? ": " : "", method ? method : "");
+    struct checkpoint *c = x->c;
+    struct quantization *q = NULL;
+    if (c->folder && strcmp(c->hf_folder, c->folder)) return OK;
+    TRY(quantization_read(config, c->hf_folder, &c->arena, &q, err));
+    x->quantization = q;
+    return OK;
 }
 
 static bool find_shape(const void *context, const char *name, unsigned *num_dims,
@@ -68,12 +67,12 @@ static enum status read_config(struct naming_import *x, const struct model_maps 
     struct checkpoint *c = x->c;
     cJSON *config;
     TRY(hf_config_read(c->hf_folder, &config, err));
-    note_quantised(x, config);
     enum status st = source_choose_map(x->o, maps, config, &x->map, err);
     if (st == ERR_UNSUPPORTED) st = with_nearest_map(c, maps, config, err);
     if (!st) c->family = model_map_family(x->map);
     struct unknown_of unknown = {.c = c, .o = x->o, .file = "config.json"};
     if (!st) source_settle_config(&unknown, x->map, config);
+    if (!st) st = read_quantization(x, config, err);
     if (!st) st = model_config_from_hf(x->map, config, &c->arena, &c->config, err);
     if (!st) model_config_unknown(x->map, config, source_list_unknown, &unknown);
     if (!st) st = source_check_listed(&unknown, err);
@@ -121,6 +120,7 @@ enum status hf_model_import(const struct naming_import *import, struct error *er
     struct checkpoint *c = import->c;
     const struct naming *naming = import->map ? &naming_hf : &naming_plain;
     c->names_alone = !import->map;
+    if (import->map) TRY(encodings_decode(import, err));
     if (import->map) TRY(module_names_strip(import, err));
     TRY(naming->import(import, err));
     TRY(naming->import_states(import, err));
@@ -236,14 +236,22 @@ enum status hf_model_make_config(const struct target *t, cJSON **made, struct er
     return OK;
 }
 
-/* Whether a config.json names another dtype than the weights have, or a
- * quantisation that they lost. */
-static bool says_other_weights(const cJSON *config, enum dtype dtype)
+/* Whether a config.json names another dtype than the weights have. */
+static bool says_other_dtype(const cJSON *config, enum dtype dtype)
 {
     const char *now = json_as_text(json_get(config, "dtype"));
     if (!now) now = json_as_text(json_get(config, "torch_dtype"));
-    return json_get(config, "quantization_config") ||
-           (now && strcmp(now, "auto") && strcmp(now, dtype_infos[dtype].torch));
+    return now && strcmp(now, "auto") && strcmp(now, dtype_infos[dtype].torch);
+}
+
+/* Whether a source's config names a quantisation that written weights lose. */
+static bool loses_encoding(const struct target *t)
+{
+    const struct catalog *all = &t->source->catalog;
+    bool encoded = !(t->source->format->has & FORMAT_CONFIG_JSON);
+    for (size_t i = 0; i < all->num_tensors && !encoded; i++)
+        encoded = name_is_of_encoding(all->tensors[i].name);
+    return encoded;
 }
 
 /* Writes config.json, unless the source's is copied unchanged. */
@@ -255,12 +263,12 @@ static enum status write_config(const struct target *t, const cJSON *made, enum 
     cJSON *read = NULL;
     if (t->source->hf_folder) {
         TRY(hf_config_read(t->source->hf_folder, &read, err));
-        bool other = says_other_weights(read, dtype) && !is_hf;
-        if (!other && !t->options.casts) {
+        const bool loses = loses_encoding(t) && quantization_drop(read);
+        const bool other = says_other_dtype(read, dtype) && !is_hf;
+        if (!loses && !other && !t->options.casts) {
             cJSON_Delete(read);
             return OK;
         }
-        if (!is_hf) cJSON_DeleteItemFromObjectCaseSensitive(read, "quantization_config");
     }
     cJSON *config = read ? read : cJSON_Duplicate(made, true);
     hf_config_set_dtype(config, dtype);
@@ -277,7 +285,8 @@ enum status hf_model_write_config(const struct target *t, const cJSON *made, enu
     arena_init(&a);
     enum status st = write_config(t, made, dtype, path_join(&a, folder, "config.json"), err);
     if (!st && t->source->hf_folder)
-        st = copy_companions(t->source->hf_folder, folder, t->options.durable, err);
+        st = copy_companions(t->source->hf_folder, folder,
+                             loses_encoding(t) ? quantization_file : NULL, t->options.durable, err);
     arena_release(&a);
     return st;
 }

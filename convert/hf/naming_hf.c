@@ -69,19 +69,15 @@ static enum status check_part(const struct importing *x, const char *logical,
                               struct error *err)
 {
     struct arena *a = &x->c->arena;
-    const char *why = x->in->quantised
-                          ? "; config.json says that the weights are quantised, which is not "
-                            "supported: dequantise them first"
-                          : "";
     bool same = has_shape(s, part);
-    x->c->contradicts = !same && !x->in->quantised;
+    x->c->contradicts = !same;
     if (!same)
-        return fail(err, ERR_UNSUPPORTED, "%s has shape %s, expected %s by config.json%s",
+        return fail(err, ERR_UNSUPPORTED, "%s has shape %s, expected %s by config.json",
                     native_place(x, s), shape_text(a, s->num_dims, s->shape),
-                    shape_text(a, part->num_dims, part->shape), why);
+                    shape_text(a, part->num_dims, part->shape));
     if (!dtype_is_float(s->dtype) && !is_named_buffer(x, logical))
-        return fail(err, ERR_UNSUPPORTED, "%s has dtype %s, expected F16, BF16, F32 or F64%s",
-                    native_place(x, s), dtype_infos[s->dtype].name, why);
+        return fail(err, ERR_UNSUPPORTED, "%s has dtype %s, expected F16, BF16, F32 or F64",
+                    native_place(x, s), dtype_infos[s->dtype].name);
     return OK;
 }
 
@@ -326,7 +322,9 @@ static enum status note_unexpected(const struct importing *x, struct error *err)
                         " elements with this config.json",
                         native_place(x, s), model_map_family(x->in->map), x->taken[i], s->numel);
         if (x->taken[i]) continue;
-        if (model_map_carries(x->in->map, &c->config, s->name))
+        if (s->of_encoding)
+            TRY(carried_add(c, s, err));
+        else if (model_map_carries(x->in->map, &c->config, s->name))
             TRY(carried_add(c, s, err));
         else if (model_map_ignores(x->in->map, s->name))
             c->num_ignored++;
@@ -585,9 +583,11 @@ static enum status export_mapped(void *context, const struct mapped_tensor *m, s
 static enum status export_carried(struct exporting *x, struct error *err)
 {
     const struct catalog *all = &x->t->source->catalog;
+    size_t dropped = 0;
     for (size_t i = 0; i < all->num_tensors; i++) {
         const struct tensor *t = &all->tensors[i];
-        if (!carried_name(t)) continue;
+        dropped += name_is_of_encoding(t->name);
+        if (!name_is_carried(t->name)) continue;
         const struct native_output native = {.name = carried_name(t),
                                              .dtype = t->dtype,
                                              .num_dims = t->num_dims,
@@ -596,6 +596,11 @@ static enum status export_carried(struct exporting *x, struct error *err)
                                              .num_parts = 1};
         TRY(x->visit(x->context, &native, err));
     }
+    if (dropped)
+        notes_add(&x->t->notes, &x->t->plan.arena,
+                  "weights are written decoded, without the %zu scales and the like of their "
+                  "encoding",
+                  dropped);
     return OK;
 }
 

@@ -599,12 +599,13 @@ static const struct model_map *base_of(const struct model_maps *m, const char *f
 static enum status list_built_in(struct model_maps *m, const struct embedded_file *files,
                                  size_t num_files, struct error *err)
 {
-    static const char *const others[] = {"params.json", "fields.json", "megatron.json"};
+    static const char *const others[] = {"params.json", "fields.json", "megatron.json",
+                                         "quantization.json"};
     for (size_t i = 0; i < num_files; i++) {
         const bool hows = strcmp(files[i].name, "hows.json") == 0,
                    inert = strcmp(files[i].name, "hf.json") == 0;
         cJSON *tree;
-        bool other = false; /* read by params_read.c, fields.c and megatron_args.c */
+        bool other = false; /* read by params_read.c, fields.c, megatron_args.c, quantization.c */
         for (size_t k = 0; k < COUNT(others); k++)
             other |= strcmp(files[i].name, others[k]) == 0;
         if (!other && !hows && !inert) TRY(add_slot(m, &files[i], err));

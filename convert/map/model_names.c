@@ -41,8 +41,6 @@ static bool size_value(const struct map_names *names, const char *name, size_t l
 
 /* ---- items of the file ---- */
 
-static struct term value_of_item(const cJSON *item, struct arena *a);
-
 /* The items of a list, or the names of an object. */
 static struct term value_of_items(const cJSON *list, struct arena *a)
 {
@@ -53,11 +51,11 @@ static struct term value_of_items(const cJSON *list, struct arena *a)
     out.items = items = arena_array(a, out.length ? out.length : 1, sizeof *items);
     for (const cJSON *i = list->child; i; i = i->next)
         *items++ =
-            cJSON_IsObject(list) ? term_text(i->string, strlen(i->string)) : value_of_item(i, a);
+            cJSON_IsObject(list) ? term_text(i->string, strlen(i->string)) : json_term(i, a);
     return out;
 }
 
-static struct term value_of_item(const cJSON *item, struct arena *a)
+struct term json_term(const cJSON *item, struct arena *a)
 {
     const char *text = json_as_text(item);
     int64_t whole;
@@ -108,7 +106,7 @@ static struct term value_at(const cJSON *item, const char *path, size_t length, 
         path += step;
         length -= step;
     }
-    return value_of_item(item, a);
+    return json_term(item, a);
 }
 
 /* hf.PATH: a member of an object; hf: the whole file. */

@@ -622,7 +622,7 @@ static enum status write_hf_folder(struct target *t, const char *folder, struct 
     if (t->options.casts)
         TRY(hf_config_write_dtype(from, path_join(a, folder, "config.json"), t->options.dtype,
                                   t->options.durable, err));
-    return copy_companions(from, folder, t->options.durable, err);
+    return copy_companions(from, folder, NULL, t->options.durable, err);
 }
 
 enum status megatron_small_files(struct target *t, const char *folder, struct error *err)

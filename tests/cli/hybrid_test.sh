@@ -73,7 +73,7 @@ END
 for model in "$arch/mla-mtp-pp2/expected" other; do
     run convert "$model" there --tp 2 --pp 2 --overwrite
     exits 0
-    [ "$model" != other ] || says "1 tensor of parts that Megatron has no place for"
+    [ "$model" != other ] || says "1 tensor that Megatron has no place for"
     run convert there back --to hf --overwrite
     exits 0
     cmp -s back/model.safetensors "$model/model.safetensors" || is_wrong "$model does not come back"

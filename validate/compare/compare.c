@@ -133,6 +133,10 @@ static enum status add_pair(struct comparison *c, const struct tensor *a, const 
                             struct error *err)
 {
     struct compared t = {.name = a ? a->name : b->name, .tensors = {a, b}};
+    if (name_is_of_encoding(t.name) && (!a || !b)) { /* the other side may be decoded */
+        c->num_of_encoding[a ? 0 : 1]++;
+        return OK;
+    }
     if (!pair_is_wanted(&c->options, &t)) {
         c->num_left_out++;
         return OK;
@@ -561,6 +565,12 @@ static void note_left_out(struct comparison *c)
                                          "%zu tensor%s of vocabulary padding in %c %s not compared",
                                          s->num_padding, plural(s->num_padding), side_letter(i),
                                          is_or_are(s->num_padding)));
+        if (c->num_of_encoding[i])
+            compare_note(c, arena_printf(&c->arena,
+                                         "%zu tensor%s that came with encoded weights %s only in "
+                                         "%c: weights are compared as decoded",
+                                         c->num_of_encoding[i], plural(c->num_of_encoding[i]),
+                                         is_or_are(c->num_of_encoding[i]), side_letter(i)));
         note_optimizer(c, i);
         note_names(c, i);
     }

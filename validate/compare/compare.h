@@ -82,9 +82,10 @@ struct comparison {
     struct config_comparison configs;
     struct training_comparison training; /* compared if states of both optimizers are */
     size_t counts[NUM_OUTCOMES];
-    size_t num_left_out; /* tensors left out by --only and --ignore */
-    uint64_t bytes[2];   /* of the tensors compared */
-    uint64_t read_bytes; /* of both sides together */
+    size_t num_left_out;       /* tensors left out by --only and --ignore */
+    size_t num_of_encoding[2]; /* encoding.NAME that only one side has: left out */
+    uint64_t bytes[2];         /* of the tensors compared */
+    uint64_t read_bytes;       /* of both sides together */
     const char **notes;
     size_t num_notes, notes_capacity;
 

@@ -1,0 +1,294 @@
+#include "convert/map/quantization.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/count.h"
+#include "common/file.h"
+#include "common/json.h"
+#include "convert/map/embedded.h"
+#include "convert/map/model_map_internal.h"
+
+const char quantization_file[] = "hf_quant_config.json";
+
+/* ---- templates ---- */
+
+static const char name_word[] = "{name}", module_word[] = "{module}", weight_end[] = ".weight";
+
+const char *quant_fill(struct arena *a, const char *template, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    const int module = dot ? (int)(dot - name) : 0;
+    if (strncmp(template, name_word, strlen(name_word)) == 0)
+        return arena_printf(a, "%s%s", name, template + strlen(name_word));
+    return arena_printf(a, "%.*s%s", module, name, template + strlen(module_word));
+}
+
+const char *quant_unfill(struct arena *a, const char *template, const char *text)
+{
+    const bool of_name = strncmp(template, name_word, strlen(name_word)) == 0;
+    const char *end = template + strlen(of_name ? name_word : module_word);
+    const size_t n = strlen(text), m = strlen(end);
+    if (n <= m || strcmp(text + n - m, end)) return NULL;
+    return arena_printf(a, "%.*s%s", (int)(n - m), text, of_name ? "" : weight_end);
+}
+
+/* ---- schemes ---- */
+
+struct scheme {
+    const cJSON *members;
+    struct arena *a;
+};
+
+/* Every name is known: a member that is not there is nothing. */
+static bool scheme_value(const void *context, const char *name, size_t length, int64_t index,
+                         struct term *out)
+{
+    const struct scheme *s = context;
+    *out = (struct term){.kind = TERM_NONE};
+    for (const cJSON *i = s->members->child; i; i = i->next)
+        if (strlen(i->string) == length && memcmp(i->string, name, length) == 0)
+            *out = json_term(i, s->a);
+    return index == -1;
+}
+
+/* Adds the scalars and lists of an object to a scheme, in place of those that
+ * it has. */
+static void add_members(cJSON *scheme, const cJSON *from)
+{
+    for (const cJSON *i = from ? from->child : NULL; i; i = i->next)
+        if (!cJSON_IsObject(i)) json_put(scheme, i->string, cJSON_Duplicate(i, true));
+}
+
+struct reading {
+    struct arena *a;
+    struct quantization *q;
+    const cJSON *rows; /* of quantization.json */
+    size_t capacity;
+};
+
+static const char *scheme_text(struct arena *a, const cJSON *scheme)
+{
+    static const char *const members[] = {"quant_method", "quant_algo", "format",
+                                          "type",         "num_bits",   "strategy"};
+    struct strbuf text = {0};
+    for (size_t i = 0; i < COUNT(members); i++) {
+        const cJSON *item = json_get(scheme, members[i]);
+        if (!item || cJSON_IsNull(item)) continue;
+        strbuf_printf(&text, "%s%s ", text.length ? ", " : "", members[i]);
+        json_print(&text, item, -1);
+    }
+    const char *out = arena_copy_text(a, text.data ? text.data : "no quant_method");
+    strbuf_release(&text);
+    return out;
+}
+
+static enum status bad_row(const cJSON *row, const char *why, struct error *err)
+{
+    const char *name = json_as_text(json_get(row, "name"));
+    return fail(err, ERR_OURS, "quantization.json: %s: %s", name ? name : "a row", why);
+}
+
+static enum status read_block(const cJSON *row, const struct expr_names *names, uint64_t block[2],
+                              struct error *err)
+{
+    const char *text = json_as_text(json_get(row, "block"));
+    struct term t = {.kind = TERM_NONE};
+    bool fits = text != NULL;
+    if (fits) TRY(expr_value(text, strlen(text), names, &t, err));
+    fits &= t.kind == TERM_LIST && t.length == 2;
+    for (int k = 0; k < 2 && fits; k++) {
+        int64_t n;
+        fits = term_as_whole(&t.items[k], &n) && n >= 0;
+        block[k] = fits ? (uint64_t)n : 0;
+    }
+    if (fits) return OK;
+    return fail(err, ERR_UNSUPPORTED, "the block of encoding %s, %s, is not two whole numbers",
+                json_as_text(json_get(row, "name")), text ? text : "null");
+}
+
+/* A text of a row, in the arena; NULL: none. */
+static const char *row_text(struct arena *a, const cJSON *row, const char *member)
+{
+    const char *text = json_as_text(json_get(row, member));
+    return text ? arena_copy_text(a, text) : NULL;
+}
+
+static enum status take_row(struct reading *x, const cJSON *row, const struct expr_names *names,
+                            struct error *err)
+{
+    const char *code = json_as_text(json_get(row, "code")),
+               *dtype = json_as_text(json_get(row, "dtype"));
+    struct quant_row r = {
+        .name = row_text(x->a, row, "name"),
+        .codes = row_text(x->a, row, "codes"),
+        .global = row_text(x->a, row, "global"),
+        .zeros = row_text(x->a, row, "zeros"),
+        .shape = row_text(x->a, row, "shape"),
+        .global_divides = cJSON_IsTrue(json_get(row, "global_divides")),
+        .in_blocks = cJSON_IsTrue(json_get(row, "in_blocks")),
+        .transposed = cJSON_IsTrue(json_get(row, "transposed")),
+    };
+    size_t n = 0;
+    if (!r.name || !r.codes || !code || !quant_code_find(code, &r.code) || !dtype ||
+        !dtype_from_safetensors(dtype, &r.dtype))
+        return bad_row(row, "name, codes, code or dtype", err);
+    const cJSON *scales = json_get(row, "scales"), *dtypes = json_get(row, "scale_dtypes");
+    for (const cJSON *i = scales ? scales->child : NULL; i && n + 1 < MAX_SCALE_NAMES; i = i->next)
+        r.scales[n++] = arena_copy_text(x->a, json_as_text(i));
+    for (const cJSON *i = dtypes ? dtypes->child : NULL; i; i = i->next) {
+        enum dtype d;
+        if (!json_as_text(i) || !dtype_from_safetensors(json_as_text(i), &d))
+            return bad_row(row, "scale_dtypes", err);
+        r.scale_dtypes |= UINT64_C(1) << d;
+    }
+    TRY(read_block(row, names, r.block, err));
+    *ARENA_PUSH(x->a, x->q->rows, x->q->num_rows, x->capacity) = r;
+    return n ? OK : bad_row(row, "scales", err);
+}
+
+/* Adds the rows that a scheme selects. */
+static enum status take_scheme(struct reading *x, const cJSON *scheme, struct error *err)
+{
+    const struct scheme members = {scheme, x->a};
+    const struct expr_names names = {scheme_value, &members, x->a};
+    const size_t before = x->q->num_rows;
+    for (const cJSON *row = x->rows->child; row; row = row->next) {
+        const char *when = json_as_text(json_get(row, "when"));
+        struct term t;
+        if (!when) return bad_row(row, "when", err);
+        TRY(expr_value(when, strlen(when), &names, &t, err));
+        if (term_is_true(&t)) TRY(take_row(x, row, &names, err));
+    }
+    if (!x->q->method) x->q->method = scheme_text(x->a, scheme);
+    if (x->q->num_rows > before) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "its weights are quantised in a way that Ferry does not know: %s; dequantise them "
+                "first",
+                scheme_text(x->a, scheme));
+}
+
+/* A scheme of the members of up to three objects; the last counts first. */
+static enum status take_merged(struct reading *x, const cJSON *all, const cJSON *group,
+                               const cJSON *weights, struct error *err)
+{
+    cJSON *scheme = cJSON_CreateObject();
+    add_members(scheme, all);
+    add_members(scheme, group);
+    add_members(scheme, weights);
+    enum status st = take_scheme(x, scheme, err);
+    cJSON_Delete(scheme);
+    return st;
+}
+
+static bool is_compressed_tensors(const cJSON *all)
+{
+    const char *method = json_as_text(json_get(all, "quant_method"));
+    return method && strcmp(method, "compressed-tensors") == 0;
+}
+
+static enum status take_schemes(struct reading *x, const cJSON *all, struct error *err)
+{
+    const cJSON *groups = json_get(all, "config_groups"),
+                *layers = json_get(all, "quantized_layers");
+    if (is_compressed_tensors(all) && groups && groups->child) {
+        for (const cJSON *g = groups->child; g; g = g->next)
+            TRY(take_merged(x, all, g, json_get(g, "weights"), err));
+        return OK;
+    }
+    if (!layers || !layers->child) return take_merged(x, all, NULL, NULL, err);
+    struct strbuf seen = {0}, text = {0};
+    enum status st = OK;
+    for (const cJSON *l = layers->child; l && !st; l = l->next) {
+        strbuf_clear(&text);
+        json_print(&text, l, -1);
+        if (seen.data && strstr(seen.data, text.data)) continue;
+        strbuf_printf(&seen, "%s\n", text.data);
+        st = take_merged(x, all, l, NULL, err);
+    }
+    strbuf_release(&seen);
+    strbuf_release(&text);
+    return st;
+}
+
+/* ---- configs ---- */
+
+/* The last is MLX's. */
+static const char *const config_keys[] = {"quantization_config", "compression_config",
+                                          "quantization"};
+
+static const cJSON *named_quantization(const cJSON *config)
+{
+    for (size_t i = 0; i < COUNT(config_keys); i++) {
+        const cJSON *q = json_get(config, config_keys[i]);
+        if (cJSON_IsObject(q)) return q;
+    }
+    return NULL;
+}
+
+bool quantization_drop(cJSON *config)
+{
+    bool any = false;
+    for (size_t i = 0; i < COUNT(config_keys); i++) {
+        any |= json_get(config, config_keys[i]) != NULL;
+        cJSON_DeleteItemFromObjectCaseSensitive(config, config_keys[i]);
+    }
+    return any;
+}
+
+/* ModelOpt's file, as quantization_config would have it; NULL: there is none. */
+static enum status read_file(const char *folder, struct arena *a, cJSON **out, struct error *err)
+{
+    enum { MAX_BYTES = 64 << 20 };
+    const char *path = path_join(a, folder, quantization_file);
+    cJSON *tree;
+    *out = NULL;
+    if (!path_exists(path)) return OK;
+    TRY(json_read_file(path, MAX_BYTES, JSON_STRICT, &tree, err));
+    const cJSON *q = json_get(tree, "quantization");
+    if (cJSON_IsObject(q)) {
+        *out = cJSON_Duplicate(q, true);
+        json_put(*out, "quant_method", cJSON_CreateString("modelopt"));
+    }
+    cJSON_Delete(tree);
+    return OK;
+}
+
+/* Whether config.json says no more than that ModelOpt's file has the schemes. */
+static bool is_mixed(const cJSON *q)
+{
+    const char *algo = json_as_text(json_get(q, "quant_algo"));
+    return algo && strcmp(algo, "MIXED_PRECISION") == 0 && !json_get(q, "quantized_layers");
+}
+
+static enum status read_rows(struct reading *x, const cJSON *q, struct error *err)
+{
+    const struct embedded_file *file = embedded_file_find("quantization.json");
+    cJSON *tree;
+    TRY(json_parse(file->text, file->length, JSON_STRICT, &tree, err));
+    const cJSON *globs = json_get(tree, "activations");
+    size_t n = 0;
+    x->rows = json_get(tree, "encodings");
+    x->q->activations = arena_array(x->a, (size_t)cJSON_GetArraySize(globs) + 1, sizeof(char *));
+    for (const cJSON *i = globs ? globs->child : NULL; i; i = i->next)
+        x->q->activations[n++] = arena_copy_text(x->a, json_as_text(i));
+    enum status st = take_schemes(x, q, err);
+    cJSON_Delete(tree);
+    return st;
+}
+
+enum status quantization_read(const cJSON *config, const char *folder, struct arena *a,
+                              struct quantization **out, struct error *err)
+{
+    struct reading x = {.a = a, .q = arena_alloc(a, sizeof *x.q)};
+    const cJSON *q = named_quantization(config);
+    cJSON *file;
+    *x.q = (struct quantization){0};
+    *out = NULL;
+    TRY(read_file(folder, a, &file, err));
+    if (file && (!q || is_mixed(q))) q = file;
+    enum status st = q ? read_rows(&x, q, err) : OK;
+    if (!st && q) *out = x.q;
+    cJSON_Delete(file);
+    return st;
+}

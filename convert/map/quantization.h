@@ -1,0 +1,68 @@
+/* quantization.h - how the weights of a Hugging Face folder are encoded, by its
+ * config: rows of convert/models/quantization.json.
+ *
+ * A config has one scheme or several (groups of compressed-tensors, layers of
+ * ModelOpt). Each selects the rows whose `when` holds. Which of these a tensor
+ * has, names, dtypes and shapes say.
+ *
+ *   name       the encoding
+ *   when       a condition on members of the scheme
+ *   codes      the name of the tensor with codes; {name}: that of the decoded
+ *              weight; {module}: {name} up to its last dot
+ *   dtype      of the stored codes
+ *   code       of kernels/cpu/quant.h
+ *   in_blocks  the last two dims of the codes are groups and bytes of a group
+ *   transposed the weight is [..., cols, rows] of what is decoded
+ *   scales     possible names of scales
+ *   block      [rows, cols] of a group; 0: all of them
+ *   global, global_divides, zeros, shape: names of other companions, with
+ *              encoding.h's meaning; shape is [rows, cols], I64 or I32
+ *
+ * Companions of activations match the globs of "activations". */
+#ifndef FERRY_CONVERT_MAP_QUANTIZATION_H
+#define FERRY_CONVERT_MAP_QUANTIZATION_H
+
+#include <cjson/cJSON.h>
+
+#include "common/arena.h"
+#include "common/dtype.h"
+#include "common/status.h"
+#include "kernels/cpu/quant.h"
+
+enum { MAX_SCALE_NAMES = 4 };
+
+struct quant_row {
+    const char *name, *codes, *scales[MAX_SCALE_NAMES]; /* scales: NULL at the end */
+    const char *global, *zeros, *shape;                 /* NULL: none */
+    bool global_divides, in_blocks, transposed;
+    enum quant_code code;
+    enum dtype dtype;
+    uint64_t scale_dtypes; /* bits of enum dtype */
+    uint64_t block[2];
+};
+
+struct quantization {
+    const char *method; /* "compressed-tensors pack-quantized", for messages */
+    struct quant_row *rows;
+    size_t num_rows;
+    const char **activations; /* globs, NULL at the end */
+};
+
+/* Sets *out to the rows that a config.json selects, with hf_quant_config.json
+ * of `folder`; to NULL if neither names a quantisation. *out is in arena a. ERR_UNSUPPORTED names a
+ * method that no row knows. */
+MUST_CHECK enum status quantization_read(const cJSON *config, const char *folder, struct arena *a,
+                                         struct quantization **out, struct error *err);
+/* Removes what a config.json says of it; false: nothing. */
+bool quantization_drop(cJSON *config);
+
+/* The file of ModelOpt's beside config.json. */
+extern const char quantization_file[];
+
+/* A template with {name} and {module} filled in. */
+const char *quant_fill(struct arena *a, const char *template, const char *name);
+/* The {name} by which a template gives `text`; NULL: none does. A template with
+ * {module} has weights as names. */
+const char *quant_unfill(struct arena *a, const char *template, const char *text);
+
+#endif
