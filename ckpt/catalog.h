@@ -34,7 +34,8 @@
  * - ORIGIN_RANDOM*: of the random stream number `file`;
  * - ORIGIN_MEMORY: of `memory`;
  * - ORIGIN_HALVES: of the tensors `halves`;
- * - ORIGIN_ENCODED: of `encoded`, as numbers.
+ * - ORIGIN_ENCODED: of `encoded`, as numbers;
+ * - ORIGIN_CODES, ORIGIN_SCALES: of what `encoder` makes.
  *
  * Small, since there may be millions. */
 struct piece {
@@ -44,6 +45,7 @@ struct piece {
         const void *memory; /* ORIGIN_MEMORY: the holder's; NULL in other processes */
         const struct halves *halves;
         const struct encoded *encoded;
+        struct encoder *encoder;
     };
     uint32_t file;
     unsigned holder; /* the rank that writes it, if the tensor has pieces in memory (held.h) */

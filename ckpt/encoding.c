@@ -1,4 +1,4 @@
-#include "ckpt/encoding.h"
+#include "ckpt/encoding_internal.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -9,7 +9,6 @@
 enum {
     RUN_BYTES = 256 << 10, /* of codes and scales at once: they stay in the second-level cache */
     ZERO_ROWS = 8,         /* of a word of zeros */
-    LARGEST_SCALE = 4,     /* bytes */
 };
 
 void encoded_set_grid(struct encoded *e, unsigned num_dims, const uint64_t *shape,
@@ -34,17 +33,29 @@ uint64_t encoded_num_matrices(const struct encoded *e)
     return n;
 }
 
-/* ---- which codes and scales a run of elements has ---- */
+bool encoded_is_grid(const struct encoded *e, unsigned num_dims, const uint64_t *shape)
+{
+    const unsigned lead = e->num_dims - 2;
+    const bool rows = e->grid[1] == 1 && e->block[1] >= e->cols;
+    const bool one = rows && e->grid[0] == 1 && e->block[0] >= e->rows && lead == 0;
+    if (one && (num_dims == 0 || (num_dims == 1 && shape[0] == 1))) return true;
+    if (num_dims != e->num_dims && !(rows && num_dims == lead + 1)) return false;
+    return !memcmp(shape, e->shape, lead * sizeof *shape) && shape[lead] == e->grid[0] &&
+           (num_dims == lead + 1 || shape[lead + 1] == e->grid[1]);
+}
 
-/* Rows count through all matrices. */
-struct span {
-    uint64_t low, count;            /* elements */
-    uint64_t first_row, last_row;   /* with elements of the run */
-    uint64_t first_byte, bytes;     /* of codes */
-    uint64_t first_line, lines;     /* of groups, through all matrices */
-    uint64_t first_group, groups;   /* of each line */
-    uint64_t first_word, num_words; /* lines of zeros; 0: none */
-};
+struct pair encoded_transposed(const struct encoded *e)
+{
+    const uint64_t size = e->rows * e->cols;
+    struct pair p = {.num_axes = 3,
+                     .axes = {{encoded_num_matrices(e), size, size},
+                              {e->cols, e->rows, 1},
+                              {e->rows, 1, e->cols}}};
+    (void)pair_nest(&p);
+    return p;
+}
+
+/* ---- which codes and scales a run of elements has ---- */
 
 static uint64_t line_of(const struct encoded *e, uint64_t row)
 {
@@ -56,10 +67,10 @@ static uint64_t code_bytes(const struct encoded *e, uint64_t codes)
     return codes * quant_infos[e->code].bits / 8;
 }
 
-static struct span elements_span(const struct encoded *e, uint64_t low, uint64_t count)
+struct encoded_span encoded_span_of(const struct encoded *e, uint64_t low, uint64_t count)
 {
     const uint64_t last = low + count - 1, first_col = low % e->cols, last_col = last % e->cols;
-    struct span s = {
+    struct encoded_span s = {
         .low = low, .count = count, .first_row = low / e->cols, .last_row = last / e->cols};
     const bool one_row = s.first_row == s.last_row;
     const uint64_t end = s.last_row * e->row_bytes + code_bytes(e, last_col) + 1;
@@ -75,7 +86,7 @@ static struct span elements_span(const struct encoded *e, uint64_t low, uint64_t
 }
 
 /* Whole elements of the codes' dtype around the bytes of a span. */
-static void unit_range(const struct encoded *e, const struct span *s, uint64_t *first,
+static void unit_range(const struct encoded *e, const struct encoded_span *s, uint64_t *first,
                        uint64_t *count)
 {
     const uint64_t unit = dtype_bytes(e->codes->dtype);
@@ -90,7 +101,7 @@ struct room {
     char *codes;
 };
 
-static uint64_t room_bytes(const struct encoded *e, const struct span *s, struct room *room,
+static uint64_t room_bytes(const struct encoded *e, const struct encoded_span *s, struct room *room,
                            char *buffer)
 {
     const uint64_t groups = s->lines * s->groups, rows = s->last_row - s->first_row + 1;
@@ -107,16 +118,23 @@ static uint64_t room_bytes(const struct encoded *e, const struct span *s, struct
 
 /* ---- scales ---- */
 
-static float scale_number(enum dtype dtype, const char *raw, uint64_t i)
+float encoded_scale(enum dtype dtype, const void *raw, uint64_t i)
 {
-    if (dtype == DT_U8) return quant_e8m0((unsigned char)raw[i]);
+    if (dtype == DT_U8) return quant_e8m0(((const unsigned char *)raw)[i]);
     return (float)dtype_load(dtype, raw, i);
 }
 
-static enum status read_global(struct panel_reader *r, const struct encoded *e, float *out,
-                               struct error *err)
+float encoded_with_global(const struct encoded *e, float scale, float global)
 {
-    float number;
+    return e->global_divides ? scale / global : scale * global;
+}
+
+enum status encoded_read_global(struct panel_reader *r, const struct encoded *e, float *out,
+                                struct error *err)
+{
+    float number = 1;
+    *out = number;
+    if (!e->global) return OK;
     TRY(panel_read(r, e->global, 0, 1, &number, err));
     *out = number;
     if (isfinite(number) && number != 0) return OK;
@@ -125,16 +143,17 @@ static enum status read_global(struct panel_reader *r, const struct encoded *e, 
 
 /* Reads the scales of a span to room->scales. */
 static enum status read_scales(struct panel_reader *r, const struct encoded *e,
-                               const struct span *s, const struct room *room, struct error *err)
+                               const struct encoded_span *s, const struct room *room,
+                               struct error *err)
 {
-    float global = 1;
+    float global;
     const uint64_t n = s->lines * s->groups; /* several lines are whole */
     const uint64_t first = s->first_line * e->grid[1] + s->first_group;
-    if (e->global) TRY(read_global(r, e, &global, err));
+    TRY(encoded_read_global(r, e, &global, err));
     TRY(panel_read(r, e->scales, first, n, room->raw, err));
     for (uint64_t i = 0; i < n; i++) {
-        const float scale = scale_number(e->scales->dtype, room->raw, i);
-        room->scales[i] = e->global_divides ? scale / global : scale * global;
+        const float scale = encoded_scale(e->scales->dtype, room->raw, i);
+        room->scales[i] = encoded_with_global(e, scale, global);
         if (!isfinite(room->scales[i]))
             return fail(err, ERR_CORRUPT, "%s: scale %" PRIu64 " is %g", e->scales->stored_name,
                         first + i, (double)room->scales[i]);
@@ -142,18 +161,18 @@ static enum status read_scales(struct panel_reader *r, const struct encoded *e,
     return OK;
 }
 
-/* Reads the zeros of a span's rows and groups to room->zeros. */
-static enum status read_zeros(struct panel_reader *r, const struct encoded *e, const struct span *s,
-                              const struct room *room, struct error *err)
+enum status encoded_read_zeros(struct panel_reader *r, const struct encoded *e,
+                               const struct encoded_span *s, char *raw, float *zeros,
+                               struct error *err)
 {
     const uint64_t first = s->first_word * e->grid[1] + s->first_group;
-    TRY(panel_read(r, e->zeros, first, s->num_words * s->groups, room->raw, err));
+    TRY(panel_read(r, e->zeros, first, s->num_words * s->groups, raw, err));
     for (uint64_t row = s->first_row, i = 0; row <= s->last_row; row++)
         for (uint64_t g = 0; g < s->groups; g++, i++) {
             uint32_t word;
             const uint64_t line = row / ZERO_ROWS - s->first_word;
-            memcpy(&word, room->raw + (line * s->groups + g) * sizeof word, sizeof word);
-            room->zeros[i] = (float)(word >> row % ZERO_ROWS * 4 & 15) - 8;
+            memcpy(&word, raw + (line * s->groups + g) * sizeof word, sizeof word);
+            zeros[i] = (float)(word >> row % ZERO_ROWS * 4 & 15) - 8;
         }
     return OK;
 }
@@ -186,7 +205,7 @@ static bool has_zero(const float *scales, uint64_t n)
 }
 
 /* Decodes a span's elements, row by row. */
-static enum status decode_rows(const struct encoded *e, const struct span *s,
+static enum status decode_rows(const struct encoded *e, const struct encoded_span *s,
                                const struct room *room, const char *codes, enum dtype dtype,
                                char *out, struct error *err)
 {
@@ -213,13 +232,13 @@ static enum status decode_rows(const struct encoded *e, const struct span *s,
     return OK;
 }
 
-static enum status read_span(struct panel_reader *r, const struct encoded *e, const struct span *s,
-                             const struct room *room, enum dtype dtype, char *out,
-                             struct error *err)
+static enum status read_span(struct panel_reader *r, const struct encoded *e,
+                             const struct encoded_span *s, const struct room *room,
+                             enum dtype dtype, char *out, struct error *err)
 {
     uint64_t first, count;
     unit_range(e, s, &first, &count);
-    if (e->zeros) TRY(read_zeros(r, e, s, room, err));
+    if (e->zeros) TRY(encoded_read_zeros(r, e, s, room->raw, room->zeros, err));
     TRY(read_scales(r, e, s, room, err));
     TRY(panel_read(r, e->codes, first, count, room->codes, err));
     const char *codes = room->codes + (s->first_byte - first * dtype_bytes(e->codes->dtype));
@@ -232,10 +251,10 @@ enum status encoded_read(struct panel_reader *r, const struct encoded *e, uint64
     char *to = out;
     for (uint64_t end = low + count, n; low < end; low += n, to += n * dtype_bytes(dtype)) {
         struct room room;
-        struct span s = elements_span(e, low, n = min_u64(end - low, RUN_BYTES));
+        struct encoded_span s = encoded_span_of(e, low, n = min_u64(end - low, RUN_BYTES));
         const uint64_t most = min_u64(r->buffer_bytes, RUN_BYTES);
         while (room_bytes(e, &s, &room, r->cast) > most && n > 1)
-            s = elements_span(e, low, n /= 2);
+            s = encoded_span_of(e, low, n /= 2);
         if (room_bytes(e, &s, &room, r->cast) > most)
             return fail(err, ERR_OURS, "%s: no room for a code and its scale",
                         e->codes->stored_name);

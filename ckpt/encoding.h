@@ -41,6 +41,11 @@ struct encoded {
 void encoded_set_grid(struct encoded *e, unsigned num_dims, const uint64_t *shape,
                       const uint64_t block[2]);
 uint64_t encoded_num_matrices(const struct encoded *e);
+/* Whether a tensor of this shape has one element for each group: [..., grid];
+ * for whole rows also without the last dim, for one group also [1] and []. */
+bool encoded_is_grid(const struct encoded *e, unsigned num_dims, const uint64_t *shape);
+/* From flat in a tensor whose matrices are transposed, to elements of e. */
+struct pair encoded_transposed(const struct encoded *e);
 
 /* Decodes elements [low, low + count), in order, to out[count] of a float dtype.
  * r->cast must be there. ERR_CORRUPT names a scale that is NaN or infinite, or

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "ckpt/encoding.h"
+#include "ckpt/encoder.h"
 #include "common/count.h"
 #include "common/json.h"
 
@@ -74,7 +74,7 @@ static void hash_encoded(struct sha256 *s, const struct encoded *e)
     const struct tensor *const companions[] = {e->scales, e->global, e->zeros};
     const uint64_t n[] = {e->code, e->rows, e->cols, e->block[0], e->block[1], e->global_divides};
     sha256_add(s, n, sizeof n);
-    hash_tensor(s, e->codes);
+    if (e->codes) hash_tensor(s, e->codes);
     for (size_t i = 0; i < COUNT(companions); i++)
         if (companions[i]) hash_tensor(s, companions[i]);
 }
@@ -99,6 +99,10 @@ static void hash_tensor(struct sha256 *s, const struct tensor *t)
         if (x->origin == ORIGIN_HALVES) hash_tensor(s, &x->halves->upper);
         if (x->origin == ORIGIN_HALVES) hash_tensor(s, &x->halves->lower);
         if (x->origin == ORIGIN_ENCODED) hash_encoded(s, x->encoded);
+        if (x->origin == ORIGIN_CODES || x->origin == ORIGIN_SCALES) {
+            hash_encoded(s, encoder_form(x->encoder));
+            hash_tensor(s, encoder_weight(x->encoder));
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "ckpt/block.h"
+#include "ckpt/encoder.h"
 #include "ckpt/encoding.h"
 #include "ckpt/panel.h"
 #include "kernels/cpu/random.h"
@@ -208,6 +209,26 @@ static enum status fetch_encoded(const struct fetching *f, const struct block *b
     return block_split(b, from, to, decode_run, &decoding, err);
 }
 
+static enum status encode_run(void *context, const struct block *b, uint64_t from, uint64_t to,
+                              bool *taken, struct error *err)
+{
+    const struct fetching *f = context;
+    struct encoder *e = f->piece->encoder;
+    char *out = f->buffer + to * dtype_bytes(f->dtype);
+    *taken = block_is_run(b);
+    if (!*taken) return OK;
+    if (f->piece->origin == ORIGIN_SCALES)
+        return encoder_read_scales(f->reader, e, from, block_count(b), out, err);
+    return encoder_read_codes(f->reader, e, f->dtype, from, block_count(b), out, err);
+}
+
+static enum status fetch_encoding(const struct fetching *f, const struct block *b, uint64_t from,
+                                  uint64_t to, struct error *err)
+{
+    struct fetching encoding = *f;
+    return block_split(b, from, to, encode_run, &encoding, err);
+}
+
 static const struct origin origins[NUM_ORIGINS] = {
     [ORIGIN_STORED] = {.is_stored = true, .has_dtype = true, .fetch = fetch_stored},
     [ORIGIN_ZERO] = {.fetch = NULL},
@@ -218,6 +239,8 @@ static const struct origin origins[NUM_ORIGINS] = {
     [ORIGIN_RANDOM_SQUARE] = {.fetch = fetch_random},
     [ORIGIN_HALVES] = {.is_joined = true, .has_dtype = true, .fetch = fetch_halves},
     [ORIGIN_ENCODED] = {.is_joined = true, .fetch = fetch_encoded},
+    [ORIGIN_CODES] = {.is_joined = true, .fetch = fetch_encoding},
+    [ORIGIN_SCALES] = {.is_joined = true, .fetch = fetch_encoding},
 };
 
 const struct origin *piece_origin(const struct piece *piece)

@@ -28,6 +28,8 @@ enum origin_id {
     ORIGIN_RANDOM_SQUARE, /* squares of the numbers about 0 */
     ORIGIN_HALVES,        /* F32 in two tensors: BF16 and remainders */
     ORIGIN_ENCODED,       /* codes and scales (encoding.h) */
+    ORIGIN_CODES,         /* codes of a weight (encoder.h) */
+    ORIGIN_SCALES,        /* scales of a weight */
     NUM_ORIGINS
 };
 

@@ -51,6 +51,67 @@ enum status native_outputs_add(struct native_outputs *x, const char *name,
     return OK;
 }
 
+void native_outputs_replace(struct native_outputs *x, size_t at, const char *name,
+                            const struct tensor *from)
+{
+    struct arena *a = &x->t->plan.arena;
+    struct out_tensor *o = &x->out.items[at];
+    const struct native_source all = {from, pair_whole(0, 0, from->numel)};
+    *ARENA_PUSH(a, x->parts, x->num_parts, x->parts_capacity) = (struct out_part){all, SIZE_MAX};
+    o->name = arena_copy_text(a, name);
+    o->dtype = from->dtype;
+    o->num_dims = from->num_dims;
+    o->shape = from->shape;
+    o->numel = o->filled = from->numel;
+    o->first_part = o->last_part = x->num_parts - 1;
+    (void)map_add(&x->out.names, o->name, at, NULL);
+}
+
+/* Pieces of a native tensor's elements, for a tensor of another order. */
+struct joining {
+    struct arena *a;
+    struct tensor *to;
+    const struct tensor *logical;
+    size_t piece;
+};
+
+static enum status add_piece(void *context, const struct pair *p, struct error *err)
+{
+    const struct joining *x = context; /* p.a: the tensor, p.b: as stored */
+    (void)err;
+    tensor_add_piece(x->a, x->to, &x->logical->pieces[x->piece], p);
+    return OK;
+}
+
+static enum status join_pieces(void *context, const struct pair *p, struct error *err)
+{
+    struct joining *x = context; /* p.a: logical, p.b: the tensor */
+    for (x->piece = 0; x->piece < x->logical->num_pieces; x->piece++) {
+        const struct pair stored = pair_unpack(&x->logical->pieces[x->piece].pair);
+        if (pair_is_apart(&x->logical->pieces[x->piece].pair, p->a_offset, pair_a_span(p)))
+            continue;
+        TRY(pair_join_nested(p, &stored, x->logical->name, add_piece, x, err));
+    }
+    return OK;
+}
+
+enum status native_outputs_join(const struct native_outputs *x, size_t at, const struct pair *order,
+                                struct tensor *t, struct error *err)
+{
+    struct arena *a = &x->t->plan.arena;
+    const struct out_tensor *o = &x->out.items[at];
+    t->numel = o->numel;
+    t->dtype = x->parts[o->first_part].source.logical->dtype;
+    for (size_t i = o->first_part; i != SIZE_MAX; i = x->parts[i].next) {
+        struct joining j = {a, t, x->parts[i].source.logical, 0};
+        struct pair by_native = x->parts[i].source.pair;
+        if (!t->stored_name) t->stored_name = j.logical->stored_name;
+        TRY(pair_turn(&by_native, o->name, err));
+        TRY(pair_join_nested(&by_native, order, o->name, join_pieces, &j, err));
+    }
+    return OK;
+}
+
 size_t native_outputs_find(const struct native_outputs *x, const char *native_name,
                            const char *state)
 {

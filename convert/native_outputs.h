@@ -31,6 +31,16 @@ void native_outputs_release(struct native_outputs *x);
 MUST_CHECK enum status native_outputs_add(struct native_outputs *x, const char *name,
                                           const struct native_output *native, size_t *at,
                                           struct error *err);
+/* Makes native tensor `at` one of this name with all elements of a tensor, which
+ * must outlive the plan. */
+void native_outputs_replace(struct native_outputs *x, size_t at, const char *name,
+                            const struct tensor *from);
+/* Adds the elements of native tensor `at` to an empty tensor.
+ *
+ * - order: from flat in the native tensor to flat in the other. */
+MUST_CHECK enum status native_outputs_join(const struct native_outputs *x, size_t at,
+                                           const struct pair *order, struct tensor *t,
+                                           struct error *err);
 /* Index of a native tensor (state NULL), or of its state, by the exported name;
  * SIZE_MAX: none. */
 size_t native_outputs_find(const struct native_outputs *x, const char *native_name,

@@ -42,6 +42,7 @@ struct target_options {
     bool grouped_gemm;        /* written to args; names experts in legacy files */
     bool common_as_object;    /* torch_dist: the common state is an object, not common.pt */
     uint64_t max_shard_bytes; /* hf */
+    bool as_source; /* hf: weights that came encoded are encoded again */
     bool durable;
     bool optimizer;     /* write the optimizer's states, if the source has any */
     bool allow_shifted; /* write weights from shifted masters (optimizer_info.shifted) */
@@ -65,6 +66,7 @@ struct target_facts {
     uint64_t new_rows, carried_rows, cut_rows; /* padding rows: zeros, copied, left out */
     bool per_layer_names; /* torch_dist: layers differ: each has its own keys */
     size_t num_target_tensors, num_weight_files;
+    uint64_t renewed_groups, renewed_weights; /* with new scales; set by write_small_files */
     uint64_t cast_tensors;   /* weights */
     uint64_t cast_masters;   /* weights cast from their masters */
     bool masters_alone;      /* the format has masters for weights */

@@ -388,6 +388,11 @@ void report_result(struct strbuf *out, const struct conversion *c, const struct 
                       c->replaces.folder);
     if (kept) strbuf_printf(out, "%s were kept from an interrupted run\n", bytes_text(kept));
     cast_line(out, c->target, r);
+    if (c->target->facts.renewed_groups)
+        strbuf_printf(out,
+                      "%" PRIu64 " groups of %" PRIu64
+                      " weights have outgrown their kept scales and got new ones\n",
+                      c->target->facts.renewed_groups, c->target->facts.renewed_weights);
     if (c->ranks.rank) return; /* rank 0 has the counts of all ranks */
     counts_line(out, c, REPORT_NON_FINITE, "with NaN or Inf in the source");
     counts_line(out, c, REPORT_OVERFLOWED, "with finite elements that the cast made infinite");

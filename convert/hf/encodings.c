@@ -1,6 +1,5 @@
 #include "convert/hf/encodings.h"
 
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -142,27 +141,13 @@ static enum status take_shape(struct attempt *t, struct error *err)
     return OK;
 }
 
-/* Whether a companion has one element for each group. */
-static bool is_grid(const struct encoded *e, const struct native_tensor *n)
-{
-    uint64_t expected[MAX_AXES];
-    memcpy(expected, e->shape, e->num_dims * sizeof *expected);
-    expected[e->num_dims - 2] = e->grid[0];
-    expected[e->num_dims - 1] = e->grid[1];
-    const bool column = e->grid[1] == 1 && e->block[1] == e->cols;
-    const bool one = column && e->grid[0] == 1 && e->block[0] == e->rows && e->num_dims == 2;
-    if (one && n->numel == 1) return true;
-    const unsigned dims = column && n->num_dims + 1 == e->num_dims ? n->num_dims : e->num_dims;
-    return n->num_dims == dims && !memcmp(n->shape, expected, dims * sizeof *expected);
-}
-
 static enum status check_grid(const struct attempt *t, const struct encoded *e, struct error *err)
 {
     uint64_t expected[MAX_AXES];
     memcpy(expected, e->shape, e->num_dims * sizeof *expected);
     expected[e->num_dims - 2] = e->grid[0];
     expected[e->num_dims - 1] = e->grid[1];
-    if (!is_grid(e, t->scales))
+    if (!encoded_is_grid(e, t->scales->num_dims, t->scales->shape))
         return fail(err, ERR_UNSUPPORTED,
                     "%s has shape %s, expected %s: one scale for each %" PRIu64 " x %" PRIu64
                     " elements of %s %s",
@@ -181,17 +166,6 @@ static enum status check_grid(const struct attempt *t, const struct encoded *e, 
 }
 
 /* ---- one tensor ---- */
-
-/* The weight's elements as those of e, whose matrices are transposed. */
-static struct pair pair_of_transposed(const struct encoded *e)
-{
-    struct pair p = {.num_axes = 3,
-                     .axes = {{encoded_num_matrices(e), e->rows * e->cols, e->rows * e->cols},
-                              {e->cols, e->rows, 1},
-                              {e->rows, 1, e->cols}}};
-    (void)pair_nest(&p);
-    return p;
-}
 
 static enum status make_encoded(struct attempt *t, struct encoded **out, struct error *err)
 {
@@ -238,7 +212,7 @@ static enum status decode_by(struct attempt *t, struct error *err)
     if (t->row->transposed) {
         shape[e->num_dims - 2] = e->cols;
         shape[e->num_dims - 1] = e->rows;
-        pair = pair_of_transposed(e);
+        pair = encoded_transposed(e);
     }
     TRY(catalog_decode_native(&t->x->c->catalog, t->codes, e, t->x->dtype, e->num_dims, shape,
                               &pair, err));
@@ -302,20 +276,13 @@ static enum status decode(struct decoding *x, size_t i, struct error *err)
 
 /* ---- what is left ---- */
 
-static bool is_activation(const struct decoding *x, const char *name)
-{
-    for (size_t i = 0; x->q->activations[i]; i++)
-        if (fnmatch(x->q->activations[i], name, 0) == 0) return true;
-    return false;
-}
-
 /* Marks a companion; refuses one of no codes. */
 static enum status mark(struct decoding *x, size_t i, struct error *err)
 {
     struct native_tensor *n = &x->c->catalog.native[i];
     const char *name;
     if (n->state || n->parts[0].encoded) return OK;
-    n->of_encoding = x->used[i] || is_activation(x, n->name);
+    n->of_encoding = x->used[i] || quantization_is_activation(x->q, n->name);
     for (size_t k = 0; k < x->q->num_rows && !n->of_encoding; k++) {
         if (!is_companion_of(&x->c->arena, &x->q->rows[k], n->name, &name)) continue;
         const struct native_tensor *weight = find(x, name);

@@ -7,11 +7,26 @@
 #define FERRY_CONVERT_HF_ENCODINGS_H
 
 #include "convert/map/quantization.h"
-#include "convert/naming.h"
+#include "convert/native_outputs.h"
 
-/* Decodes the native tensors of a Hugging Face folder, gives them the weights'
- * names, and marks companions. ERR_UNSUPPORTED or ERR_CORRUPT names the tensor:
- * codes without a scale, a scale without codes, a shape that does not fit. */
+/* Decodes native tensors, gives them the weights' names, and marks companions.
+ * ERR_UNSUPPORTED or ERR_CORRUPT names a tensor that does not fit. */
 MUST_CHECK enum status encodings_decode(const struct naming_import *import, struct error *err);
+
+/* ---- writing ---- */
+
+struct encoding_writer;
+
+/* Makes outputs whose scales the source keeps codes again, and adds their scales
+ * and the like.
+ *
+ * - Codes are as stored, if the source has them, else of an encoder.
+ * - The caller frees *out after the run.
+ * - ERR_UNSUPPORTED: the source keeps no scales, or scales of no output. */
+MUST_CHECK enum status encodings_write(struct target *t, struct native_outputs *outputs,
+                                       struct encoding_writer **out, struct error *err);
+void encoding_writer_free(struct encoding_writer *w);
+/* After a run: adds the groups that got new scales. */
+void encoding_writer_count(const struct encoding_writer *w, struct target_facts *facts);
 
 #endif

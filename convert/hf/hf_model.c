@@ -249,6 +249,7 @@ static bool loses_encoding(const struct target *t)
 {
     const struct catalog *all = &t->source->catalog;
     bool encoded = !(t->source->format->has & FORMAT_CONFIG_JSON);
+    if (t->options.as_source) return false;
     for (size_t i = 0; i < all->num_tensors && !encoded; i++)
         encoded = name_is_of_encoding(all->tensors[i].name);
     return encoded;
@@ -264,7 +265,7 @@ static enum status write_config(const struct target *t, const cJSON *made, enum 
     if (t->source->hf_folder) {
         TRY(hf_config_read(t->source->hf_folder, &read, err));
         const bool loses = loses_encoding(t) && quantization_drop(read);
-        const bool other = says_other_dtype(read, dtype) && !is_hf;
+        const bool other = says_other_dtype(read, dtype) && !is_hf && !t->options.as_source;
         if (!loses && !other && !t->options.casts) {
             cJSON_Delete(read);
             return OK;

@@ -7,6 +7,7 @@
 #include "common/file.h"
 #include "common/json.h"
 #include "convert/format.h"
+#include "convert/hf/encodings.h"
 #include "convert/hf/hf_model.h"
 #include "convert/hf/states_hf.h"
 #include "convert/native_outputs.h"
@@ -25,7 +26,8 @@ struct shard_set {
 struct hf_target {
     struct target *t;
     struct shard_set model, optimizer;
-    cJSON *config; /* made here; NULL: the source's config.json is copied */
+    cJSON *config;                     /* made here; NULL: the source's config.json is copied */
+    struct encoding_writer *encodings; /* NULL: weights are written decoded */
 };
 
 static enum status add_hf_output(void *context, const struct native_output *native,
@@ -141,7 +143,6 @@ static enum status fill_segments(struct shard_set *set, struct error *err)
 
 static enum status plan_set(struct shard_set *set, struct error *err)
 {
-    TRY(native_outputs_check(&set->native, err));
     TRY(lay_out_shards(set, err));
     set->t->facts.num_target_tensors += set->native.out.count;
     set->t->facts.num_weight_files += set->num_shards;
@@ -194,6 +195,9 @@ static enum status plan_hf(struct target *t, struct error *err)
     set_hf_training_outcomes(t);
     add_step(x);
     TRY(hf_model_export(t, add_hf_output, x, err));
+    TRY(native_outputs_check(&x->model.native, err));
+    if (t->options.as_source) TRY(encodings_write(t, &x->model.native, &x->encodings, err));
+    TRY(native_outputs_check(&x->optimizer.native, err));
     TRY(plan_set(&x->model, err));
     return plan_set(&x->optimizer, err);
 }
@@ -260,6 +264,7 @@ static enum status write_hf_small_files(struct target *t, const char *folder, st
     const struct hf_target *x = t->state;
     struct arena a;
     arena_init(&a);
+    encoding_writer_count(x->encodings, &t->facts);
     enum status st = hf_model_write_config(
         t, x->config, native_outputs_main_dtype(&x->model.native), folder, err);
     if (!st) st = write_training(x, path_join(&a, folder, hf_training_file), err);
@@ -275,6 +280,7 @@ static void release_hf(struct target *t)
     cJSON_Delete(x->config);
     native_outputs_release(&x->model.native);
     native_outputs_release(&x->optimizer.native);
+    encoding_writer_free(x->encodings);
 }
 
 const struct target_kind target_hf = {plan_hf, write_hf_small_files, NULL, release_hf};

@@ -50,8 +50,7 @@ static struct term value_of_items(const cJSON *list, struct arena *a)
     if (!a) return out;
     out.items = items = arena_array(a, out.length ? out.length : 1, sizeof *items);
     for (const cJSON *i = list->child; i; i = i->next)
-        *items++ =
-            cJSON_IsObject(list) ? term_text(i->string, strlen(i->string)) : json_term(i, a);
+        *items++ = cJSON_IsObject(list) ? term_text(i->string, strlen(i->string)) : json_term(i, a);
     return out;
 }
 

@@ -1,6 +1,6 @@
 #include "convert/map/quantization.h"
 
-#include <inttypes.h>
+#include <fnmatch.h>
 #include <string.h>
 
 #include "common/count.h"
@@ -31,6 +31,13 @@ const char *quant_unfill(struct arena *a, const char *template, const char *text
     const size_t n = strlen(text), m = strlen(end);
     if (n <= m || strcmp(text + n - m, end)) return NULL;
     return arena_printf(a, "%.*s%s", (int)(n - m), text, of_name ? "" : weight_end);
+}
+
+bool quantization_is_activation(const struct quantization *q, const char *name)
+{
+    for (size_t i = 0; q->activations[i]; i++)
+        if (fnmatch(q->activations[i], name, 0) == 0) return true;
+    return false;
 }
 
 /* ---- schemes ---- */

@@ -59,6 +59,9 @@ bool quantization_drop(cJSON *config);
 /* The file of ModelOpt's beside config.json. */
 extern const char quantization_file[];
 
+/* Whether a tensor is a companion of activations. */
+bool quantization_is_activation(const struct quantization *q, const char *name);
+
 /* A template with {name} and {module} filled in. */
 const char *quant_fill(struct arena *a, const char *template, const char *name);
 /* The {name} by which a template gives `text`; NULL: none does. A template with

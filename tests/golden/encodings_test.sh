@@ -22,7 +22,31 @@ layout_of() {
     esac
 }
 
+# Whether a folder has the codes, scales and config of a case.
+same_encoded() { # FOLDER CASE
+    if [ -e "$2/model.safetensors" ]; then
+        cmp -s "$1/model.safetensors" "$2/model.safetensors" || is_wrong "$1/model.safetensors is not $2's"
+    else # in two files there
+        run verify "$1" "$2"
+        exits 0
+    fi
+    cmp -s "$1/config.json" "$2/config.json" || is_wrong "$1/config.json is not $2's"
+    [ ! -e "$2/hf_quant_config.json" ] || cmp -s "$1/hf_quant_config.json" "$2/hf_quant_config.json" ||
+        is_wrong "$1/hf_quant_config.json is not $2's"
+}
+
+# Whether elements differ by no more than a step of the encoding: within_a_step FOLDER OF CASE
+within_a_step() {
+    case $3 in
+    *fp4*) step=0.25 ;; # of E2M1, one bit of mantissa
+    *) step=0.0625 ;;   # of E4M3, three
+    esac
+    run verify "$1" "$2" --rtol "$step" --atol 0.02
+    exits 0
+}
+
 for case in "$encodings"/[!b]*; do
+    [ -d "$case" ] || continue
     name=$(basename "$case")
     it "$name is decoded"
     run convert "$case" out --to hf --overwrite
@@ -75,3 +99,78 @@ exits 0
 while read -r line; do
     prints "$line"
 done <digests
+
+for case in "$encodings"/[!b]*; do
+    [ -d "$case" ] || continue
+    name=$(basename "$case")
+    it "$name is encoded again as it was, from Megatron's layout and from itself"
+    # shellcheck disable=SC2046 # words
+    run convert "$case" dist --overwrite $(layout_of "$name")
+    exits 0
+    for from in dist "$case"; do
+        run convert "$from" out --to hf --export-weight-dtype as-source --overwrite
+        exits 0
+        same_encoded out "$case"
+    done
+done
+
+it "weights that were not decoded are not encoded again"
+run convert "$encodings/fp8-scalar-llama/expected" out --to hf --export-weight-dtype as-source --overwrite
+exits 3
+says "keeps no config.json with a quantisation"
+run convert "$encodings/fp8-scalar-llama" out2 --to torch_dist --export-weight-dtype as-source
+exits 2
+says "--export-weight-dtype does not apply to format torch_dist"
+
+# Makes weights of another model the weights of a checkpoint that keeps the scales of a case: outgrow CASE FACTOR
+outgrow() {
+    rm -rf grown grown-dist kept
+    mkdir grown
+    cp "$1/expected/config.json" grown
+    python3 - "$1/expected/model.safetensors" grown/model.safetensors "$2" <<'P'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+length = struct.unpack("<Q", data[:8])[0]
+header = json.loads(data[8:8 + length])
+body = bytearray(data[8 + length:])
+for name, t in header.items():
+    if "proj" in name:  # BF16 times a power of two: its exponent
+        first, last = t["data_offsets"]
+        for at in range(first, last, 2):
+            bits = struct.unpack_from("<H", body, at)[0]
+            if bits & 0x7F80:
+                struct.pack_into("<H", body, at, bits + (int(sys.argv[3]) << 7))
+open(sys.argv[2], "wb").write(data[:8 + length] + body)
+P
+    run convert "$1" kept --to torch_dist --overwrite
+    exits 0
+    run convert grown grown-dist --to torch_dist
+    exits 0
+    cp kept/iter_0000000/ferry-hf/* grown-dist/iter_0000000/ferry-hf/
+}
+
+# A weight times four has the codes that it had, where scales become four times as large, too.
+for name in fp8-block-deepseek-v3 fp8-block-ue8m0-llama fp8-scalar-llama mxfp4-ct-qwen3 mxfp4-gpt-oss mxfp8-ct-llama; do
+    it "weights of $name that outgrow their scales get new ones"
+    outgrow "$encodings/$name" 2
+    run convert grown-dist out --to hf --export-weight-dtype as-source --overwrite
+    exits 0
+    grep -q "groups of .* weights have outgrown their kept scales" "$stderr" "$stdout" || is_wrong "nothing is said of new scales"
+    run convert out back --to hf --overwrite
+    exits 0
+    within_a_step back grown "$name"
+done
+
+it "weights of NVFP4 that outgrow its global scale are refused"
+outgrow "$encodings/nvfp4-ct-llama" 2
+rm -rf out
+run convert grown-dist out --to hf --export-weight-dtype as-source
+exits 3
+says "beside the kept global scale: its weights became too large for nvfp4"
+[ ! -e out ] || is_wrong "out is there"
+
+it "weights of INT4 with zero points that outgrow its scales are refused"
+outgrow "$encodings/int4-asym-ct-qwen3" 2
+run convert grown-dist out --to hf --export-weight-dtype as-source
+exits 3
+says "has no code of int4-asymmetric by the kept scale"

@@ -1,0 +1,381 @@
+#include "ckpt/encoder.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/encoding_internal.h"
+#include "common/checked.h"
+#include "common/memory.h"
+#include "kernels/cpu/cast.h"
+
+enum {
+    RUN = 8192,           /* elements at once */
+    LONGEST_GROUP = 2048, /* in one row, that is looked at whole each time */
+    HULL = RUN + 2 * LONGEST_GROUP,
+    WIDEST = 8, /* bytes of an element */
+};
+
+struct encoder {
+    const struct encoded *form;
+    const struct tensor *weight;
+    atomic_uint_fast64_t renewed;
+    /* The sizes of groups that are no short run of a row. */
+    pthread_mutex_t lock;
+    float *amax;
+};
+
+struct encoder *encoder_create(const struct encoded *form, const struct tensor *weight)
+{
+    struct encoder *e = must_calloc(1, sizeof *e);
+    e->form = form;
+    e->weight = weight;
+    pthread_mutex_init(&e->lock, NULL);
+    return e;
+}
+
+void encoder_free(struct encoder *e)
+{
+    if (!e) return;
+    pthread_mutex_destroy(&e->lock);
+    free(e->amax);
+    free(e);
+}
+
+uint64_t encoder_num_renewed(const struct encoder *e)
+{
+    return atomic_load(&e->renewed);
+}
+
+const struct encoded *encoder_form(const struct encoder *e)
+{
+    return e->form;
+}
+
+const struct tensor *encoder_weight(const struct encoder *e)
+{
+    return e->weight;
+}
+
+static void add_whole(struct encoder *e, struct arena *a, struct tensor *t, enum origin_id origin)
+{
+    const struct piece piece = {.origin = origin, .dtype = t->dtype, .encoder = e};
+    const struct pair whole = pair_whole(0, 0, t->numel);
+    tensor_add_piece(a, t, &piece, &whole);
+    t->stored_name = e->weight->stored_name;
+    t->stored_names = e->weight->stored_names;
+    t->num_stored_names = e->weight->num_stored_names;
+}
+
+void encoder_add_codes(struct encoder *e, struct arena *a, struct tensor *t)
+{
+    add_whole(e, a, t, ORIGIN_CODES);
+}
+
+void encoder_add_scales(struct encoder *e, struct arena *a, struct tensor *t)
+{
+    add_whole(e, a, t, ORIGIN_SCALES);
+}
+
+/* ---- amax ---- */
+
+static bool is_short(const struct encoded *f)
+{
+    return f->block[0] == 1 && f->block[1] <= LONGEST_GROUP;
+}
+
+/* Reads elements of the weight as F32. */
+static enum status read_weight(struct panel_reader *r, const struct encoder *e, uint64_t low,
+                               uint64_t count, float *out, struct error *err)
+{
+    char raw[HULL * WIDEST];
+    const bool has_nan = e->form->code == QUANT_E4M3;
+    TRY(panel_read(r, e->weight, low, count, raw, err));
+    (void)cast_elements(out, DT_F32, raw, e->weight->dtype, count);
+    for (uint64_t i = 0; i < count; i++)
+        if (!isfinite(out[i]) && !(has_nan && isnan(out[i])))
+            return fail(err, ERR_UNSUPPORTED, "element %" PRIu64 " is %g, which %s has no code for",
+                        low + i, (double)out[i], e->form->name);
+    return OK;
+}
+
+/* Increases amax[lines, groups] of a span to the sizes of elements [low, low +
+ * count), which are numbers[]; where the least code is larger than the largest,
+ * negative ones count less. */
+static void take_sizes(const struct encoded *f, const struct encoded_span *s, uint64_t low,
+                       uint64_t count, const float *numbers, float *amax)
+{
+    const float below = quant_infos[f->code].largest / quant_infos[f->code].least;
+    for (uint64_t at = low, n; at < low + count; at += n) {
+        const uint64_t row = at / f->cols, col = at % f->cols, group = col / f->block[1];
+        const uint64_t line = row / f->rows * f->grid[0] + row % f->rows / f->block[0];
+        n = min_u64(f->cols - col, low + count - at);
+        n = min_u64(n, (group + 1) * f->block[1] - col);
+        float *most = &amax[(line - s->first_line) * s->groups + group - s->first_group];
+        for (uint64_t i = 0; i < n; i++) {
+            const float x = numbers[at - low + i], size = x < 0 ? x * below : x;
+            *most = size > *most ? size : *most;
+        }
+    }
+}
+
+static uint64_t numel_of(const struct encoded *f)
+{
+    return encoded_num_matrices(f) * f->rows * f->cols;
+}
+
+static enum status make_amax(struct panel_reader *r, struct encoder *e, float *amax,
+                             struct error *err)
+{
+    const struct encoded *f = e->form;
+    const uint64_t numel = numel_of(f);
+    const struct encoded_span all = {.groups = f->grid[1]};
+    float numbers[RUN];
+    for (uint64_t low = 0, n; low < numel; low += n) {
+        n = min_u64(numel - low, RUN);
+        TRY(read_weight(r, e, low, n, numbers, err));
+        take_sizes(f, &all, low, n, numbers, amax);
+    }
+    return OK;
+}
+
+/* Sets e->amax; other threads that want it wait. */
+static enum status find_amax(struct panel_reader *r, struct encoder *e, struct error *err)
+{
+    enum status st = OK;
+    pthread_mutex_lock(&e->lock);
+    if (!e->amax) {
+        const struct encoded *f = e->form;
+        float *amax =
+            must_calloc(encoded_num_matrices(f) * f->grid[0] * f->grid[1] + 1, sizeof *amax);
+        st = make_amax(r, e, amax, err);
+        if (st)
+            free(amax);
+        else
+            e->amax = amax;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return st;
+}
+
+/* ---- scales ---- */
+
+/* The least power of two that is no smaller, as E8M0. */
+static unsigned char e8m0_above(float x)
+{
+    int exponent;
+    const float fraction = frexpf(x, &exponent);
+    if (x <= 0x1p-127f) return 0;
+    return (unsigned char)(exponent - (fraction <= .5f) + 127);
+}
+
+static enum status store_scale(const struct encoder *e, float scale, char *raw, struct error *err)
+{
+    const enum dtype dtype = e->form->scales->dtype;
+    const float one = 1;
+    const struct quant_run run = {.code = QUANT_E4M3, .count = 1, .group = 1, .scales = &one};
+    if (dtype == DT_U8 || dtype == DT_F8_E8M0) {
+        *raw = (char)e8m0_above(scale);
+        return OK;
+    }
+    if (dtype != DT_F8_E4M3) {
+        (void)cast_elements(raw, dtype, &scale, DT_F32, 1);
+        return OK;
+    }
+    quant_encode(&run, &scale, raw);
+    if (scale <= quant_infos[QUANT_E4M3].largest) return OK;
+    return fail(err, ERR_UNSUPPORTED,
+                "a scale of %g does not fit F8_E4M3 beside the kept global scale: its weights "
+                "became too large for %s",
+                (double)scale, e->form->name);
+}
+
+/* Whether elements up to amax have codes by a scale. Whole numbers are rounded;
+ * rounding to BF16 may have made the largest float larger. */
+static bool fits(const struct encoder *e, float amax, float scale)
+{
+    const struct quant_info *info = &quant_infos[e->form->code];
+    const bool is_whole = info->least + info->largest < 0;
+    const float most = is_whole ? info->largest + .5f : info->largest * (1 + 0x1p-8f);
+    return e->form->zeros || amax <= fabsf(scale) * most;
+}
+
+/* Makes the scale of a group fit its amax: raw, as stored, and *scale, with the
+ * global one. */
+static enum status settle_scale(struct encoder *e, float amax, float global, char *raw,
+                                float *scale, bool *renewed, struct error *err)
+{
+    const struct encoded *f = e->form;
+    const enum dtype dtype = f->scales->dtype;
+    *scale = encoded_with_global(f, encoded_scale(dtype, raw, 0), global);
+    *renewed = !fits(e, amax, *scale);
+    if (!*renewed) return OK;
+    const float wanted = amax / quant_infos[f->code].largest;
+    TRY(store_scale(e, f->global_divides ? wanted * global : wanted / global, raw, err));
+    *scale = encoded_with_global(f, encoded_scale(dtype, raw, 0), global);
+    return OK;
+}
+
+/* Settles n scales from flat index `first` on: raw[] and scales[] (or NULL). */
+static enum status settle_scales(struct panel_reader *r, struct encoder *e, uint64_t first,
+                                 uint64_t n, const float *amax, char *raw, float *scales,
+                                 bool counts, struct error *err)
+{
+    const size_t bytes = dtype_bytes(e->form->scales->dtype);
+    float global;
+    TRY(encoded_read_global(r, e->form, &global, err));
+    TRY(panel_read(r, e->form->scales, first, n, raw, err));
+    for (uint64_t i = 0; i < n; i++) {
+        float scale;
+        bool renewed;
+        TRY(settle_scale(e, amax[i], global, raw + i * bytes, &scale, &renewed, err));
+        if (scales) scales[i] = scale;
+        if (counts && renewed) atomic_fetch_add(&e->renewed, 1);
+    }
+    return OK;
+}
+
+/* ---- runs ---- */
+
+/* A run being encoded. */
+struct encoding_run {
+    struct encoded_span s;
+    uint64_t low, count; /* elements of whole groups, around it */
+    float numbers[HULL]; /* of these */
+    float amax[HULL], scales[HULL], zeros[HULL];
+    char raw[HULL * LARGEST_SCALE];
+};
+
+/* Reads a run's elements, in whole groups if these are short, and settles its
+ * scales. */
+static enum status read_run(struct panel_reader *r, struct encoder *e, struct encoding_run *x,
+                            struct error *err)
+{
+    const struct encoded *f = e->form;
+    const struct encoded_span *s = &x->s;
+    const uint64_t n = s->lines * s->groups, first = s->first_line * f->grid[1] + s->first_group;
+    uint64_t end = s->low + s->count;
+    x->low = s->low;
+    if (is_short(f)) {
+        const uint64_t last_col = (end - 1) % f->cols;
+        x->low -= s->low % f->cols % f->block[1];
+        end += min_u64(f->block[1] - 1 - last_col % f->block[1], f->cols - 1 - last_col);
+    }
+    x->count = end - x->low;
+    TRY(read_weight(r, e, x->low, x->count, x->numbers, err));
+    if (is_short(f)) {
+        memset(x->amax, 0, n * sizeof *x->amax);
+        take_sizes(f, s, x->low, x->count, x->numbers, x->amax);
+    } else {
+        TRY(find_amax(r, e, err));
+        memcpy(x->amax, e->amax + first, n * sizeof *x->amax);
+    }
+    if (f->zeros) TRY(encoded_read_zeros(r, f, s, x->raw, x->zeros, err));
+    return settle_scales(r, e, first, n, x->amax, x->raw, x->scales, false, err);
+}
+
+/* Fails if an element has no code by its scale and zero, which are both kept. */
+static enum status check_zeros(const struct encoded *f, const struct quant_run *run,
+                               const float *numbers, struct error *err)
+{
+    const struct quant_info *info = &quant_infos[f->code];
+    for (uint64_t i = 0; i < run->count; i++) {
+        const uint64_t group = (run->phase + i) / run->group;
+        const float code = numbers[i] / run->scales[group] + run->zeros[group];
+        if (code < info->least - .5f || code > info->largest + .5f)
+            return fail(
+                err, ERR_UNSUPPORTED, "%g has no code of %s by the kept scale %g and zero point %g",
+                (double)numbers[i], f->name, (double)run->scales[group], (double)run->zeros[group]);
+    }
+    return OK;
+}
+
+/* Encodes a run's rows; out[0] is byte s.first_byte. */
+static enum status encode_rows(const struct encoded *f, const struct encoding_run *x, char *out,
+                               struct error *err)
+{
+    const struct encoded_span *s = &x->s;
+    uint64_t at = s->low;
+    for (uint64_t row = s->first_row; row <= s->last_row; row++) {
+        const uint64_t col = at % f->cols, n = min_u64(f->cols - col, s->low + s->count - at);
+        const uint64_t line = row / f->rows * f->grid[0] + row % f->rows / f->block[0];
+        const bool half = quant_infos[f->code].bits == 4;
+        const struct quant_run run = {
+            .code = f->code,
+            .first = half ? col % 2 : 0,
+            .count = n,
+            .group = f->block[1],
+            .phase = col - s->first_group * f->block[1],
+            .scales = x->scales + (line - s->first_line) * s->groups,
+            .zeros = f->zeros ? x->zeros + (row - s->first_row) * s->groups : NULL,
+        };
+        const uint64_t byte = row * f->row_bytes + col * quant_infos[f->code].bits / 8;
+        if (f->zeros) TRY(check_zeros(f, &run, x->numbers + (at - x->low), err));
+        quant_encode(&run, x->numbers + (at - x->low), out + (byte - s->first_byte));
+        at += n;
+    }
+    return OK;
+}
+
+/* The first element of a byte of codes; of what fills a row up, the end of the
+ * row. */
+static uint64_t element_at(const struct encoded *f, uint64_t byte)
+{
+    const uint64_t col = byte % f->row_bytes * 8 / quant_infos[f->code].bits;
+    return byte / f->row_bytes * f->cols + min_u64(col, f->cols);
+}
+
+/* Bytes of codes from `byte` on that are encoded at once. Their scales fit
+ * HULL: of rows with many only parts are. */
+static uint64_t bytes_at_once(const struct encoded *f, uint64_t byte, uint64_t end)
+{
+    const uint64_t most = min_u64(end - byte, RUN * quant_infos[f->code].bits / 8);
+    return f->grid[1] <= RUN / 4 ? most : min_u64(most, f->row_bytes - byte % f->row_bytes);
+}
+
+enum status encoder_read_codes(struct panel_reader *r, struct encoder *e, enum dtype dtype,
+                               uint64_t low, uint64_t count, void *out, struct error *err)
+{
+    const struct encoded *f = e->form;
+    const uint64_t unit = dtype_bytes(dtype), end = (low + count) * unit;
+    struct encoding_run x;
+    char *to = out;
+    memset(out, 0, count * unit);
+    for (uint64_t byte = low * unit, n; byte < end; byte += n, to += n) {
+        n = bytes_at_once(f, byte, end);
+        const uint64_t first = element_at(f, byte), last = element_at(f, byte + n);
+        if (first == last) continue; /* nothing but what fills a row up */
+        x.s = encoded_span_of(f, first, last - first);
+        TRY(read_run(r, e, &x, err));
+        TRY(encode_rows(f, &x, to + (x.s.first_byte - byte), err));
+    }
+    return OK;
+}
+
+enum status encoder_read_scales(struct panel_reader *r, struct encoder *e, uint64_t low,
+                                uint64_t count, void *out, struct error *err)
+{
+    const struct encoded *f = e->form;
+    const size_t bytes = dtype_bytes(f->scales->dtype);
+    char *to = out;
+    if (!is_short(f)) {
+        TRY(find_amax(r, e, err));
+        return settle_scales(r, e, low, count, e->amax + low, to, NULL, true, err);
+    }
+    for (uint64_t at = low, end = low + count, n; at < end; at += n, to += n * bytes) {
+        float numbers[HULL], amax[RUN] = {0};
+        n = max_u64(min_u64(end - at, RUN / f->block[1]), 1);
+        n = min_u64(n, f->grid[1] - at % f->grid[1]); /* of one row */
+        const uint64_t row = at / f->grid[1], col = at % f->grid[1] * f->block[1];
+        const uint64_t elements = min_u64(n * f->block[1], f->cols - col);
+        const struct encoded_span s = {
+            .first_line = row, .first_group = at % f->grid[1], .groups = n};
+        TRY(read_weight(r, e, row * f->cols + col, elements, numbers, err));
+        take_sizes(f, &s, row * f->cols + col, elements, numbers, amax);
+        TRY(settle_scales(r, e, at, n, amax, to, NULL, true, err));
+    }
+    return OK;
+}

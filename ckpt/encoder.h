@@ -1,0 +1,45 @@
+/* encoder.h - weights written as codes and scales (encoding.h).
+ *
+ * An encoder makes two tensors of a weight for a plan, codes and scales; their
+ * elements are made when they are read.
+ *
+ * - A group keeps its scale if its largest element, amax, has a code: then an
+ *   unchanged weight gives the codes that it was decoded from.
+ * - Else its scale becomes amax / the largest code, in the dtype of scales: E8M0
+ *   is rounded up, others to nearest. Groups with zeros cannot.
+ *
+ * Sources: fine-grained FP8 of DeepSeek V3's inference/fp8_cast; OCP
+ * Microscaling Formats 1.0. */
+#ifndef FERRY_CKPT_ENCODER_H
+#define FERRY_CKPT_ENCODER_H
+
+#include "ckpt/encoding.h"
+
+struct encoder;
+
+/* form: the encoding, with the kept scales, but no codes. weight: its elements,
+ * in the order of form. Both are borrowed. */
+struct encoder *encoder_create(const struct encoded *form, const struct tensor *weight);
+void encoder_free(struct encoder *e);
+/* Groups that got a new scale, of the scales that were read. */
+uint64_t encoder_num_renewed(const struct encoder *e);
+
+/* Adds the whole of the codes or scales to an empty tensor, in arena a. Codes
+ * have the dtype and shape of t; scales those of form->scales. */
+void encoder_add_codes(struct encoder *e, struct arena *a, struct tensor *t);
+void encoder_add_scales(struct encoder *e, struct arena *a, struct tensor *t);
+
+/* For ORIGIN_CODES and ORIGIN_SCALES: elements [low, low + count) in order.
+ * ERR_UNSUPPORTED names a weight that is infinite, or NaN without a code for it, or
+ * a scale that does not fit its dtype. */
+MUST_CHECK enum status encoder_read_codes(struct panel_reader *r, struct encoder *e,
+                                          enum dtype dtype, uint64_t low, uint64_t count, void *out,
+                                          struct error *err);
+MUST_CHECK enum status encoder_read_scales(struct panel_reader *r, struct encoder *e, uint64_t low,
+                                           uint64_t count, void *out, struct error *err);
+
+/* For plan_fingerprint. */
+const struct encoded *encoder_form(const struct encoder *e);
+const struct tensor *encoder_weight(const struct encoder *e);
+
+#endif

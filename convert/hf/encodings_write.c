@@ -1,0 +1,235 @@
+/* encodings_write.c - weights of a Hugging Face folder become codes again. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/encoder.h"
+#include "common/memory.h"
+#include "convert/carried.h"
+#include "convert/hf/encodings.h"
+#include "convert/hf_config.h"
+
+struct encoding_writer {
+    struct target *t;
+    struct native_outputs *outputs;
+    const struct quantization *q;
+    bool *used; /* [tensors of the source] scales and the like of written codes */
+    struct encoder **encoders;
+    size_t num_encoders, capacity, num_copied;
+};
+
+/* A tensor that came with the codes of a weight; NULL: not there. */
+static const struct tensor *kept(const struct encoding_writer *w, const char *template,
+                                 const char *weight)
+{
+    struct arena *a = &w->t->plan.arena;
+    if (!template) return NULL;
+    return catalog_find(&w->t->source->catalog,
+                        arena_printf(a, "encoding.%s", quant_fill(a, template, weight)));
+}
+
+static void use(struct encoding_writer *w, const struct tensor *companion)
+{
+    if (companion) w->used[companion - w->t->source->catalog.tensors] = true;
+}
+
+/* The scales of a weight by a row; NULL: it has none. */
+static const struct tensor *find_scales(const struct encoding_writer *w,
+                                        const struct quant_row *row, const char *weight)
+{
+    const struct tensor *scales = NULL;
+    for (size_t i = 0; row->scales[i] && !scales; i++)
+        scales = kept(w, row->scales[i], weight);
+    return scales && row->scale_dtypes >> scales->dtype & 1 ? scales : NULL;
+}
+
+/* ---- the form of codes ---- */
+
+/* The encoding of output `at` by a row; NULL: its scales are of another shape. */
+static struct encoded *form_of(const struct encoding_writer *w, const struct quant_row *row,
+                               const struct out_tensor *o, const struct tensor *scales)
+{
+    struct arena *a = &w->t->plan.arena;
+    struct encoded *e = arena_alloc(a, sizeof *e);
+    uint64_t *shape = arena_copy(a, o->shape, o->num_dims * sizeof *shape);
+    if (o->num_dims < 2) return NULL;
+    if (row->transposed) {
+        shape[o->num_dims - 2] = o->shape[o->num_dims - 1];
+        shape[o->num_dims - 1] = o->shape[o->num_dims - 2];
+    }
+    *e = (struct encoded){.name = row->name,
+                          .code = row->code,
+                          .scales = scales,
+                          .global = kept(w, row->global, o->name),
+                          .zeros = kept(w, row->zeros, o->name),
+                          .global_divides = row->global_divides};
+    encoded_set_grid(e, o->num_dims, shape, row->block);
+    const uint64_t per = 8 * dtype_bytes(row->dtype) / quant_infos[row->code].bits;
+    const bool whole = row->shape || e->cols % per == 0;
+    e->row_bytes = (e->cols + per - 1) / per * dtype_bytes(row->dtype);
+    if (!whole || (row->global && !e->global) || (row->zeros && !e->zeros) ||
+        (row->in_blocks && e->cols % e->block[1]) ||
+        !encoded_is_grid(e, scales->num_dims, scales->shape))
+        return NULL;
+    return e;
+}
+
+/* A tensor of codes in the form, without pieces. */
+static struct tensor *codes_of_form(const struct encoding_writer *w, const struct quant_row *row,
+                                    const struct encoded *e, const char *weight)
+{
+    struct arena *a = &w->t->plan.arena;
+    struct tensor *t = arena_alloc(a, sizeof *t);
+    uint64_t *shape = arena_array(a, e->num_dims + 1, sizeof *shape);
+    const uint64_t units = e->row_bytes / dtype_bytes(row->dtype);
+    memcpy(shape, e->shape, e->num_dims * sizeof *shape);
+    shape[e->num_dims - 1] = row->in_blocks ? e->grid[1] : units;
+    if (row->in_blocks) shape[e->num_dims] = units / e->grid[1];
+    *t = (struct tensor){.name = quant_fill(a, row->codes, weight),
+                         .dtype = row->dtype,
+                         .num_dims = e->num_dims + row->in_blocks,
+                         .shape = shape,
+                         .numel = encoded_num_matrices(e) * e->rows * units};
+    return t;
+}
+
+/* ---- one weight ---- */
+
+/* The encoded tensor that a source's weight was decoded from; NULL: none. */
+static const struct encoded *stored_form(const struct encoding_writer *w, const char *weight)
+{
+    const struct native_tensor *n = catalog_find_native(&w->t->source->catalog, weight, NULL);
+    return n && n->num_parts ? n->parts[0].encoded : NULL;
+}
+
+static enum status add_companion(struct encoding_writer *w, const struct tensor *t,
+                                 const struct tensor *from, struct error *err)
+{
+    const struct native_output native = {.name = carried_name(t),
+                                         .dtype = t->dtype,
+                                         .num_dims = t->num_dims,
+                                         .shape = t->shape,
+                                         .parts = {{from, pair_whole(0, 0, t->numel)}},
+                                         .num_parts = 1};
+    return native_outputs_add(w->outputs, native.name, &native, NULL, err);
+}
+
+/* Encodes output `at`; its scales are made with its codes. */
+static enum status encode(struct encoding_writer *w, size_t at, const struct quant_row *row,
+                          const struct encoded *form, struct error *err)
+{
+    struct arena *a = &w->t->plan.arena;
+    struct tensor *weight = arena_alloc(a, sizeof *weight),
+                  *scales = arena_alloc(a, sizeof *scales);
+    const char *name = w->outputs->out.items[at].name;
+    struct tensor *codes = codes_of_form(w, row, form, name);
+    const struct pair order = row->transposed ? encoded_transposed(form)
+                                              : pair_whole(0, 0, w->outputs->out.items[at].numel);
+    *weight = (struct tensor){.name = name, .num_dims = form->num_dims, .shape = form->shape};
+    TRY(native_outputs_join(w->outputs, at, &order, weight, err));
+    TRY(tensor_check(weight, err));
+    struct encoder *e = encoder_create(form, weight);
+    *ARENA_PUSH(a, w->encoders, w->num_encoders, w->capacity) = e;
+    encoder_add_codes(e, a, codes);
+    *scales = *form->scales;
+    scales->pieces = NULL;
+    scales->num_pieces = scales->pieces_capacity = 0;
+    scales->name = arena_printf(a, "%s of %s", carried_name(form->scales), name);
+    encoder_add_scales(e, a, scales);
+    native_outputs_replace(w->outputs, at, codes->name, codes);
+    return add_companion(w, form->scales, scales, err);
+}
+
+/* Writes output `at` as codes if the source keeps scales for it. */
+static enum status write_codes(struct encoding_writer *w, size_t at, struct error *err)
+{
+    const struct out_tensor *o = &w->outputs->out.items[at];
+    const struct encoded *stored = stored_form(w, o->name);
+    for (size_t k = 0; k < w->q->num_rows; k++) {
+        const struct quant_row *row = &w->q->rows[k];
+        const struct tensor *scales = find_scales(w, row, o->name);
+        const struct encoded *form = scales ? form_of(w, row, o, scales) : NULL;
+        if (!form) continue;
+        use(w, kept(w, row->global, o->name));
+        use(w, kept(w, row->zeros, o->name));
+        use(w, kept(w, row->shape, o->name));
+        use(w, scales);
+        if (!stored) return encode(w, at, row, form, err);
+        w->num_copied++;
+        native_outputs_replace(w->outputs, at, stored->codes->name, stored->codes);
+        return add_companion(w, scales, scales, err);
+    }
+    return OK;
+}
+
+/* ---- all ---- */
+
+/* Adds what is neither codes nor scales; refuses scales of no output. */
+static enum status add_others(struct encoding_writer *w, struct error *err)
+{
+    const struct catalog *all = &w->t->source->catalog;
+    for (size_t i = 0; i < all->num_tensors; i++) {
+        const struct tensor *t = &all->tensors[i];
+        if (!name_is_of_encoding(t->name)) continue;
+        if (!w->used[i] && !quantization_is_activation(w->q, carried_name(t)))
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s %s came with codes, but the weight that it belongs to has another name "
+                        "or shape now; without --export-weight-dtype weights are written decoded",
+                        carried_name(t), shape_text(&w->t->plan.arena, t->num_dims, t->shape));
+        size_t at;
+        if (map_get(&w->outputs->out.names, carried_name(t), &at)) continue; /* the scales */
+        TRY(add_companion(w, t, t, err));
+    }
+    return OK;
+}
+
+static enum status read_quantization(struct encoding_writer *w, struct error *err)
+{
+    const struct checkpoint *c = w->t->source;
+    struct quantization *q = NULL;
+    cJSON *config = NULL;
+    enum status st = c->hf_folder ? hf_config_read(c->hf_folder, &config, err) : OK;
+    if (!st && config) st = quantization_read(config, c->hf_folder, &w->t->plan.arena, &q, err);
+    cJSON_Delete(config);
+    w->q = q;
+    if (st || q) return st;
+    return fail(err, ERR_UNSUPPORTED,
+                "--export-weight-dtype as-source: %s keeps no config.json with a quantisation",
+                c->path);
+}
+
+enum status encodings_write(struct target *t, struct native_outputs *outputs,
+                            struct encoding_writer **out, struct error *err)
+{
+    struct encoding_writer *w = *out = must_calloc(1, sizeof *w);
+    *w = (struct encoding_writer){.t = t, .outputs = outputs};
+    TRY(read_quantization(w, err));
+    w->used = arena_array(&t->plan.arena, t->source->catalog.num_tensors + 1, sizeof *w->used);
+    const size_t count = outputs->out.count;
+    for (size_t i = 0; i < count; i++)
+        if (!outputs->out.items[i].state) TRY(write_codes(w, i, err));
+    if (!w->num_encoders && !w->num_copied)
+        return fail(err, ERR_UNSUPPORTED,
+                    "--export-weight-dtype as-source: %s keeps no scales of encoded weights",
+                    t->source->path);
+    notes_add(&t->notes, &t->plan.arena,
+              "%zu weights are encoded again by their kept scales, %zu copied as codes",
+              w->num_encoders, w->num_copied);
+    return add_others(w, err);
+}
+
+void encoding_writer_free(struct encoding_writer *w)
+{
+    for (size_t i = 0; w && i < w->num_encoders; i++)
+        encoder_free(w->encoders[i]);
+    free(w);
+}
+
+void encoding_writer_count(const struct encoding_writer *w, struct target_facts *facts)
+{
+    for (size_t i = 0; w && i < w->num_encoders; i++) {
+        const uint64_t renewed = encoder_num_renewed(w->encoders[i]);
+        facts->renewed_groups += renewed;
+        facts->renewed_weights += renewed > 0;
+    }
+}
