@@ -1,5 +1,6 @@
 #include "ckpt/encoder.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
@@ -22,17 +23,19 @@ enum {
 struct encoder {
     const struct encoded *form;
     const struct tensor *weight;
+    bool kept; /* scales */
     atomic_uint_fast64_t renewed;
     /* The sizes of groups that are no short run of a row. */
     pthread_mutex_t lock;
     float *amax;
 };
 
-struct encoder *encoder_create(const struct encoded *form, const struct tensor *weight)
+struct encoder *encoder_create(const struct encoded *form, bool kept, const struct tensor *weight)
 {
     struct encoder *e = must_calloc(1, sizeof *e);
     e->form = form;
     e->weight = weight;
+    e->kept = kept;
     pthread_mutex_init(&e->lock, NULL);
     return e;
 }
@@ -219,6 +222,23 @@ static enum status settle_scale(struct encoder *e, float amax, float global, cha
     return OK;
 }
 
+/* Makes a scale anew: raw, as stored, and what elements are multiplied by. */
+static void make_scale(const struct encoder *e, float amax, char *raw, float *factor)
+{
+    const enum dtype dtype = e->form->scales->dtype;
+    /* torch divides a number by a tensor so */
+    const float by = amax > 0 ? 1 / amax * quant_infos[e->form->code].largest : 1, scale = 1 / by;
+    const bool is_power = dtype == DT_U8 || dtype == DT_F8_E8M0;
+    *factor = by;
+    if (!is_power) {
+        (void)cast_elements(raw, dtype, &scale, DT_F32, 1);
+        return;
+    }
+    const float exponent = ceilf(log2f(scale < FLT_MIN ? FLT_MIN : scale));
+    *raw = (char)(unsigned char)((int)exponent + 127);
+    *factor = 1 / encoded_scale(dtype, raw, 0);
+}
+
 /* Settles n scales from flat index `first` on: raw[] and scales[] (or NULL). */
 static enum status settle_scales(struct panel_reader *r, struct encoder *e, uint64_t first,
                                  uint64_t n, const float *amax, char *raw, float *scales,
@@ -226,6 +246,12 @@ static enum status settle_scales(struct panel_reader *r, struct encoder *e, uint
 {
     const size_t bytes = dtype_bytes(e->form->scales->dtype);
     float global;
+    for (uint64_t i = 0; !e->kept && i < n; i++) {
+        float factor;
+        make_scale(e, amax[i], raw + i * bytes, &factor);
+        if (scales) scales[i] = factor;
+    }
+    if (!e->kept) return OK;
     TRY(encoded_read_global(r, e->form, &global, err));
     TRY(panel_read(r, e->form->scales, first, n, raw, err));
     for (uint64_t i = 0; i < n; i++) {
@@ -294,8 +320,8 @@ static enum status check_zeros(const struct encoded *f, const struct quant_run *
 }
 
 /* Encodes a run's rows; out[0] is byte s.first_byte. */
-static enum status encode_rows(const struct encoded *f, const struct encoding_run *x, char *out,
-                               struct error *err)
+static enum status encode_rows(const struct encoded *f, bool kept, const struct encoding_run *x,
+                               char *out, struct error *err)
 {
     const struct encoded_span *s = &x->s;
     uint64_t at = s->low;
@@ -310,6 +336,7 @@ static enum status encode_rows(const struct encoded *f, const struct encoding_ru
             .group = f->block[1],
             .phase = col - s->first_group * f->block[1],
             .scales = x->scales + (line - s->first_line) * s->groups,
+            .multiplies = !kept,
             .zeros = f->zeros ? x->zeros + (row - s->first_row) * s->groups : NULL,
         };
         const uint64_t byte = row * f->row_bytes + col * quant_infos[f->code].bits / 8;
@@ -350,7 +377,7 @@ enum status encoder_read_codes(struct panel_reader *r, struct encoder *e, enum d
         if (first == last) continue; /* nothing but what fills a row up */
         x.s = encoded_span_of(f, first, last - first);
         TRY(read_run(r, e, &x, err));
-        TRY(encode_rows(f, &x, to + (x.s.first_byte - byte), err));
+        TRY(encode_rows(f, e->kept, &x, to + (x.s.first_byte - byte), err));
     }
     return OK;
 }

@@ -7,9 +7,10 @@
  *   unchanged weight gives the codes that it was decoded from.
  * - Else its scale becomes amax / the largest code, in the dtype of scales: E8M0
  *   is rounded up, others to nearest. Groups with zeros cannot.
+ * - Without kept scales all are made as transformers does, bit for bit: elements
+ *   are multiplied by f = 1 / amax * largest, and the scale is 1 / f.
  *
- * Sources: fine-grained FP8 of DeepSeek V3's inference/fp8_cast; OCP
- * Microscaling Formats 1.0. */
+ * Source: transformers 5.24, integrations/finegrained_fp8.py:Fp8Quantize. */
 #ifndef FERRY_CKPT_ENCODER_H
 #define FERRY_CKPT_ENCODER_H
 
@@ -17,9 +18,9 @@
 
 struct encoder;
 
-/* form: the encoding, with the kept scales, but no codes. weight: its elements,
- * in the order of form. Both are borrowed. */
-struct encoder *encoder_create(const struct encoded *form, const struct tensor *weight);
+/* form: the encoding, without codes; kept: whether its scales have elements.
+ * weight: its elements, in the order of form. Both are borrowed. */
+struct encoder *encoder_create(const struct encoded *form, bool kept, const struct tensor *weight);
 void encoder_free(struct encoder *e);
 /* Groups that got a new scale, of the scales that were read. */
 uint64_t encoder_num_renewed(const struct encoder *e);

@@ -186,6 +186,11 @@ enum status target_take_trained(struct target *t, struct error *err)
     return OK;
 }
 
+bool target_encodes_as_source(const struct target *t)
+{
+    return t->options.encoding && strcmp(t->options.encoding, "as-source") == 0;
+}
+
 uint64_t target_iteration(const struct target *t)
 {
     const struct training_state *s = &t->source->training;

@@ -42,7 +42,9 @@ struct target_options {
     bool grouped_gemm;        /* written to args; names experts in legacy files */
     bool common_as_object;    /* torch_dist: the common state is an object, not common.pt */
     uint64_t max_shard_bytes; /* hf */
-    bool as_source; /* hf: weights that came encoded are encoded again */
+    /* hf: the encoding of written weights, of "exports" in quantization.json;
+     * "as-source": as they came; NULL: decoded. */
+    const char *encoding;
     bool durable;
     bool optimizer;     /* write the optimizer's states, if the source has any */
     bool allow_shifted; /* write weights from shifted masters (optimizer_info.shifted) */
@@ -67,13 +69,13 @@ struct target_facts {
     bool per_layer_names; /* torch_dist: layers differ: each has its own keys */
     size_t num_target_tensors, num_weight_files;
     uint64_t renewed_groups, renewed_weights; /* with new scales; set by write_small_files */
-    uint64_t cast_tensors;   /* weights */
-    uint64_t cast_masters;   /* weights cast from their masters */
-    bool masters_alone;      /* the format has masters for weights */
-    uint64_t made_masters;   /* for weights with states but no master */
-    uint64_t widened_states; /* written as F32 */
-    uint64_t dp;             /* data parallel ranks with files; 0: the format has none */
-    bool has_zero;           /* the stage of ZeRO is known */
+    uint64_t cast_tensors;                    /* weights */
+    uint64_t cast_masters;                    /* weights cast from their masters */
+    bool masters_alone;                       /* the format has masters for weights */
+    uint64_t made_masters;                    /* for weights with states but no master */
+    uint64_t widened_states;                  /* written as F32 */
+    uint64_t dp;   /* data parallel ranks with files; 0: the format has none */
+    bool has_zero; /* the stage of ZeRO is known */
     unsigned zero;
     const char *passed_over;   /* states that the target's program does not read; NULL: none */
     const char *changed_decay; /* "weight decay of ... becomes 0"; NULL: none changes */
@@ -191,6 +193,9 @@ const struct tensor *target_weight(const struct target *t, const struct tensor *
 /* State t->states[i] of parameter x: the source's tensor or a made one; NULL:
  * none. */
 const struct tensor *target_state(struct target *t, const struct tensor *x, size_t i);
+
+/* Whether weights are written in the encoding that they came in. */
+bool target_encodes_as_source(const struct target *t);
 
 /* The iteration to write: --iteration, else the source's, else the optimizer's
  * step. */

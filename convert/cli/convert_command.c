@@ -35,8 +35,8 @@ struct convert_flags {
     struct trainer_flags trainer;
     struct run_flags run;
     struct output_flags output;
-    const char *to, *torch_dtype, *export_weight_dtype, *transformer_impl, *megatron_model, *common_state, *verify,
-        *optim_format;
+    const char *to, *torch_dtype, *export_weight_dtype, *transformer_impl, *megatron_model,
+        *common_state, *verify, *optim_format;
     uint64_t divisible_by, iteration, max_shard_size, journal_every, rank, world_size, timeout;
     struct arg_list allow_missing, allow_unexpected;
     struct arg_config config;
@@ -55,7 +55,7 @@ static const struct arg convert_args[] = {
     {"--destination --dest --save --save-dir --output --output-dir --hf-save-dir", ARG_POSITIONAL, 1, "DESTINATION", NULL, "DESTINATION as an option"},
     {"--config", ARG_CONFIG, AT(config), "FILE", NULL, "YAML file of options by name, also source and destination; the command line takes precedence"},
     {"--torch-dtype", ARG_TEXT, AT(torch_dtype), "DTYPE", NULL, "cast weights to DTYPE (bfloat16, float16, float32, float64); default: keep the stored dtypes"},
-    {"--export-weight-dtype", ARG_CHOICE, AT(export_weight_dtype), NULL, "bf16|as-source", "weights that came encoded (FP8, MXFP4 ...), in a Hugging Face folder; bf16 (default): decoded, F32 with --torch-dtype float32; as-source: encoded again, by their kept scales"},
+    {"--export-weight-dtype", ARG_CHOICE, AT(export_weight_dtype), NULL, "bf16|as-source|fp8-block|mxfp8", "encoding of weights in a Hugging Face folder. bf16 (default): those that came encoded (FP8, MXFP4 ...) are decoded, to F32 with --torch-dtype float32; as-source: they are encoded again, by their kept scales; fp8-block, mxfp8: linear layers are encoded anew, as transformers does"},
     {"--allow-overflow", ARG_FLAG, AT(allow_overflow), NULL, NULL, "publish the result even if the cast made finite values infinite"},
     {"--allow-shifted", ARG_FLAG, AT(allow_shifted), NULL, NULL, "write weights from master weights that Megatron-Core before 0.20 saved shifted; inspect names them"},
     {"--verify", ARG_CHOICE, AT(verify), NULL, "none|digest|full", "digest (default): compute per-tensor checksums while converting; full: also read the written files back from disk before publishing them"},
@@ -154,9 +154,11 @@ static enum megatron_model megatron_model_of(const struct convert_flags *f)
     return strcmp(f->megatron_model, "gpt") ? MEGATRON_MODEL_HYBRID : MEGATRON_MODEL_GPT;
 }
 
-static bool writes_as_source(const struct convert_flags *f)
+/* NULL: weights are written decoded. */
+static const char *encoding_of(const struct convert_flags *f)
 {
-    return f->export_weight_dtype && strcmp(f->export_weight_dtype, "as-source") == 0;
+    const bool none = !f->export_weight_dtype || strcmp(f->export_weight_dtype, "bf16") == 0;
+    return none ? NULL : f->export_weight_dtype;
 }
 
 static struct target_options target_options_of(const struct run *r, const struct source_options *s)
@@ -183,7 +185,7 @@ static struct target_options target_options_of(const struct run *r, const struct
             (!local && args_have_grouped_gemm(value_get(r->source.training.common, "args"))),
         .common_as_object = f->common_state && strcmp(f->common_state, "object") == 0,
         .max_shard_bytes = f->max_shard_size ? f->max_shard_size : MAX_SHARD_BYTES,
-        .as_source = writes_as_source(f),
+        .encoding = encoding_of(f),
         .durable = !f->run.no_fsync,
         .optimizer = r->source.training.optimizer.present && !f->no_optim,
         .optim_format = optim_format_of(f),

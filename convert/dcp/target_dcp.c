@@ -684,7 +684,8 @@ static enum status write_metadata(struct dcp_target *x, const char *folder, stru
 static enum status write_dcp_files(struct target *t, const char *folder, struct error *err)
 {
     struct dcp_target *x = t->state;
-    TRY(hf_model_write_config(t, x->config, native_outputs_main_dtype(&x->native), folder, err));
+    TRY(hf_model_write_config(t, x->config, NULL, native_outputs_main_dtype(&x->native), folder,
+                              err));
     return write_metadata(x, folder, err);
 }
 

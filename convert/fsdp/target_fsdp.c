@@ -186,7 +186,8 @@ static enum status plan_fsdp(struct target *t, struct error *err)
 static enum status write_fsdp_files(struct target *t, const char *folder, struct error *err)
 {
     const struct fsdp_target *x = t->state;
-    return hf_model_write_config(t, x->config, native_outputs_main_dtype(&x->native), folder, err);
+    return hf_model_write_config(t, x->config, NULL, native_outputs_main_dtype(&x->native), folder,
+                                 err);
 }
 
 static void release_fsdp(struct target *t)

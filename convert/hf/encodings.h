@@ -17,14 +17,18 @@ MUST_CHECK enum status encodings_decode(const struct naming_import *import, stru
 
 struct encoding_writer;
 
-/* Makes outputs whose scales the source keeps codes again, and adds their scales
- * and the like.
+/* Makes codes of outputs, by t->options.encoding, and adds their scales.
  *
- * - Codes are as stored, if the source has them, else of an encoder.
- * - The caller frees *out after the run.
- * - ERR_UNSUPPORTED: the source keeps no scales, or scales of no output. */
+ * - as-source: of those whose scales the source keeps. Codes are as stored, if
+ *   the source has them, else of an encoder. ERR_UNSUPPORTED: the source keeps
+ *   no scales, or scales of no output.
+ * - Another: of linear layers whose rows and cols are whole blocks.
+ *
+ * The caller frees *out after the run. */
 MUST_CHECK enum status encodings_write(struct target *t, struct native_outputs *outputs,
                                        struct encoding_writer **out, struct error *err);
+/* The quantization_config of weights that are encoded anew; NULL: none are. */
+const cJSON *encoding_writer_config(const struct encoding_writer *w);
 void encoding_writer_free(struct encoding_writer *w);
 /* After a run: adds the groups that got new scales. */
 void encoding_writer_count(const struct encoding_writer *w, struct target_facts *facts);

@@ -16,6 +16,7 @@ struct encoding_writer {
     bool *used; /* [tensors of the source] scales and the like of written codes */
     struct encoder **encoders;
     size_t num_encoders, capacity, num_copied;
+    cJSON *config; /* of weights that are encoded anew */
 };
 
 /* A tensor that came with the codes of a weight; NULL: not there. */
@@ -102,14 +103,14 @@ static const struct encoded *stored_form(const struct encoding_writer *w, const 
     return n && n->num_parts ? n->parts[0].encoded : NULL;
 }
 
-static enum status add_companion(struct encoding_writer *w, const struct tensor *t,
-                                 const struct tensor *from, struct error *err)
+static enum status add_companion(struct encoding_writer *w, const char *name,
+                                 const struct tensor *t, struct error *err)
 {
-    const struct native_output native = {.name = carried_name(t),
+    const struct native_output native = {.name = name,
                                          .dtype = t->dtype,
                                          .num_dims = t->num_dims,
                                          .shape = t->shape,
-                                         .parts = {{from, pair_whole(0, 0, t->numel)}},
+                                         .parts = {{t, pair_whole(0, 0, t->numel)}},
                                          .num_parts = 1};
     return native_outputs_add(w->outputs, native.name, &native, NULL, err);
 }
@@ -128,16 +129,15 @@ static enum status encode(struct encoding_writer *w, size_t at, const struct qua
     *weight = (struct tensor){.name = name, .num_dims = form->num_dims, .shape = form->shape};
     TRY(native_outputs_join(w->outputs, at, &order, weight, err));
     TRY(tensor_check(weight, err));
-    struct encoder *e = encoder_create(form, weight);
+    struct encoder *e = encoder_create(form, form->scales->num_pieces > 0, weight);
     *ARENA_PUSH(a, w->encoders, w->num_encoders, w->capacity) = e;
     encoder_add_codes(e, a, codes);
     *scales = *form->scales;
     scales->pieces = NULL;
     scales->num_pieces = scales->pieces_capacity = 0;
-    scales->name = arena_printf(a, "%s of %s", carried_name(form->scales), name);
     encoder_add_scales(e, a, scales);
     native_outputs_replace(w->outputs, at, codes->name, codes);
-    return add_companion(w, form->scales, scales, err);
+    return add_companion(w, carried_name(form->scales), scales, err);
 }
 
 /* Writes output `at` as codes if the source keeps scales for it. */
@@ -157,12 +157,12 @@ static enum status write_codes(struct encoding_writer *w, size_t at, struct erro
         if (!stored) return encode(w, at, row, form, err);
         w->num_copied++;
         native_outputs_replace(w->outputs, at, stored->codes->name, stored->codes);
-        return add_companion(w, scales, scales, err);
+        return add_companion(w, carried_name(scales), scales, err);
     }
     return OK;
 }
 
-/* ---- all ---- */
+/* ---- as they came ---- */
 
 /* Adds what is neither codes nor scales; refuses scales of no output. */
 static enum status add_others(struct encoding_writer *w, struct error *err)
@@ -178,7 +178,7 @@ static enum status add_others(struct encoding_writer *w, struct error *err)
                         carried_name(t), shape_text(&w->t->plan.arena, t->num_dims, t->shape));
         size_t at;
         if (map_get(&w->outputs->out.names, carried_name(t), &at)) continue; /* the scales */
-        TRY(add_companion(w, t, t, err));
+        TRY(add_companion(w, carried_name(t), t, err));
     }
     return OK;
 }
@@ -198,16 +198,14 @@ static enum status read_quantization(struct encoding_writer *w, struct error *er
                 c->path);
 }
 
-enum status encodings_write(struct target *t, struct native_outputs *outputs,
-                            struct encoding_writer **out, struct error *err)
+static enum status write_as_source(struct encoding_writer *w, struct error *err)
 {
-    struct encoding_writer *w = *out = must_calloc(1, sizeof *w);
-    *w = (struct encoding_writer){.t = t, .outputs = outputs};
+    struct target *t = w->t;
     TRY(read_quantization(w, err));
     w->used = arena_array(&t->plan.arena, t->source->catalog.num_tensors + 1, sizeof *w->used);
-    const size_t count = outputs->out.count;
+    const size_t count = w->outputs->out.count;
     for (size_t i = 0; i < count; i++)
-        if (!outputs->out.items[i].state) TRY(write_codes(w, i, err));
+        if (!w->outputs->out.items[i].state) TRY(write_codes(w, i, err));
     if (!w->num_encoders && !w->num_copied)
         return fail(err, ERR_UNSUPPORTED,
                     "--export-weight-dtype as-source: %s keeps no scales of encoded weights",
@@ -218,10 +216,116 @@ enum status encodings_write(struct target *t, struct native_outputs *outputs,
     return add_others(w, err);
 }
 
+/* ---- anew ---- */
+
+/* Whether a weight is a linear layer's, as Megatron calls them: no embedding,
+ * head, router or norm. */
+static bool is_linear(const struct out_tensor *o)
+{
+    const char *linear = o->logical ? strstr(o->logical, ".linear_") : NULL;
+    const char *end = linear ? strchr(linear + 1, '.') : NULL;
+    return !o->state && o->num_dims == 2 && end && strcmp(end, ".weight") == 0;
+}
+
+static bool tiles(const struct quant_row *row, const struct out_tensor *o)
+{
+    return o->numel && o->shape[0] % row->block[0] == 0 && o->shape[1] % row->block[1] == 0;
+}
+
+/* Readers fuse the parts of a logical tensor (q, k, v): all of them are encoded,
+ * or none. Adds the names of those that have a part which is no whole blocks. */
+static void find_untiled(const struct encoding_writer *w, struct map *untiled)
+{
+    for (size_t i = 0; i < w->outputs->out.count; i++) {
+        const struct out_tensor *o = &w->outputs->out.items[i];
+        if (is_linear(o) && !tiles(w->q->rows, o)) (void)map_add(untiled, o->logical, i, NULL);
+    }
+}
+
+/* Adds the module of a weight that stays as it is, if a reader would look for
+ * its codes. */
+static void add_unconverted(cJSON *list, const struct out_tensor *o)
+{
+    const char *dot = strrchr(o->name, '.');
+    const bool embeds = o->logical && strstr(o->logical, "embedding.");
+    struct strbuf module = {0};
+    if (o->state || o->num_dims != 2 || embeds || !dot || strcmp(dot, ".weight")) return;
+    strbuf_printf(&module, "%.*s", (int)(dot - o->name), o->name);
+    cJSON_AddItemToArray(list, cJSON_CreateString(module.data));
+    strbuf_release(&module);
+}
+
+static enum status encode_anew(struct encoding_writer *w, size_t at, struct error *err)
+{
+    struct arena *a = &w->t->plan.arena;
+    const struct quant_row *row = w->q->rows;
+    const struct out_tensor *o = &w->outputs->out.items[at];
+    struct tensor *scales = arena_alloc(a, sizeof *scales);
+    uint64_t *grid = arena_array(a, o->num_dims, sizeof *grid);
+    grid[0] = o->shape[0] / row->block[0];
+    grid[1] = o->shape[1] / row->block[1];
+    *scales = (struct tensor){
+        .name = arena_printf(a, "encoding.%s", quant_fill(a, row->scales[0], o->name)),
+        .dtype = row->scale_dtype,
+        .num_dims = o->num_dims,
+        .shape = grid,
+        .numel = grid[0] * grid[1]};
+    return encode(w, at, row, form_of(w, row, o, scales), err);
+}
+
+static enum status write_anew(struct encoding_writer *w, struct error *err)
+{
+    struct target *t = w->t;
+    struct quantization *q = NULL;
+    struct map untiled = {0};
+    cJSON *config = cJSON_CreateObject();
+    size_t left = 0;
+    w->config = quantization_export(t->options.encoding);
+    cJSON_AddItemToObject(config, "quantization_config", cJSON_Duplicate(w->config, true));
+    enum status st = quantization_read(config, NULL, &t->plan.arena, &q, err);
+    cJSON_Delete(config);
+    w->q = q;
+    if (st) return st;
+    cJSON *list = cJSON_AddArrayToObject(w->config, "modules_to_not_convert");
+    find_untiled(w, &untiled);
+    const size_t count = w->outputs->out.count;
+    for (size_t i = 0; i < count && !st; i++) {
+        const struct out_tensor *o = &w->outputs->out.items[i];
+        const bool linear = is_linear(o), whole = linear && !map_get(&untiled, o->logical, NULL);
+        left += linear && !whole;
+        if (whole)
+            st = encode_anew(w, i, err);
+        else
+            add_unconverted(list, o);
+    }
+    map_release(&untiled);
+    notes_add(&t->notes, &t->plan.arena,
+              "%zu weights of linear layers are encoded as %s; %zu stay as they are, since they or "
+              "what they are fused with are no whole blocks of %" PRIu64 " x %" PRIu64,
+              w->num_encoders, t->options.encoding, left, q->rows->block[0], q->rows->block[1]);
+    return st;
+}
+
+/* ---- both ---- */
+
+enum status encodings_write(struct target *t, struct native_outputs *outputs,
+                            struct encoding_writer **out, struct error *err)
+{
+    struct encoding_writer *w = *out = must_calloc(1, sizeof *w);
+    *w = (struct encoding_writer){.t = t, .outputs = outputs};
+    return target_encodes_as_source(t) ? write_as_source(w, err) : write_anew(w, err);
+}
+
+const cJSON *encoding_writer_config(const struct encoding_writer *w)
+{
+    return w ? w->config : NULL;
+}
+
 void encoding_writer_free(struct encoding_writer *w)
 {
     for (size_t i = 0; w && i < w->num_encoders; i++)
         encoder_free(w->encoders[i]);
+    if (w) cJSON_Delete(w->config);
     free(w);
 }
 

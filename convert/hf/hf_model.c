@@ -249,15 +249,16 @@ static bool loses_encoding(const struct target *t)
 {
     const struct catalog *all = &t->source->catalog;
     bool encoded = !(t->source->format->has & FORMAT_CONFIG_JSON);
-    if (t->options.as_source) return false;
+    if (target_encodes_as_source(t)) return false;
     for (size_t i = 0; i < all->num_tensors && !encoded; i++)
         encoded = name_is_of_encoding(all->tensors[i].name);
     return encoded;
 }
 
 /* Writes config.json, unless the source's is copied unchanged. */
-static enum status write_config(const struct target *t, const cJSON *made, enum dtype most,
-                                const char *path, struct error *err)
+static enum status write_config(const struct target *t, const cJSON *made,
+                                const cJSON *quantization, enum dtype most, const char *path,
+                                struct error *err)
 {
     const bool is_hf = t->source->format->has & FORMAT_CONFIG_JSON;
     enum dtype dtype = t->options.casts ? t->options.dtype : most;
@@ -265,26 +266,29 @@ static enum status write_config(const struct target *t, const cJSON *made, enum 
     if (t->source->hf_folder) {
         TRY(hf_config_read(t->source->hf_folder, &read, err));
         const bool loses = loses_encoding(t) && quantization_drop(read);
-        const bool other = says_other_dtype(read, dtype) && !is_hf && !t->options.as_source;
-        if (!loses && !other && !t->options.casts) {
+        const bool other = says_other_dtype(read, dtype) && !is_hf && !target_encodes_as_source(t);
+        if (!loses && !other && !t->options.casts && !quantization) {
             cJSON_Delete(read);
             return OK;
         }
     }
     cJSON *config = read ? read : cJSON_Duplicate(made, true);
     hf_config_set_dtype(config, dtype);
+    if (quantization) json_put(config, "quantization_config", cJSON_Duplicate(quantization, true));
     enum status st = json_write_file(path, config, t->options.durable, err);
     cJSON_Delete(config);
     return st;
 }
 
-enum status hf_model_write_config(const struct target *t, const cJSON *made, enum dtype dtype,
-                                  const char *folder, struct error *err)
+enum status hf_model_write_config(const struct target *t, const cJSON *made,
+                                  const cJSON *quantization, enum dtype dtype, const char *folder,
+                                  struct error *err)
 {
     struct arena a;
     if (!made && !t->source->hf_folder) return OK;
     arena_init(&a);
-    enum status st = write_config(t, made, dtype, path_join(&a, folder, "config.json"), err);
+    enum status st =
+        write_config(t, made, quantization, dtype, path_join(&a, folder, "config.json"), err);
     if (!st && t->source->hf_folder)
         st = copy_companions(t->source->hf_folder, folder,
                              loses_encoding(t) ? quantization_file : NULL, t->options.durable, err);

@@ -52,11 +52,12 @@ bool hf_model_tied_head(struct target *t, const char **head, const char **embedd
  * - make: call it before anything is written, since the family may lack words
  *   for the config. *made is NULL if none is made; the caller deletes it.
  * - write: puts config.json and its companions into `folder`, or nothing if the
- *   model is not known. dtype is that of most weights. */
+ *   model is not known. dtype is that of most weights, quantization (NULL: none)
+ *   the quantization_config of weights that are encoded anew. */
 MUST_CHECK enum status hf_model_make_config(const struct target *t, cJSON **made,
                                             struct error *err);
 MUST_CHECK enum status hf_model_write_config(const struct target *t, const cJSON *made,
-                                             enum dtype dtype, const char *folder,
-                                             struct error *err);
+                                             const cJSON *quantization, enum dtype dtype,
+                                             const char *folder, struct error *err);
 
 #endif

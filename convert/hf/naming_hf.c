@@ -596,7 +596,7 @@ static enum status export_carried(struct exporting *x, struct error *err)
                                              .num_parts = 1};
         TRY(x->visit(x->context, &native, err));
     }
-    if (dropped && !x->t->options.as_source)
+    if (dropped && !target_encodes_as_source(x->t))
         notes_add(&x->t->notes, &x->t->plan.arena,
                   "weights are written decoded, without the %zu scales and the like of their "
                   "encoding",

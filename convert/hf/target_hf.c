@@ -27,6 +27,7 @@ struct hf_target {
     struct target *t;
     struct shard_set model, optimizer;
     cJSON *config;                     /* made here; NULL: the source's config.json is copied */
+    enum dtype main_dtype;             /* of most weights, decoded */
     struct encoding_writer *encodings; /* NULL: weights are written decoded */
 };
 
@@ -196,7 +197,8 @@ static enum status plan_hf(struct target *t, struct error *err)
     add_step(x);
     TRY(hf_model_export(t, add_hf_output, x, err));
     TRY(native_outputs_check(&x->model.native, err));
-    if (t->options.as_source) TRY(encodings_write(t, &x->model.native, &x->encodings, err));
+    x->main_dtype = native_outputs_main_dtype(&x->model.native);
+    if (t->options.encoding) TRY(encodings_write(t, &x->model.native, &x->encodings, err));
     TRY(native_outputs_check(&x->optimizer.native, err));
     TRY(plan_set(&x->model, err));
     return plan_set(&x->optimizer, err);
@@ -265,8 +267,8 @@ static enum status write_hf_small_files(struct target *t, const char *folder, st
     struct arena a;
     arena_init(&a);
     encoding_writer_count(x->encodings, &t->facts);
-    enum status st = hf_model_write_config(
-        t, x->config, native_outputs_main_dtype(&x->model.native), folder, err);
+    enum status st = hf_model_write_config(t, x->config, encoding_writer_config(x->encodings),
+                                           x->main_dtype, folder, err);
     if (!st) st = write_training(x, path_join(&a, folder, hf_training_file), err);
     if (!st) st = write_index(&x->model, folder, err);
     if (!st) st = write_index(&x->optimizer, folder, err);

@@ -147,6 +147,7 @@ static enum status take_row(struct reading *x, const cJSON *row, const struct ex
         enum dtype d;
         if (!json_as_text(i) || !dtype_from_safetensors(json_as_text(i), &d))
             return bad_row(row, "scale_dtypes", err);
+        if (!r.scale_dtypes) r.scale_dtype = d;
         r.scale_dtypes |= UINT64_C(1) << d;
     }
     TRY(read_block(row, names, r.block, err));
@@ -233,6 +234,18 @@ static const cJSON *named_quantization(const cJSON *config)
     return NULL;
 }
 
+cJSON *quantization_export(const char *name)
+{
+    const struct embedded_file *file = embedded_file_find("quantization.json");
+    struct error err;
+    cJSON *tree, *out = NULL;
+    if (json_parse(file->text, file->length, JSON_STRICT, &tree, &err)) return NULL;
+    const cJSON *found = json_get(json_get(tree, "exports"), name);
+    if (found) out = cJSON_Duplicate(found, true);
+    cJSON_Delete(tree);
+    return out;
+}
+
 bool quantization_drop(cJSON *config)
 {
     bool any = false;
@@ -247,10 +260,10 @@ bool quantization_drop(cJSON *config)
 static enum status read_file(const char *folder, struct arena *a, cJSON **out, struct error *err)
 {
     enum { MAX_BYTES = 64 << 20 };
-    const char *path = path_join(a, folder, quantization_file);
+    const char *path = folder ? path_join(a, folder, quantization_file) : NULL;
     cJSON *tree;
     *out = NULL;
-    if (!path_exists(path)) return OK;
+    if (!path || !path_exists(path)) return OK;
     TRY(json_read_file(path, MAX_BYTES, JSON_STRICT, &tree, err));
     const cJSON *q = json_get(tree, "quantization");
     if (cJSON_IsObject(q)) {

@@ -18,7 +18,8 @@
  *   global, global_divides, zeros, shape: names of other companions, with
  *              encoding.h's meaning; shape is [rows, cols], I64 or I32
  *
- * Companions of activations match the globs of "activations". */
+ * Companions of activations match the globs of "activations". "exports" has the
+ * quantization_config of what is written anew. */
 #ifndef FERRY_CONVERT_MAP_QUANTIZATION_H
 #define FERRY_CONVERT_MAP_QUANTIZATION_H
 
@@ -37,7 +38,8 @@ struct quant_row {
     bool global_divides, in_blocks, transposed;
     enum quant_code code;
     enum dtype dtype;
-    uint64_t scale_dtypes; /* bits of enum dtype */
+    uint64_t scale_dtypes;  /* bits of enum dtype */
+    enum dtype scale_dtype; /* the first, which is written */
     uint64_t block[2];
 };
 
@@ -49,10 +51,13 @@ struct quantization {
 };
 
 /* Sets *out to the rows that a config.json selects, with hf_quant_config.json
- * of `folder`; to NULL if neither names a quantisation. *out is in arena a. ERR_UNSUPPORTED names a
- * method that no row knows. */
+ * of `folder` (NULL: none); to NULL if neither names a quantisation. *out is in arena a.
+ * ERR_UNSUPPORTED names a method that no row knows. */
 MUST_CHECK enum status quantization_read(const cJSON *config, const char *folder, struct arena *a,
                                          struct quantization **out, struct error *err);
+/* A new quantization_config of "exports" by its name, which the caller deletes;
+ * NULL: none. */
+cJSON *quantization_export(const char *name);
 /* Removes what a config.json says of it; false: nothing. */
 bool quantization_drop(cJSON *config);
 

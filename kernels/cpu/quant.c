@@ -249,7 +249,9 @@ ALWAYS_INLINE void divide_tile(const struct quant_run *run, size_t at, size_t n,
         const size_t group = within / run->group, left = run->group - within % run->group;
         const float scale = run->scales[group];
         count = left < n - i ? left : n - i;
-        for (size_t k = 0; k < count; k++)
+        for (size_t k = 0; run->multiplies && k < count; k++)
+            to[i + k] = from[i + k] * scale;
+        for (size_t k = 0; !run->multiplies && k < count; k++)
             to[i + k] = scale != 0 ? from[i + k] / scale : 0;
         for (size_t k = 0; run->zeros && k < count; k++) /* -0 stays -0 without them */
             to[i + k] += run->zeros[group];

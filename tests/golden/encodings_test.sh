@@ -174,3 +174,55 @@ outgrow "$encodings/int4-asym-ct-qwen3" 2
 run convert grown-dist out --to hf --export-weight-dtype as-source
 exits 3
 says "has no code of int4-asymmetric by the kept scale"
+
+# Whether the tensors of a file are in another, bit for bit, and those are all with codes or scales.
+same_tensors() { # FILE IN
+    python3 - "$1" "$2" <<'P'
+import json, struct, sys
+def tensors(path):
+    data = open(path, "rb").read()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    body = data[8 + length:]
+    return {n: (t["dtype"], t["shape"], body[slice(*t["data_offsets"])]) for n, t in header.items()}
+want, got = tensors(sys.argv[1]), tensors(sys.argv[2])
+for name, tensor in want.items():
+    if got.get(name) != tensor:
+        print(f"{name} differs")
+for name, (dtype, shape, _) in got.items():
+    if dtype not in ("BF16",) and name not in want:
+        print(f"{name} is {dtype}")
+P
+}
+
+for kind in fp8-block mxfp8; do
+    it "linear layers are encoded as $kind, as transformers does"
+    run convert "$encodings-made/model" dist --overwrite --tp 1 --ep 2
+    exits 0
+    for from in dist "$encodings-made/model"; do
+        run convert "$from" out --to hf --export-weight-dtype $kind --overwrite
+        exits 0
+        says "10 weights of linear layers are encoded as $kind; 0 stay as they are"
+        differs=$(same_tensors "$encodings-made/$kind.safetensors" out/model.safetensors)
+        [ -z "$differs" ] || is_wrong "$differs"
+        grep -q '"model.layers.0.mlp.gate"' out/config.json || is_wrong "the router is not excluded"
+        grep -q '"lm_head"' out/config.json || is_wrong "the head is not excluded"
+    done
+    run convert out back --to hf --overwrite
+    exits 0
+    run verify back "$encodings-made/model"
+    exits 1
+    run convert back again --to hf --export-weight-dtype $kind --overwrite
+    exits 0
+    run verify again back
+    exits 0
+done
+
+it "a model that came in one encoding is written in another"
+run convert "$encodings/fp8-block-ct-qwen3" out --to hf --export-weight-dtype mxfp8 --overwrite
+exits 0
+says "0 weights of linear layers are encoded as mxfp8; 7 stay as they are"
+run convert "$encodings/mxfp8-ct-llama" out --to hf --export-weight-dtype mxfp8 --overwrite
+exits 0
+grep -q '"quant_method": *"mxfp8"' out/config.json || is_wrong "config.json does not name mxfp8"

@@ -260,7 +260,7 @@ void zero_run_release(struct target *t)
 enum status zero_small_files(struct target *t, const char *folder, struct error *err)
 {
     const struct zero_run *r = t->state;
-    return hf_model_write_config(t, r->config, r->dtype, folder, err);
+    return hf_model_write_config(t, r->config, NULL, r->dtype, folder, err);
 }
 
 enum status zero_root_files(struct target *t, const char *tracker, struct root_file **files,
