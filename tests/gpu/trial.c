@@ -48,18 +48,7 @@ static size_t bytes_of(const struct trial *t, const struct operand *o)
     return operand_numel(o) * operand_bytes_of(o->type, t->elem);
 }
 
-static float bf16_load(uint16_t bits)
-{
-    return half_float_of((uint32_t)bits << 16);
-}
-
 /* A NaN without payload stays a NaN. */
-static uint16_t bf16_store(float x)
-{
-    const uint32_t bits = half_bits_of(x);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 double operand_get(const struct trial *t, const struct operand *o, size_t i)
 {
     if (o->type == OPERAND_INT) return ((const int32_t *)o->data)[i];

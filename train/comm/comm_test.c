@@ -42,22 +42,6 @@ static enum status open_world(struct comm_group *g, struct comm *c, struct error
 static const size_t type_bytes[] = {
     [COMM_F32] = 4, [COMM_F64] = 8, [COMM_BF16] = 2, [COMM_F16] = 2, [COMM_INT32] = 4};
 
-static float bf16_load(uint16_t x)
-{
-    uint32_t bits = (uint32_t)x << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static uint16_t bf16_store(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    uint32_t below = bits & 0xffff, up = below > 0x8000 || (below == 0x8000 && (bits >> 16 & 1));
-    return (uint16_t)((bits >> 16) + up);
-}
-
 /* Element k of what `rank` brings to call number `salt`: magnitudes are mixed,
  * so that the order of a sum shows. */
 static double element(unsigned rank, uint64_t salt, size_t k)
