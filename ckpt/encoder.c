@@ -105,23 +105,18 @@ static enum status read_weight(struct panel_reader *r, const struct encoder *e, 
     return OK;
 }
 
-/* Increases amax[lines, groups] of a span to the sizes of elements [low, low +
- * count), which are numbers[]; where the least code is larger than the largest,
- * negative ones count less. */
+/* Increases amax[lines, groups] of a span to those of elements [low, low +
+ * count), which are numbers[]. */
 static void take_sizes(const struct encoded *f, const struct encoded_span *s, uint64_t low,
                        uint64_t count, const float *numbers, float *amax)
 {
-    const float below = quant_infos[f->code].largest / quant_infos[f->code].least;
     for (uint64_t at = low, n; at < low + count; at += n) {
         const uint64_t row = at / f->cols, col = at % f->cols, group = col / f->block[1];
         const uint64_t line = row / f->rows * f->grid[0] + row % f->rows / f->block[0];
         n = min_u64(f->cols - col, low + count - at);
         n = min_u64(n, (group + 1) * f->block[1] - col);
         float *most = &amax[(line - s->first_line) * s->groups + group - s->first_group];
-        for (uint64_t i = 0; i < n; i++) {
-            const float x = numbers[at - low + i], size = x < 0 ? x * below : x;
-            *most = size > *most ? size : *most;
-        }
+        *most = quant_amax(f->code, numbers + (at - low), n, *most);
     }
 }
 

@@ -12,6 +12,7 @@
 enum {
     CALL_BYTES = 4 << 10,  /* cost of one more system call, */
     SEEK_BYTES = 64 << 10, /* cost of one more access, */
+    MOST_GAPS = 2,         /* elements decoded for one that is wanted */
 };
 
 /* ---- files ---- */
@@ -190,14 +191,22 @@ static enum status fetch_halves(const struct fetching *f, const struct block *b,
 
 /* ---- encoded tensors ---- */
 
+/* Decodes a run, or the span of a block with few gaps: gate and up of gpt-oss
+ * lie row by row. */
 static enum status decode_run(void *context, const struct block *b, uint64_t from, uint64_t to,
                               bool *taken, struct error *err)
 {
     const struct fetching *f = context;
-    *taken = block_is_run(b);
+    const struct encoded *e = f->piece->encoded;
+    const uint64_t count = block_count(b), span = block_span(b);
+    const size_t element = dtype_bytes(f->dtype);
+    char *target = f->buffer + to * element, *temp = f->reader->temp;
+    if (block_is_run(b)) return encoded_read(f->reader, e, from, count, f->dtype, target, err);
+    *taken = span / count <= MOST_GAPS && span <= f->reader->buffer_bytes / element;
     if (!*taken) return OK;
-    return encoded_read(f->reader, f->piece->encoded, from, block_count(b), f->dtype,
-                        f->buffer + to * dtype_bytes(f->dtype), err);
+    TRY(encoded_read(f->reader, e, from, span, f->dtype, temp, err));
+    copy_axes(target, temp, element, b->num_axes, b->axes);
+    return OK;
 }
 
 static enum status fetch_encoded(const struct fetching *f, const struct block *b, uint64_t from,

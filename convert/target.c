@@ -186,6 +186,11 @@ enum status target_take_trained(struct target *t, struct error *err)
     return OK;
 }
 
+const char *target_encoding_of(const char *option)
+{
+    return option && strcmp(option, "bf16") ? option : NULL;
+}
+
 bool target_encodes_as_source(const struct target *t)
 {
     return t->options.encoding && strcmp(t->options.encoding, "as-source") == 0;

@@ -194,6 +194,8 @@ const struct tensor *target_weight(const struct target *t, const struct tensor *
  * none. */
 const struct tensor *target_state(struct target *t, const struct tensor *x, size_t i);
 
+/* The encoding that an option names; NULL: none, as "bf16". */
+const char *target_encoding_of(const char *option);
 /* Whether weights are written in the encoding that they came in. */
 bool target_encodes_as_source(const struct target *t);
 

@@ -233,6 +233,12 @@ $(BUILD)/tests/bench/pieces_bench: $(BUILD)/tests/bench/pieces_bench.o $(BUILD)/
 bench-pieces: $(BUILD)/tests/bench/pieces_bench ## time and memory of a plan of 740,000 pieces: 256 ranks, a model of 70B
 	@$<
 
+$(BUILD)/tests/bench/quant_bench: $(BUILD)/tests/bench/quant_bench.o $(BUILD)/libferry.a
+	$(call say,linking $@)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+bench-encodings: all $(BUILD)/tests/bench/quant_bench ## codes a second, encoded models beside cp, plans of large ones; five minutes, 12 GB of disk
+	@sh tests/bench/encodings.sh $(BUILD)/ferry $(BUILD)/tests/bench/quant_bench
+
 bench-maps: all ## length of model maps, time to load and prove them, and to plan a DeepSeek V3 of full size
 	@sh tests/bench/maps.sh $(BUILD)/ferry
 

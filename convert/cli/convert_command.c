@@ -154,13 +154,6 @@ static enum megatron_model megatron_model_of(const struct convert_flags *f)
     return strcmp(f->megatron_model, "gpt") ? MEGATRON_MODEL_HYBRID : MEGATRON_MODEL_GPT;
 }
 
-/* NULL: weights are written decoded. */
-static const char *encoding_of(const struct convert_flags *f)
-{
-    const bool none = !f->export_weight_dtype || strcmp(f->export_weight_dtype, "bf16") == 0;
-    return none ? NULL : f->export_weight_dtype;
-}
-
 static struct target_options target_options_of(const struct run *r, const struct source_options *s)
 {
     const struct convert_flags *f = r->flags;
@@ -185,7 +178,7 @@ static struct target_options target_options_of(const struct run *r, const struct
             (!local && args_have_grouped_gemm(value_get(r->source.training.common, "args"))),
         .common_as_object = f->common_state && strcmp(f->common_state, "object") == 0,
         .max_shard_bytes = f->max_shard_size ? f->max_shard_size : MAX_SHARD_BYTES,
-        .encoding = encoding_of(f),
+        .encoding = target_encoding_of(f->export_weight_dtype),
         .durable = !f->run.no_fsync,
         .optimizer = r->source.training.optimizer.present && !f->no_optim,
         .optim_format = optim_format_of(f),

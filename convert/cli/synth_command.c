@@ -27,7 +27,7 @@ struct synth_flags {
     struct output_flags output;
     struct layout_options layout;
     struct trainer_flags trainer;
-    const char *model, *model_map, *dtype, *to;
+    const char *model, *model_map, *dtype, *to, *encoding;
     struct model_config sizes; /* 0: the default */
     uint64_t seed, max_shard_size;
     bool tied, untied, sparse, optim;
@@ -59,6 +59,7 @@ static const struct arg synth_args[] = {
     {"--tied", ARG_FLAG, AT(tied), NULL, NULL, "tie the output layer to the embedding; default: the family's usual setting"},
     {"--untied", ARG_FLAG, AT(untied), NULL, NULL, "do not tie the output layer"},
     {"--dtype --torch-dtype", ARG_TEXT, AT(dtype), "DTYPE", NULL, "dtype of the weights; default bf16"},
+    {"--encoding --export-weight-dtype", ARG_CHOICE, AT(encoding), NULL, "bf16|fp8-block|mxfp8", "encoding of linear layers, in a Hugging Face folder; default bf16: none"},
     {"--seed", ARG_UINT_OR_0, AT(seed), "N", NULL, "seed of the random weights; default 1"},
     {"--optim", ARG_FLAG, AT(optim), NULL, NULL, "write the state of an AdamW run after 1000 steps too: moments, master weights in float32, step, groups, schedule"},
     {"--to", ARG_CHOICE, AT(to), NULL, TO_CHOICES, "format of the destination; default hf"},
@@ -338,6 +339,8 @@ static enum status check_synth_flags(const struct synth_flags *f, const struct f
                                      struct error *err)
 {
     const bool layout = layout_is_given(&f->layout) && !(format->has & FORMAT_LAYOUT);
+    if (f->encoding && !(format->has & FORMAT_CONFIG_JSON))
+        return fail(err, ERR_USAGE, "--encoding does not apply to format %s", format->name);
     if (!layout && (!f->max_shard_size || format->has & FORMAT_SHARDS))
         return trainer_flags_check(&f->trainer, format, err);
     return fail(err, ERR_USAGE, "%s does not apply to format %s",
@@ -355,6 +358,7 @@ static enum status write_model(const struct synth_flags *f, struct checkpoint *c
                                 .transformer_engine = true,
                                 .max_shard_bytes =
                                     f->max_shard_size ? f->max_shard_size : MAX_SHARD_BYTES,
+                                .encoding = target_encoding_of(f->encoding),
                                 .durable = executor_options_of(&f->run, &f->output).fsync,
                                 .zero = -1,
                                 .optimizer = f->optim};

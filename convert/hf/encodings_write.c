@@ -115,6 +115,13 @@ static enum status add_companion(struct encoding_writer *w, const char *name,
     return native_outputs_add(w->outputs, native.name, &native, NULL, err);
 }
 
+static void add_hole(struct arena *a, struct tensor *t)
+{
+    const struct piece hole = {.origin = ORIGIN_HOLE, .dtype = t->dtype};
+    const struct pair whole = pair_whole(0, 0, t->numel);
+    tensor_add_piece(a, t, &hole, &whole);
+}
+
 /* Encodes output `at`; its scales are made with its codes. */
 static enum status encode(struct encoding_writer *w, size_t at, const struct quant_row *row,
                           const struct encoded *form, struct error *err)
@@ -131,11 +138,16 @@ static enum status encode(struct encoding_writer *w, size_t at, const struct qua
     TRY(tensor_check(weight, err));
     struct encoder *e = encoder_create(form, form->scales->num_pieces > 0, weight);
     *ARENA_PUSH(a, w->encoders, w->num_encoders, w->capacity) = e;
-    encoder_add_codes(e, a, codes);
     *scales = *form->scales;
     scales->pieces = NULL;
     scales->num_pieces = scales->pieces_capacity = 0;
-    encoder_add_scales(e, a, scales);
+    if (tensor_is_hole(weight)) {
+        add_hole(a, codes);
+        add_hole(a, scales);
+    } else {
+        encoder_add_codes(e, a, codes);
+        encoder_add_scales(e, a, scales);
+    }
     native_outputs_replace(w->outputs, at, codes->name, codes);
     return add_companion(w, carried_name(form->scales), scales, err);
 }

@@ -287,6 +287,19 @@ ALWAYS_INLINE void encode(const struct quant_run *run, const float *from, uint8_
     }
 }
 
+ALWAYS_INLINE float largest_of(const float *numbers, size_t n, float below, float amax)
+{
+    uint32_t most = half_bits_of(amax);
+    for (size_t i = 0; i < n; i++) {
+        const float side = half_float_of(
+            pick(half_bits_of(numbers[i]) >> 31, half_bits_of(below), half_bits_of(1)));
+        const uint32_t bits = half_bits_of(numbers[i] * side) & 0x7FFFFFFF;
+        const uint32_t size = pick(bits > 0x7F800000, 0, bits);
+        most = pick(size > most, size, most);
+    }
+    return half_float_of(most);
+}
+
 /* ---- for processors with AVX2, and for others ---- */
 
 static void decode_plain(const struct quant_run *run, const uint8_t *codes, enum dtype dtype,
@@ -300,7 +313,18 @@ static void encode_plain(const struct quant_run *run, const float *from, uint8_t
     encode(run, from, to);
 }
 
+static float amax_plain(const float *numbers, size_t n, float below, float amax)
+{
+    return largest_of(numbers, n, below, amax);
+}
+
 #if defined(__x86_64__)
+__attribute__((target("avx2"))) static float amax_avx2(const float *numbers, size_t n, float below,
+                                                       float amax)
+{
+    return largest_of(numbers, n, below, amax);
+}
+
 __attribute__((target("avx2"))) static void
 decode_avx2(const struct quant_run *run, const uint8_t *codes, enum dtype dtype, char *to)
 {
@@ -320,6 +344,7 @@ static bool have_avx2(void)
 #else
 #define decode_avx2 decode_plain
 #define encode_avx2 encode_plain
+#define amax_avx2 amax_plain
 static bool have_avx2(void)
 {
     return false;
@@ -334,4 +359,10 @@ void quant_decode(const struct quant_run *run, const void *codes, enum dtype dty
 void quant_encode(const struct quant_run *run, const float *from, void *codes)
 {
     (have_avx2() ? encode_avx2 : encode_plain)(run, from, codes);
+}
+
+float quant_amax(enum quant_code code, const float *numbers, size_t n, float amax)
+{
+    const float below = quant_infos[code].largest / quant_infos[code].least;
+    return (have_avx2() ? amax_avx2 : amax_plain)(numbers, n, below, amax);
 }

@@ -49,6 +49,9 @@ void quant_decode(const struct quant_run *run, const void *codes, enum dtype dty
  * - NaN becomes NaN, or 0 if no code is NaN;
  * - codes beside the run stay. */
 void quant_encode(const struct quant_run *run, const float *from, void *codes);
+/* The largest of numbers[n] and `amax`, each by the share of its side's codes:
+ * negative ones times -largest / least. NaN does not count. */
+float quant_amax(enum quant_code code, const float *numbers, size_t n, float amax);
 /* Whether a code of the run is not 0. */
 bool quant_has_numbers(const struct quant_run *run, const void *codes);
 

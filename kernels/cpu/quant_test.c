@@ -167,6 +167,16 @@ static void scales_of_e8m0_are_powers_of_two(void **state)
     assert_true(isnan(quant_e8m0(255)));
 }
 
+static void the_largest_counts_by_its_side(void **state)
+{
+    (void)state;
+    const float numbers[] = {1, -3, NAN, 2, -0.0f};
+    assert_true(same_bits((double)quant_amax(QUANT_E4M3, numbers, 5, 0), 3));
+    assert_true(same_bits((double)quant_amax(QUANT_E4M3, numbers, 5, 4), 4));
+    assert_true(same_bits((double)quant_amax(QUANT_I4, numbers, 5, 0), 3 * 7 / 8.));
+    assert_true(same_bits((double)quant_amax(QUANT_I8, numbers, 0, 0), 0));
+}
+
 static void zero_codes_have_no_numbers(void **state)
 {
     (void)state;
@@ -190,6 +200,7 @@ int main(void)
         cmocka_unit_test(numbers_become_the_nearest_code),
         cmocka_unit_test(codes_beside_a_run_stay),
         cmocka_unit_test(scales_of_e8m0_are_powers_of_two),
+        cmocka_unit_test(the_largest_counts_by_its_side),
         cmocka_unit_test(zero_codes_have_no_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
