@@ -169,6 +169,7 @@ static void an_unset_field_is_not_unknown(void **state)
     check_unknown(map, "{'a':null,'b':false,'c':0,'d':0.0,'e':'','f':[],'g':{},'h':-0.0}", "");
     check_unknown(map, "{'a':true,'b':1,'c':'x','d':[0],'e':{'x':null}}",
                   "a true;b 1;c x;d [0];e {\"x\":null};");
+    check_unknown(map, "{'':1}", " 1;"); /* as hostile files name it */
 }
 
 static void what_rows_name_is_known(void **state)

@@ -172,7 +172,8 @@ static bool is_below(const char *glob, const char *name)
 {
     char head[128];
     size_t length = 0;
-    for (const char *p = name; p; p = strchr(p + 1, '.')) { /* as many parts as the name has */
+    /* as many parts as the name has */
+    for (const char *p = name; p; p = *p ? strchr(p + 1, '.') : NULL) {
         length += strcspn(glob + length, ".");
         if (glob[length] != '.' || length >= sizeof head) return false;
         length++;
