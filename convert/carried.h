@@ -1,11 +1,12 @@
-/* carried.h - tensors that a conversion carries along: those of vision and audio
- * towers, which a family's map names ("carried") and Megatron's model has no
- * place for. Their logical name is carried.NAME; they keep their dtype. Formats
- * with Hugging Face's names have them among the others, Megatron's in
- * ferry-hf/carried.safetensors.
+/* carried.h - tensors that a conversion carries along, in their dtype:
  *
- * Likewise encoding.NAME in ferry-hf/encoding.safetensors: scales, and what else
- * came with codes (convert/hf/encodings.h). */
+ *   carried.NAME   what a family's map names and Megatron has no place for, as
+ *                  vision and audio towers
+ *   encoding.NAME  scales, and what else came with codes
+ *
+ * Formats with Hugging Face's names have the first among the others, the second
+ * beside codes only. Megatron's have them in ferry-hf/carried.safetensors and
+ * encoding.safetensors. */
 #ifndef FERRY_CONVERT_CARRIED_H
 #define FERRY_CONVERT_CARRIED_H
 

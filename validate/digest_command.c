@@ -38,7 +38,7 @@ struct digest_flags {
     struct run_flags run;
     struct output_flags output;
     const char *check;
-    bool no_optim;
+    bool no_optim, encoded;
 };
 
 // clang-format off
@@ -46,6 +46,7 @@ struct digest_flags {
 static const struct arg digest_args[] = {
     {"--check", ARG_TEXT, AT(check), "FILE", NULL, "compare with a printed list or a ferry.json; exit code 1 if something differs"},
     {"--no-optim --no-load-optim", ARG_FLAG, AT(no_optim), NULL, NULL, "leave out the optimizer"},
+    {"--encoded", ARG_FLAG, AT(encoded), NULL, NULL, "digests of tensors as the files have them, under their names there: of encoded weights the codes"},
 };
 static const struct arg_group digest_groups[] = {
     {"Digest", digest_args, COUNT(digest_args), 0},
@@ -161,6 +162,31 @@ static void find_config(struct found *x, const struct checkpoint *c, struct aren
         sum_of_text(text, x->config[i]);
         strbuf_printf(&x->text, "%s\t%s\n", config_lines[i], x->config[i]);
     }
+}
+
+/* The catalog with each stored tensor in place of the logical ones. */
+static enum status catalog_as_stored(const struct catalog *c, struct arena *a, struct catalog *out,
+                                     struct error *err)
+{
+    *out = *c;
+    out->tensors = arena_array(a, c->stored.num_tensors + 1, sizeof *out->tensors);
+    for (out->num_tensors = 0; out->num_tensors < c->stored.num_tensors; out->num_tensors++) {
+        struct tensor *t;
+        TRY(catalog_wrap_stored(c, a, &c->stored.tensors[out->num_tensors], &t, err));
+        out->tensors[out->num_tensors] = *t;
+    }
+    return OK;
+}
+
+static enum status find_as_stored(struct found *x, const struct checkpoint *c,
+                                  const struct digest_options *o, struct arena *a,
+                                  struct error *err)
+{
+    struct catalog stored;
+    TRY(catalog_as_stored(&c->catalog, a, &stored, err));
+    TRY(digest_catalog(&stored, o, a, &x->digests, &x->count, err));
+    digest_print_all(&x->text, x->digests, x->count, NULL);
+    return OK;
 }
 
 static enum status find_all(struct found *x, const struct checkpoint *c,
@@ -295,7 +321,7 @@ static enum status digest_opened(const struct digest_flags *f, const struct chec
     struct known known = {0};
     arena_init(&a);
     enum status st = f->check ? known_read(&known, f->check, err) : OK;
-    if (!st) st = find_all(&found, c, &o, &a, err);
+    if (!st) st = (f->encoded ? find_as_stored : find_all)(&found, c, &o, &a, err);
     if (!st && f->check)
         st = check_and_report(f, &known, &found, c->path, &a, err);
     else if (!st)

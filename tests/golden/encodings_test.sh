@@ -226,3 +226,21 @@ says "0 weights of linear layers are encoded as mxfp8; 7 stay as they are"
 run convert "$encodings/mxfp8-ct-llama" out --to hf --export-weight-dtype mxfp8 --overwrite
 exits 0
 grep -q '"quant_method": *"mxfp8"' out/config.json || is_wrong "config.json does not name mxfp8"
+
+it "digests of codes differ where codes do, though weights are equal"
+run digest --encoded "$encodings/mxfp8-ct-llama"
+exits 0
+prints "model.layers.0.mlp.down_proj.weight	F8_E4M3["
+prints "model.layers.0.mlp.down_proj.weight_scale	U8["
+run convert "$encodings/mxfp8-ct-llama" dist --to torch_dist --overwrite
+exits 0
+run convert dist out --to hf --export-weight-dtype as-source --overwrite
+exits 0
+run digest --encoded "$encodings/mxfp8-ct-llama"
+cp "$stdout" codes
+run digest --encoded out --check codes
+exits 0
+run convert "$encodings/mxfp8-ct-llama" out --to hf --export-weight-dtype mxfp8 --overwrite
+exits 0
+run digest --encoded out --check codes
+exits 1
