@@ -28,6 +28,7 @@ struct encoder {
     /* The sizes of groups that are no short run of a row. */
     pthread_mutex_t lock;
     float *amax;
+    atomic_uint_fast64_t unread; /* bytes of codes, and scales; at 0 amax is freed */
 };
 
 struct encoder *encoder_create(const struct encoded *form, bool kept, const struct tensor *weight)
@@ -36,6 +37,8 @@ struct encoder *encoder_create(const struct encoded *form, bool kept, const stru
     e->form = form;
     e->weight = weight;
     e->kept = kept;
+    atomic_store(&e->unread, encoded_num_matrices(form) *
+                                 (form->rows * form->row_bytes + form->grid[0] * form->grid[1]));
     pthread_mutex_init(&e->lock, NULL);
     return e;
 }
@@ -96,7 +99,13 @@ static enum status read_weight(struct panel_reader *r, const struct encoder *e, 
 {
     char raw[HULL * WIDEST];
     const bool has_nan = e->form->code == QUANT_E4M3;
-    TRY(panel_read(r, e->weight, low, count, raw, err));
+    const size_t element = dtype_bytes(e->weight->dtype);
+    uint64_t at = 0;
+    do { /* as much as the reader's buffers hold */
+        const uint64_t n = min_u64(count - at, max_u64(r->buffer_bytes / WIDEST, 1));
+        TRY(panel_read(r, e->weight, low + at, n, raw + at * element, err));
+        at += n;
+    } while (at < count);
     (void)cast_elements(out, DT_F32, raw, e->weight->dtype, count);
     for (uint64_t i = 0; i < count; i++)
         if (!isfinite(out[i]) && !(has_nan && isnan(out[i])))
@@ -159,6 +168,16 @@ static enum status find_amax(struct panel_reader *r, struct encoder *e, struct e
     return st;
 }
 
+/* Each byte of codes and each scale is mostly read once. */
+static void count_read(struct encoder *e, uint64_t count)
+{
+    if (atomic_fetch_sub(&e->unread, count) != count) return;
+    pthread_mutex_lock(&e->lock);
+    free(e->amax);
+    e->amax = NULL;
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* ---- scales ---- */
 
 /* The least power of two that is no smaller, as E8M0. */
@@ -184,7 +203,7 @@ static enum status store_scale(const struct encoder *e, float scale, char *raw, 
         return OK;
     }
     quant_encode(&run, &scale, raw);
-    if (scale <= quant_infos[QUANT_E4M3].largest) return OK;
+    if (fabsf(scale) <= quant_infos[QUANT_E4M3].largest) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "a scale of %g does not fit F8_E4M3 beside the kept global scale: its weights "
                 "became too large for %s",
@@ -222,7 +241,8 @@ static void make_scale(const struct encoder *e, float amax, char *raw, float *fa
 {
     const enum dtype dtype = e->form->scales->dtype;
     /* torch divides a number by a tensor so */
-    const float by = amax > 0 ? 1 / amax * quant_infos[e->form->code].largest : 1, scale = 1 / by;
+    const float wanted = amax > 0 ? 1 / amax * quant_infos[e->form->code].largest : 1;
+    const float by = isfinite(wanted) ? wanted : 1, scale = 1 / by; /* of the least: codes of 0 */
     const bool is_power = dtype == DT_U8 || dtype == DT_F8_E8M0;
     *factor = by;
     if (!is_power) {
@@ -374,6 +394,7 @@ enum status encoder_read_codes(struct panel_reader *r, struct encoder *e, enum d
         TRY(read_run(r, e, &x, err));
         TRY(encode_rows(f, e->kept, &x, to + (x.s.first_byte - byte), err));
     }
+    count_read(e, count * unit);
     return OK;
 }
 
@@ -385,7 +406,9 @@ enum status encoder_read_scales(struct panel_reader *r, struct encoder *e, uint6
     char *to = out;
     if (!is_short(f)) {
         TRY(find_amax(r, e, err));
-        return settle_scales(r, e, low, count, e->amax + low, to, NULL, true, err);
+        TRY(settle_scales(r, e, low, count, e->amax + low, to, NULL, true, err));
+        count_read(e, count);
+        return OK;
     }
     for (uint64_t at = low, end = low + count, n; at < end; at += n, to += n * bytes) {
         float numbers[HULL], amax[RUN] = {0};

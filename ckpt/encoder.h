@@ -18,8 +18,10 @@
 
 struct encoder;
 
-/* form: the encoding, without codes; kept: whether its scales have elements.
- * weight: its elements, in the order of form. Both are borrowed. */
+/* Borrows both:
+ *
+ * - form: the encoding, without codes; kept: its scales have elements;
+ * - weight: elements in the order of form. */
 struct encoder *encoder_create(const struct encoded *form, bool kept, const struct tensor *weight);
 void encoder_free(struct encoder *e);
 /* Groups that got a new scale, of the scales that were read. */
@@ -30,9 +32,10 @@ uint64_t encoder_num_renewed(const struct encoder *e);
 void encoder_add_codes(struct encoder *e, struct arena *a, struct tensor *t);
 void encoder_add_scales(struct encoder *e, struct arena *a, struct tensor *t);
 
-/* For ORIGIN_CODES and ORIGIN_SCALES: elements [low, low + count) in order.
- * ERR_UNSUPPORTED names a weight that is infinite, or NaN without a code for it, or
- * a scale that does not fit its dtype. */
+/* Elements [low, low + count) in order. ERR_UNSUPPORTED:
+ *
+ * - an element is infinite, or NaN without a code for it;
+ * - a scale does not fit its dtype. */
 MUST_CHECK enum status encoder_read_codes(struct panel_reader *r, struct encoder *e,
                                           enum dtype dtype, uint64_t low, uint64_t count, void *out,
                                           struct error *err);

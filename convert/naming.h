@@ -18,9 +18,9 @@
 struct naming_import {
     struct checkpoint *c; /* has native tensors, config and params */
     const struct source_options *o;
-    const struct model_map *map;             /* the family's; used by hf only */
-    const struct quantization *quantization; /* of encoded weights (map/quantization.h); NULL */
-    bool moe_layers_known;                   /* the config says which layers have experts */
+    const struct model_map *map;       /* the family's; used by hf only */
+    struct quantization *quantization; /* of encoded weights (map/quantization.h); NULL */
+    bool moe_layers_known;             /* the config says which layers have experts */
 };
 
 struct naming_export {

@@ -211,6 +211,11 @@ static enum status complete_states(struct completing *x, size_t i, struct error 
     return OK;
 }
 
+static bool may_have_states(const char *name)
+{
+    return !name_is_optimizer(name) && !name_is_of_encoding(name) && !name_is_carried(name);
+}
+
 enum status states_complete(struct checkpoint *c, struct error *err)
 {
     struct completing x = {.c = c};
@@ -227,7 +232,7 @@ enum status states_complete(struct checkpoint *c, struct error *err)
     if (x.num_states) list_optimizers(&x);
     if (x.is_split && x.num_states) check_optimizers(&x);
     for (size_t i = 0; i < count && x.num_states && !st; i++)
-        if (!name_is_optimizer(c->catalog.tensors[i].name)) st = complete_states(&x, i, err);
+        if (may_have_states(c->catalog.tensors[i].name)) st = complete_states(&x, i, err);
     if (!x.num_states && c->training.optimizer.present)
         states_unread(c, "it holds no state of a parameter");
     if (x.partly && x.is_split)

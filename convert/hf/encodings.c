@@ -1,5 +1,6 @@
 #include "convert/hf/encodings.h"
 
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -7,14 +8,28 @@
 #include "common/checked.h"
 #include "common/strbuf.h"
 
+const char *encodings_pattern(struct arena *a, const char *name)
+{
+    char *out = arena_alloc(a, strlen(name) + 1), *to = out;
+    for (const char *p = name; *p;) {
+        const size_t digits = strspn(p, "0123456789");
+        const bool whole = digits && (p == name || p[-1] == '.') && p[digits] == '.';
+        *to++ = whole ? '*' : *p;
+        p += whole ? digits : 1;
+    }
+    *to = '\0';
+    return out;
+}
+
 struct decoding {
     struct checkpoint *c;
-    const struct quantization *q;
+    struct quantization *q;
     enum dtype dtype;   /* of decoded weights */
     const char **names; /* [native tensors] */
     bool *used;         /* [native tensors] a companion of decoded codes */
     size_t num_decoded;
-    size_t *counts; /* [rows] decoded tensors */
+    size_t *counts;              /* [rows] decoded tensors */
+    const struct quant_row **by; /* [native tensors] the row that decoded it */
 };
 
 /* Codes that are being decoded by a row. */
@@ -221,6 +236,7 @@ static enum status decode_by(struct attempt *t, struct error *err)
     use(t->x, t->global);
     use(t->x, t->zeros);
     use(t->x, t->shape);
+    t->x->by[t->codes - t->x->c->catalog.native] = t->row;
     t->x->counts[t->row - t->x->q->rows]++;
     t->x->num_decoded++;
     return OK;
@@ -282,9 +298,15 @@ static enum status mark(struct decoding *x, size_t i, struct error *err)
     struct native_tensor *n = &x->c->catalog.native[i];
     const char *name;
     if (n->state || n->parts[0].encoded) return OK;
+    if (fnmatch("*.weight_g_idx", n->name, 0) == 0)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s gives columns groups of their own (act-order), which is not supported",
+                    n->name);
     n->of_encoding = x->used[i] || quantization_is_activation(x->q, n->name);
     for (size_t k = 0; k < x->q->num_rows && !n->of_encoding; k++) {
         if (!is_companion_of(&x->c->arena, &x->q->rows[k], n->name, &name)) continue;
+        const size_t length = strlen(name), end = strlen(".weight");
+        if (length < end || strcmp(name + length - end, ".weight")) continue; /* a name like it */
         const struct native_tensor *weight = find(x, name);
         if (weight)
             return fail(err, ERR_UNSUPPORTED, "%s is there, but %s is %s and not encoded", n->name,
@@ -293,6 +315,45 @@ static enum status mark(struct decoding *x, size_t i, struct error *err)
                     quant_fill(&x->c->arena, x->q->rows[k].codes, name));
     }
     return OK;
+}
+
+/* ---- which rows were chosen ---- */
+
+static void add_chosen(const struct decoding *x, const struct quant_row *row, const char *name)
+{
+    struct arena *a = &x->c->arena;
+    *ARENA_PUSH(a, x->q->chosen, x->q->num_chosen, x->q->chosen_capacity) =
+        arena_printf(a, "%s %s", quant_label(a, row), name);
+}
+
+/* A pattern of names, and the row of all of them; NULL: they have several. */
+struct pattern {
+    const char *text;
+    const struct quant_row *row;
+};
+
+/* Lists which row each weight has, if there are several. */
+static void list_chosen(const struct decoding *x)
+{
+    struct arena *a = &x->c->arena;
+    const size_t count = x->c->catalog.num_native;
+    struct map patterns = {0};
+    struct pattern *all = arena_array(a, count + 1, sizeof *all);
+    size_t n = 0, at;
+    for (size_t i = 0; i < count && x->q->num_rows > 1; i++) {
+        if (!x->by[i]) continue;
+        const char *text = encodings_pattern(a, x->names[i]);
+        if (map_add(&patterns, text, n, &at))
+            all[n++] = (struct pattern){text, x->by[i]};
+        else if (all[at].row != x->by[i])
+            all[at].row = NULL;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (all[i].row) add_chosen(x, all[i].row, all[i].text);
+    for (size_t i = 0; i < count && n; i++)
+        if (x->by[i] && map_get(&patterns, encodings_pattern(a, x->names[i]), &at) && !all[at].row)
+            add_chosen(x, x->by[i], x->names[i]);
+    map_release(&patterns);
 }
 
 static void note_decoded(const struct decoding *x)
@@ -323,9 +384,10 @@ enum status encodings_decode(const struct naming_import *import, struct error *e
     const struct source_options *o = import->o;
     struct decoding x = {.c = c, .q = import->quantization, .dtype = DT_BF16};
     if (!x.q) return OK;
-    if (o->casts && (o->dtype == DT_F32 || o->dtype == DT_F64)) x.dtype = DT_F32;
+    if (o->casts && o->dtype != DT_BF16) x.dtype = DT_F32;
     x.names = arena_array(a, count + 1, sizeof *x.names);
     x.used = arena_array(a, count + 1, sizeof *x.used);
+    x.by = arena_array(a, count + 1, sizeof *x.by);
     x.counts = arena_array(a, x.q->num_rows + 1, sizeof *x.counts);
     for (size_t i = 0; i < count; i++)
         x.names[i] = c->catalog.native[i].name;
@@ -333,6 +395,7 @@ enum status encodings_decode(const struct naming_import *import, struct error *e
         TRY(decode(&x, i, err));
     for (size_t i = 0; i < count; i++)
         TRY(mark(&x, i, err));
+    list_chosen(&x);
     note_decoded(&x);
     return x.num_decoded ? catalog_rename_native(&c->catalog, x.names, err) : OK;
 }

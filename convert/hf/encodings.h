@@ -1,7 +1,7 @@
 /* encodings.h - native tensors of codes become the weights that they stand for
  * (ckpt/encoding.h), by the folder's quantisation (convert/map/quantization.h).
  *
- * - Weights are BF16, or F32 if --torch-dtype asks for F32 or F64.
+ * - Weights are BF16, or F32 if --torch-dtype asks for another dtype.
  * - Scales, and what else came with codes, are carried as encoding.NAME. */
 #ifndef FERRY_CONVERT_HF_ENCODINGS_H
 #define FERRY_CONVERT_HF_ENCODINGS_H
@@ -13,18 +13,19 @@
  * ERR_UNSUPPORTED or ERR_CORRUPT names a tensor that does not fit. */
 MUST_CHECK enum status encodings_decode(const struct naming_import *import, struct error *err);
 
+/* A name with * for each number between dots, as in quantization.chosen. */
+const char *encodings_pattern(struct arena *a, const char *name);
+
 /* ---- writing ---- */
 
 struct encoding_writer;
 
 /* Makes codes of outputs, by t->options.encoding, and adds their scales.
  *
- * - as-source: of those whose scales the source keeps. Codes are as stored, if
- *   the source has them, else of an encoder. ERR_UNSUPPORTED: the source keeps
- *   no scales, or scales of no output.
- * - Another: of linear layers whose rows and cols are whole blocks.
- *
- * The caller frees *out after the run. */
+ * - as-source: of those whose scales the source keeps; as stored, if it has
+ *   codes. ERR_UNSUPPORTED: it keeps none, or scales of no output.
+ * - Another: of linear layers that are whole blocks.
+ * - *out is freed after the run. */
 MUST_CHECK enum status encodings_write(struct target *t, struct native_outputs *outputs,
                                        struct encoding_writer **out, struct error *err);
 /* The quantization_config of weights that are encoded anew; NULL: none are. */

@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include "ckpt/encoder.h"
+#include "common/json.h"
 #include "common/memory.h"
 #include "convert/carried.h"
 #include "convert/hf/encodings.h"
+#include "convert/hf/hf_model.h"
 #include "convert/hf_config.h"
 
 struct encoding_writer {
@@ -66,7 +68,7 @@ static struct encoded *form_of(const struct encoding_writer *w, const struct qua
                           .global_divides = row->global_divides};
     encoded_set_grid(e, o->num_dims, shape, row->block);
     const uint64_t per = 8 * dtype_bytes(row->dtype) / quant_infos[row->code].bits;
-    const bool whole = row->shape || e->cols % per == 0;
+    const bool whole = row->shape ? kept(w, row->shape, o->name) != NULL : e->cols % per == 0;
     e->row_bytes = (e->cols + per - 1) / per * dtype_bytes(row->dtype);
     if (!whole || (row->global && !e->global) || (row->zeros && !e->zeros) ||
         (row->in_blocks && e->cols % e->block[1]) ||
@@ -152,23 +154,49 @@ static enum status encode(struct encoding_writer *w, size_t at, const struct qua
     return add_companion(w, carried_name(form->scales), scales, err);
 }
 
+/* Whether a weight had codes of this label, if the source says. */
+static bool had(const struct encoding_writer *w, const char *label, const char *weight)
+{
+    const struct published_names *p = w->t->source->published;
+    struct arena *a = &w->t->plan.arena;
+    const char *const names[] = {weight, encodings_pattern(a, weight)};
+    bool says = false;
+    for (size_t i = 0; p && i < p->count; i++) {
+        const char *name = strchr(p->spellings[i], ' ');
+        const bool is_label = name && name > p->spellings[i] && name[-1] == ']';
+        if (!is_label || (strcmp(name + 1, names[0]) && strcmp(name + 1, names[1]))) continue;
+        says = true;
+        if (strncmp(p->spellings[i], label, (size_t)(name - p->spellings[i])) == 0) return true;
+    }
+    return !says;
+}
+
+/* Whether codes as stored are of the form. */
+static bool is_form_of(const struct encoded *form, const struct encoded *stored)
+{
+    return form->code == stored->code && strcmp(form->name, stored->name) == 0 &&
+           form->block[0] == stored->block[0] && form->block[1] == stored->block[1];
+}
+
 /* Writes output `at` as codes if the source keeps scales for it. */
 static enum status write_codes(struct encoding_writer *w, size_t at, struct error *err)
 {
     const struct out_tensor *o = &w->outputs->out.items[at];
     const struct encoded *stored = stored_form(w, o->name);
+    struct arena *a = &w->t->plan.arena;
     for (size_t k = 0; k < w->q->num_rows; k++) {
         const struct quant_row *row = &w->q->rows[k];
         const struct tensor *scales = find_scales(w, row, o->name);
         const struct encoded *form = scales ? form_of(w, row, o, scales) : NULL;
         if (!form) continue;
+        if (stored ? !is_form_of(form, stored) : !had(w, quant_label(a, row), o->name)) continue;
         use(w, kept(w, row->global, o->name));
         use(w, kept(w, row->zeros, o->name));
         use(w, kept(w, row->shape, o->name));
         use(w, scales);
         if (!stored) return encode(w, at, row, form, err);
         w->num_copied++;
-        native_outputs_replace(w->outputs, at, stored->codes->name, stored->codes);
+        native_outputs_replace(w->outputs, at, quant_fill(a, row->codes, o->name), stored->codes);
         return add_companion(w, carried_name(scales), scales, err);
     }
     return OK;
@@ -230,41 +258,52 @@ static enum status write_as_source(struct encoding_writer *w, struct error *err)
 
 /* ---- anew ---- */
 
-/* Whether a weight is a linear layer's, as Megatron calls them: no embedding,
- * head, router or norm. */
-static bool is_linear(const struct out_tensor *o)
+/* Whether a weight is of a layer that Megatron calls linear: no head, no router.
+ * GPT-2's are Conv1D, which readers leave. */
+static bool is_linear(const struct encoding_writer *w, const struct out_tensor *o)
 {
     const char *linear = o->logical ? strstr(o->logical, ".linear_") : NULL;
     const char *end = linear ? strchr(linear + 1, '.') : NULL;
-    return !o->state && o->num_dims == 2 && end && strcmp(end, ".weight") == 0;
+    if (o->state || !end || strcmp(end, ".weight")) return false;
+    return !pair_is_transposed(&w->outputs->parts[o->first_part].source.pair);
 }
 
 static bool tiles(const struct quant_row *row, const struct out_tensor *o)
 {
-    return o->numel && o->shape[0] % row->block[0] == 0 && o->shape[1] % row->block[1] == 0;
+    return o->numel && o->num_dims == 2 && o->shape[0] % row->block[0] == 0 &&
+           o->shape[1] % row->block[1] == 0;
 }
 
-/* Readers fuse the parts of a logical tensor (q, k, v): all of them are encoded,
- * or none. Adds the names of those that have a part which is no whole blocks. */
+/* Adds logical tensors with a part that is no whole blocks. Readers fuse parts
+ * (q, k, v): all are encoded, or none. */
 static void find_untiled(const struct encoding_writer *w, struct map *untiled)
 {
     for (size_t i = 0; i < w->outputs->out.count; i++) {
         const struct out_tensor *o = &w->outputs->out.items[i];
-        if (is_linear(o) && !tiles(w->q->rows, o)) (void)map_add(untiled, o->logical, i, NULL);
+        if (is_linear(w, o) && !tiles(w->q->rows, o)) (void)map_add(untiled, o->logical, i, NULL);
     }
 }
 
-/* Adds the module of a weight that stays as it is, if a reader would look for
- * its codes. */
+static void add_module(cJSON *list, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    struct strbuf module = {0};
+    strbuf_printf(&module, "%.*s", dot ? (int)(dot - name) : 0, name);
+    const cJSON *last = list->child ? list->child->prev : NULL; /* experts: two of one module */
+    if (!last || strcmp(json_as_text(last), module.data))
+        cJSON_AddItemToArray(list, cJSON_CreateString(module.data));
+    strbuf_release(&module);
+}
+
+/* Adds the module of a weight that stays as it is: a linear layer, or packed
+ * experts. */
 static void add_unconverted(cJSON *list, const struct out_tensor *o)
 {
-    const char *dot = strrchr(o->name, '.');
     const bool embeds = o->logical && strstr(o->logical, "embedding.");
-    struct strbuf module = {0};
-    if (o->state || o->num_dims != 2 || embeds || !dot || strcmp(dot, ".weight")) return;
-    strbuf_printf(&module, "%.*s", (int)(dot - o->name), o->name);
-    cJSON_AddItemToArray(list, cJSON_CreateString(module.data));
-    strbuf_release(&module);
+    const char *dot = strrchr(o->name, '.');
+    const bool linear = o->num_dims == 2 && dot && strcmp(dot, ".weight") == 0;
+    const bool experts = o->num_dims == 3 && strstr(o->name, "experts.");
+    if (!o->state && !embeds && (linear || experts)) add_module(list, o->name);
 }
 
 static enum status encode_anew(struct encoding_writer *w, size_t at, struct error *err)
@@ -299,11 +338,13 @@ static enum status write_anew(struct encoding_writer *w, struct error *err)
     w->q = q;
     if (st) return st;
     cJSON *list = cJSON_AddArrayToObject(w->config, "modules_to_not_convert");
+    const char *head, *embedding;
+    if (hf_model_tied_head(t, &head, &embedding)) add_module(list, head);
     find_untiled(w, &untiled);
     const size_t count = w->outputs->out.count;
     for (size_t i = 0; i < count && !st; i++) {
         const struct out_tensor *o = &w->outputs->out.items[i];
-        const bool linear = is_linear(o), whole = linear && !map_get(&untiled, o->logical, NULL);
+        const bool linear = is_linear(w, o), whole = linear && !map_get(&untiled, o->logical, NULL);
         left += linear && !whole;
         if (whole)
             st = encode_anew(w, i, err);

@@ -248,7 +248,9 @@ static bool says_other_dtype(const cJSON *config, enum dtype dtype)
 static bool loses_encoding(const struct target *t)
 {
     const struct catalog *all = &t->source->catalog;
-    bool encoded = !(t->source->format->has & FORMAT_CONFIG_JSON);
+    const struct checkpoint *c = t->source;
+    bool encoded = !(c->format->has & FORMAT_CONFIG_JSON) || !c->hf_folder ||
+                   strcmp(c->hf_folder, c->folder) != 0;
     if (target_encodes_as_source(t)) return false;
     for (size_t i = 0; i < all->num_tensors && !encoded; i++)
         encoded = name_is_of_encoding(all->tensors[i].name);

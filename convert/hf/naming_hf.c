@@ -8,6 +8,7 @@
 #include "convert/carried.h"
 #include "convert/format.h"
 #include "convert/hf/states_hf.h"
+#include "convert/map/quantization.h"
 #include "convert/naming.h"
 #include "convert/states.h"
 
@@ -15,7 +16,8 @@ struct importing {
     struct checkpoint *c;
     const struct naming_import *in;
     uint64_t *taken;     /* [native tensors] elements that rows took */
-    const char **dtypes; /* "DTYPE NAME" of published names, of tensors with a sum */
+    const char **dtypes; /* "DTYPE NAME" of published names, of tensors with a sum; "LABEL NAME" of
+                            encoded ones */
     size_t num_dtypes, dtypes_capacity;
     size_t num_widened; /* tensors whose parts differ in dtype */
     const char *first_widened;
@@ -356,6 +358,9 @@ static enum status import_hf(const struct naming_import *in, struct error *err)
                         predicted, model_mtp_layers(&x.c->config));
     TRY(model_map_expand(in->map, &x.c->config, &names, add_mapped, &x, err));
     note_widened(&x);
+    for (size_t i = 0; in->quantization && i < in->quantization->num_chosen; i++)
+        *ARENA_PUSH(&x.c->arena, x.dtypes, x.num_dtypes, x.dtypes_capacity) =
+            in->quantization->chosen[i];
     if (in->c->format && in->c->format->has & FORMAT_CONFIG_JSON)
         in->c->published = model_map_published(in->map, &in->c->config, &names, x.dtypes,
                                                x.num_dtypes, &in->c->arena);
@@ -596,7 +601,7 @@ static enum status export_carried(struct exporting *x, struct error *err)
                                              .num_parts = 1};
         TRY(x->visit(x->context, &native, err));
     }
-    if (dropped && !target_encodes_as_source(x->t))
+    if (dropped && !x->t->options.encoding)
         notes_add(&x->t->notes, &x->t->plan.arena,
                   "weights are written decoded, without the %zu scales and the like of their "
                   "encoding",

@@ -138,7 +138,8 @@ struct published_names {
     const char *prefix;     /* of {p} */
     const char **spellings; /* "NUMBER NAME" for each row that has several spellings: which, and
                                its first name; "absent NAME": there is no such copy; "DTYPE NAME":
-                               of a tensor to which a number is added, if not most weights' */
+                               of a tensor to which a number is added, if not most weights';
+                               "LABEL NAME" of encoded ones (quantization.h) */
     size_t count;
 };
 /* The spelling of existing tensors, and `more` such texts; NULL: the map's first

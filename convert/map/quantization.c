@@ -1,6 +1,7 @@
 #include "convert/map/quantization.h"
 
 #include <fnmatch.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "common/count.h"
@@ -40,6 +41,11 @@ bool quantization_is_activation(const struct quantization *q, const char *name)
     return false;
 }
 
+const char *quant_label(struct arena *a, const struct quant_row *row)
+{
+    return arena_printf(a, "%s[%" PRIu64 ",%" PRIu64 "]", row->name, row->block[0], row->block[1]);
+}
+
 /* ---- schemes ---- */
 
 struct scheme {
@@ -60,11 +66,12 @@ static bool scheme_value(const void *context, const char *name, size_t length, i
 }
 
 /* Adds the scalars and lists of an object to a scheme, in place of those that
- * it has. */
+ * it has; null replaces nothing. */
 static void add_members(cJSON *scheme, const cJSON *from)
 {
     for (const cJSON *i = from ? from->child : NULL; i; i = i->next)
-        if (!cJSON_IsObject(i)) json_put(scheme, i->string, cJSON_Duplicate(i, true));
+        if (!cJSON_IsObject(i) && !(cJSON_IsNull(i) && json_get(scheme, i->string)))
+            json_put(scheme, i->string, cJSON_Duplicate(i, true));
 }
 
 struct reading {
@@ -151,6 +158,12 @@ static enum status take_row(struct reading *x, const cJSON *row, const struct ex
         r.scale_dtypes |= UINT64_C(1) << d;
     }
     TRY(read_block(row, names, r.block, err));
+    for (size_t i = 0; i < x->q->num_rows; i++) { /* another scheme selects it, too */
+        const struct quant_row *old = &x->q->rows[i];
+        if (strcmp(old->codes, r.codes) == 0 && old->dtype == r.dtype &&
+            strcmp(quant_label(x->a, old), quant_label(x->a, &r)) == 0)
+            return OK;
+    }
     *ARENA_PUSH(x->a, x->q->rows, x->q->num_rows, x->capacity) = r;
     return n ? OK : bad_row(row, "scales", err);
 }
@@ -160,16 +173,18 @@ static enum status take_scheme(struct reading *x, const cJSON *scheme, struct er
 {
     const struct scheme members = {scheme, x->a};
     const struct expr_names names = {scheme_value, &members, x->a};
-    const size_t before = x->q->num_rows;
+    bool any = false;
     for (const cJSON *row = x->rows->child; row; row = row->next) {
         const char *when = json_as_text(json_get(row, "when"));
         struct term t;
         if (!when) return bad_row(row, "when", err);
         TRY(expr_value(when, strlen(when), &names, &t, err));
-        if (term_is_true(&t)) TRY(take_row(x, row, &names, err));
+        if (!term_is_true(&t)) continue;
+        TRY(take_row(x, row, &names, err));
+        any = true;
     }
     if (!x->q->method) x->q->method = scheme_text(x->a, scheme);
-    if (x->q->num_rows > before) return OK;
+    if (any) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "its weights are quantised in a way that Ferry does not know: %s; dequantise them "
                 "first",
@@ -193,6 +208,18 @@ static bool is_compressed_tensors(const cJSON *all)
 {
     const char *method = json_as_text(json_get(all, "quant_method"));
     return method && strcmp(method, "compressed-tensors") == 0;
+}
+
+/* Refuses weights that were transformed before they were encoded. */
+static enum status check_transforms(const cJSON *all, struct error *err)
+{
+    const cJSON *transforms = json_get(all, "transform_config");
+    for (const cJSON *i = transforms ? transforms->child : NULL; i; i = i->next)
+        if (!cJSON_IsNull(i) && !((cJSON_IsObject(i) || cJSON_IsArray(i)) && !i->child))
+            return fail(err, ERR_UNSUPPORTED,
+                        "its weights are transformed (transform_config.%s), which is not supported",
+                        i->string ? i->string : "0");
+    return OK;
 }
 
 static enum status take_schemes(struct reading *x, const cJSON *all, struct error *err)
@@ -292,7 +319,8 @@ static enum status read_rows(struct reading *x, const cJSON *q, struct error *er
     x->q->activations = arena_array(x->a, (size_t)cJSON_GetArraySize(globs) + 1, sizeof(char *));
     for (const cJSON *i = globs ? globs->child : NULL; i; i = i->next)
         x->q->activations[n++] = arena_copy_text(x->a, json_as_text(i));
-    enum status st = take_schemes(x, q, err);
+    enum status st = check_transforms(q, err);
+    if (!st) st = take_schemes(x, q, err);
     cJSON_Delete(tree);
     return st;
 }

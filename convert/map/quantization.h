@@ -43,11 +43,18 @@ struct quant_row {
     uint64_t block[2];
 };
 
+/* "int4[1,32]": what tells the rows of one config apart. */
+const char *quant_label(struct arena *a, const struct quant_row *row);
+
 struct quantization {
     const char *method; /* "compressed-tensors pack-quantized", for messages */
     struct quant_row *rows;
     size_t num_rows;
     const char **activations; /* globs, NULL at the end */
+    /* "LABEL NAME": the row that weights have, if there are several. NAME: see
+     * encodings_pattern(). */
+    const char **chosen;
+    size_t num_chosen, chosen_capacity;
 };
 
 /* Sets *out to the rows that a config.json selects, with hf_quant_config.json

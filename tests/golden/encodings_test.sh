@@ -244,3 +244,46 @@ run convert "$encodings/mxfp8-ct-llama" out --to hf --export-weight-dtype mxfp8 
 exits 0
 run digest --encoded out --check codes
 exits 1
+
+# A model under another module's prefix: prefixed CASE
+prefixed() {
+    rm -rf prefixed
+    mkdir prefixed
+    cp "$1/config.json" prefixed
+    python3 - "$1/model.safetensors" prefixed/model.safetensors <<'P'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+length = struct.unpack("<Q", data[:8])[0]
+header = json.loads(data[8:8 + length])
+text = json.dumps({n if n == "__metadata__" else "module." + n: t for n, t in header.items()}).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data[8 + length:])
+P
+}
+
+it "codes lose the prefix that their scales lose"
+prefixed "$encodings/fp8-channel-ct-qwen3-moe"
+run convert prefixed out --to hf --export-weight-dtype as-source --overwrite
+exits 0
+same_encoded out "$encodings/fp8-channel-ct-qwen3-moe"
+
+it "written codes are read back"
+run convert "$encodings-made/model" dist --overwrite
+for kind in fp8-block mxfp8; do
+    run convert dist out --to hf --export-weight-dtype $kind --verify full --overwrite
+    exits 0
+done
+run convert out again --to hf --export-weight-dtype as-source --verify full --overwrite
+exits 0
+
+it "a tied head and packed experts are no layers to encode, by name"
+run synth tied --model llama --tied --layers 1 --hidden 256 --heads 2 --ffn-hidden-size 256 --encoding fp8-block
+exits 0
+grep -q '"lm_head"' tied/config.json || is_wrong "the head is not excluded"
+run synth packed --model qwen3_vl_moe --layers 1 --hidden 256 --heads 2 --ffn-hidden-size 256 --encoding fp8-block
+exits 0
+grep -q 'mlp.experts"' packed/config.json || is_wrong "packed experts are not excluded"
+
+it "GPT-2's Conv1D is not encoded"
+run synth conv --model gpt2 --layers 1 --hidden 256 --heads 2 --encoding fp8-block
+exits 0
+says "0 weights of linear layers are encoded as fp8-block"

@@ -124,6 +124,29 @@ def encode_by_compressed_tensors(folder, rng, preset):
     return expected
 
 
+def encode_mixed(folder, rng, _):
+    """Attention in 8 bits, the rest in 4, with scales of equal shapes: only the config tells them apart."""
+    group = rng.choice([16, 32])
+    weights = make_model(folder, rng, group)
+    out, expected = {}, {}
+    for name, w in weights.items():
+        out[name] = expected[name] = w
+        if not is_linear(name):
+            continue
+        preset = "W8A16" if "self_attn" in name else "W4A16"
+        t = {k: v for k, v in compress(w, preset, group).items() if v is not None}
+        expected[name] = decompress(t, preset, group).bfloat16()
+        del out[name]
+        out.update({name.removesuffix("weight") + k: v.contiguous() for k, v in t.items()})
+    save_file(out, f"{folder}/model.safetensors", metadata={"format": "pt"})
+    eight, four = scheme_of("W8A16", group), scheme_of("W4A16", group)
+    eight.targets, four.targets = ["re:.*self_attn.*"], ["re:.*mlp.*"]
+    config = QuantizationConfig(config_groups={"group_0": eight, "group_1": four}, format="pack-quantized",
+                                quantization_status="compressed", ignore=["lm_head", "re:.*mlp.gate$"])
+    ModelCompressor(quantization_config=config).update_config(folder)
+    return expected
+
+
 # ---- fine-grained FP8
 
 def encode_in_blocks(folder, rng, _):
@@ -207,6 +230,7 @@ def cases(models):
     for number in range(models):
         for preset in PRESETS:
             yield f"compressed-tensors {preset} {number}", number, encode_by_compressed_tensors, preset
+        yield f"compressed-tensors W8A16 and W4A16 {number}", number, encode_mixed, None
         yield f"fp8 in blocks {number}", number, encode_in_blocks, None
         for kind in ("fp8-block", "mxfp8"):
             yield f"ferry's {kind} in transformers {number}", number, None, kind
