@@ -262,3 +262,28 @@ enum status encoded_read(struct panel_reader *r, const struct encoded *e, uint64
     }
     return OK;
 }
+
+/* ---- catalogs ---- */
+
+bool tensor_is_decoded(const struct tensor *t)
+{
+    for (size_t i = 0; i < t->num_pieces; i++)
+        if (t->pieces[i].origin == ORIGIN_ENCODED) return true;
+    return false;
+}
+
+struct catalog catalog_undecoded(const struct catalog *c, struct arena *a)
+{
+    struct catalog out = *c;
+    size_t n = 0;
+    out.tensors = arena_array(a, c->num_tensors + c->num_native + 1, sizeof *out.tensors);
+    for (size_t i = 0; i < c->num_tensors; i++)
+        if (!tensor_is_decoded(&c->tensors[i])) out.tensors[n++] = c->tensors[i];
+    for (size_t i = 0; i < c->num_native; i++) {
+        const struct native_tensor *native = &c->native[i];
+        if (native->num_parts && native->parts[0].encoded)
+            out.tensors[n++] = *native->parts[0].encoded->codes;
+    }
+    out.num_tensors = n;
+    return out;
+}

@@ -47,6 +47,12 @@ bool encoded_is_grid(const struct encoded *e, unsigned num_dims, const uint64_t 
 /* From flat in a tensor whose matrices are transposed, to elements of e. */
 struct pair encoded_transposed(const struct encoded *e);
 
+/* Whether elements of a tensor are decoded. */
+bool tensor_is_decoded(const struct tensor *t);
+/* The catalog with stored codes in place of tensors that are decoded, in arena
+ * a. */
+struct catalog catalog_undecoded(const struct catalog *c, struct arena *a);
+
 /* Decodes elements [low, low + count), in order, to out[count] of a float dtype.
  * r->cast must be there. ERR_CORRUPT names a scale that is NaN or infinite, or
  * is 0 though its group's codes are not. */

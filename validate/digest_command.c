@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "ckpt/digest.h"
+#include "ckpt/encoding.h"
 #include "common/count.h"
 #include "common/file.h"
 #include "common/json.h"
@@ -189,11 +190,25 @@ static enum status find_as_stored(struct found *x, const struct checkpoint *c,
     return OK;
 }
 
-static enum status find_all(struct found *x, const struct checkpoint *c,
+/* Whether a list, as of ferry.json, has codes of the checkpoint. */
+static bool has_codes(const struct known *k, const struct catalog *c)
+{
+    for (size_t i = 0; i < c->num_native; i++) {
+        const struct native_tensor *n = &c->native[i];
+        const struct encoded *e = n->num_parts ? n->parts[0].encoded : NULL;
+        if (e && map_get(&k->names, e->codes->name, NULL)) return true;
+    }
+    return false;
+}
+
+/* Digests of decoded weights, or of codes as the list has them. */
+static enum status find_all(struct found *x, const struct checkpoint *c, const struct known *k,
                             const struct digest_options *o, struct arena *a, struct error *err)
 {
+    const struct catalog undecoded = catalog_undecoded(&c->catalog, a);
+    const struct catalog *all = has_codes(k, &c->catalog) ? &undecoded : &c->catalog;
     if (!o->no_optim) TRY(optimizer_check_read(c, err));
-    TRY(digest_catalog(&c->catalog, o, a, &x->digests, &x->count, err));
+    TRY(digest_catalog(all, o, a, &x->digests, &x->count, err));
     digest_print_all(&x->text, x->digests, x->count, NULL);
     find_config(x, c, a);
     return OK;
@@ -321,7 +336,8 @@ static enum status digest_opened(const struct digest_flags *f, const struct chec
     struct known known = {0};
     arena_init(&a);
     enum status st = f->check ? known_read(&known, f->check, err) : OK;
-    if (!st) st = (f->encoded ? find_as_stored : find_all)(&found, c, &o, &a, err);
+    if (!st && f->encoded) st = find_as_stored(&found, c, &o, &a, err);
+    if (!st && !f->encoded) st = find_all(&found, c, &known, &o, &a, err);
     if (!st && f->check)
         st = check_and_report(f, &known, &found, c->path, &a, err);
     else if (!st)

@@ -37,38 +37,13 @@ static size_t leave_made_weights(struct tensor_digest *found, size_t count,
     return kept;
 }
 
-static bool is_decoded(const struct tensor *t)
-{
-    for (size_t i = 0; i < t->num_pieces; i++)
-        if (t->pieces[i].origin == ORIGIN_ENCODED) return true;
-    return false;
-}
-
-/* The catalog with codes, as they were written, in place of what they decode
- * to. */
-static struct catalog undecoded(const struct catalog *c, struct arena *a)
-{
-    struct catalog out = *c;
-    size_t n = 0;
-    out.tensors = arena_array(a, c->num_tensors + c->num_native + 1, sizeof *out.tensors);
-    for (size_t i = 0; i < c->num_tensors; i++)
-        if (!is_decoded(&c->tensors[i])) out.tensors[n++] = c->tensors[i];
-    for (size_t i = 0; i < c->num_native; i++) {
-        const struct native_tensor *native = &c->native[i];
-        if (native->num_parts && native->parts[0].encoded)
-            out.tensors[n++] = *native->parts[0].encoded->codes;
-    }
-    out.num_tensors = n;
-    return out;
-}
-
 /* Leaves out logical tensors of which parts were written as codes. */
 static size_t leave_decoded(struct tensor_digest *wrote, size_t count, const struct catalog *c)
 {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
         const struct tensor *t = catalog_find(c, wrote[i].name);
-        if (!t || !is_decoded(t)) wrote[kept++] = wrote[i];
+        if (!t || !tensor_is_decoded(t)) wrote[kept++] = wrote[i];
     }
     return kept;
 }
@@ -104,7 +79,7 @@ static enum status compare_digests(const struct plan *p, const struct copy_resul
     struct tensor_digest *wrote, *found;
     size_t num_wrote, num_found, bad = 0;
     arena_init(&a);
-    const struct catalog read = undecoded(&c->catalog, &a);
+    const struct catalog read = catalog_undecoded(&c->catalog, &a);
     enum status st = digest_catalog(&read, o, &a, &found, &num_found, err);
     if (!st) {
         record_digests(p, results, true, &a, &wrote, &num_wrote);

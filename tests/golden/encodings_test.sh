@@ -274,6 +274,8 @@ for kind in fp8-block mxfp8; do
 done
 run convert out again --to hf --export-weight-dtype as-source --verify full --overwrite
 exits 0
+run digest again --check again/ferry.json
+exits 0
 
 it "a tied head and packed experts are no layers to encode, by name"
 run synth tied --model llama --tied --layers 1 --hidden 256 --heads 2 --ffn-hidden-size 256 --encoding fp8-block
