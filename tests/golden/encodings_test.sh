@@ -289,3 +289,8 @@ it "GPT-2's Conv1D is not encoded"
 run synth conv --model gpt2 --layers 1 --hidden 256 --heads 2 --encoding fp8-block
 exits 0
 says "0 weights of linear layers are encoded as fp8-block"
+
+it "inspect counts what is encoded"
+run inspect "$encodings/fp8-fp4-experts-deepseek-v4-names"
+exits 0
+prints "encoded    4 fp8-block, 6 mxfp4: read as numbers"

@@ -63,6 +63,8 @@ void inspection_origin(struct strbuf *out, const struct inspection *x);
 void inspection_model(struct strbuf *out, const struct inspection *x);
 void inspection_state(struct strbuf *out, const struct inspection *x);
 cJSON *inspection_json(const struct inspection *x);
+/* How many weights came in each encoding. */
+cJSON *encodings_json(const struct checkpoint *c);
 /* The page of --report. */
 void inspection_html(struct strbuf *out, const struct inspection *x,
                      const struct html_environment *e);

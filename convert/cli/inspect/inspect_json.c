@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "ckpt/encoding.h"
 #include "common/json.h"
 #include "convert/cli/inspect/inspect_internal.h"
 #include "convert/cli/report_training.h"
@@ -137,6 +138,20 @@ static cJSON *entries_json(const struct inspection *x)
     return list;
 }
 
+cJSON *encodings_json(const struct checkpoint *c)
+{
+    cJSON *o = cJSON_CreateObject();
+    for (size_t i = 0; i < c->catalog.num_native; i++) {
+        const struct native_tensor *n = &c->catalog.native[i];
+        const struct encoded *e = n->num_parts ? n->parts[0].encoded : NULL;
+        uint64_t count = 0;
+        if (!e) continue;
+        (void)json_as_u64(json_get(o, e->name), &count);
+        json_put(o, e->name, json_new_u64(count + 1));
+    }
+    return o;
+}
+
 cJSON *inspection_json(const struct inspection *x)
 {
     static const char *const origins[] = {[CONFIG_OF_TENSORS] = "tensors",
@@ -152,6 +167,7 @@ cJSON *inspection_json(const struct inspection *x)
     json_add_u64(o, "non_tensor_entries", c->catalog.stored.num_objects);
     json_add_u64(o, "files", c->catalog.stored.num_files);
     cJSON_AddItemToObject(o, "file_list", files_json(&c->catalog.stored));
+    cJSON_AddItemToObject(o, "encodings", encodings_json(c));
     cJSON_AddItemToObject(o, "optimizer", optimizer_json(c));
     cJSON_AddItemToObject(o, "training", run_json(c));
     json_add_text(o, "config_of", x->stored_only ? NULL : origins[c->config_origin]);

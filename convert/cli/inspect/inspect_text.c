@@ -182,6 +182,19 @@ static void parameters_line(struct strbuf *out, const struct checkpoint *c)
     strbuf_add_char(out, '\n');
 }
 
+static void encodings_line(struct strbuf *out, const struct checkpoint *c)
+{
+    cJSON *all = encodings_json(c);
+    for (const cJSON *i = all->child; i; i = i->next) {
+        uint64_t count = 0;
+        (void)json_as_u64(i, &count);
+        strbuf_printf(out, "%s%" PRIu64 " %s", i == all->child ? "encoded    " : ", ", count,
+                      i->string);
+    }
+    if (all->child) strbuf_add_text(out, ": read as numbers\n");
+    cJSON_Delete(all);
+}
+
 /* Weights with a separate master. */
 static size_t count_masters(struct checkpoint *c)
 {
@@ -273,6 +286,7 @@ void inspection_state(struct strbuf *out, const struct inspection *x)
 {
     if (x->stored_only) return;
     parameters_line(out, x->c);
+    encodings_line(out, x->c);
     optimizer_line(out, x->c);
     training_text(out, x->c);
     record_text(out, x);
