@@ -55,6 +55,18 @@ struct pair encoded_transposed(const struct encoded *e)
     return p;
 }
 
+bool encoded_may_be(const struct encoded *e, enum encoded_mistake mistake)
+{
+    switch (mistake) {
+    case MISTAKE_HALVES_SWAPPED:
+        return quant_infos[e->code].bits == 4;
+    case MISTAKE_GRID_TRANSPOSED:
+        return e->grid[0] == e->grid[1] && e->grid[0] > 1;
+    default:
+        return true;
+    }
+}
+
 /* ---- which codes and scales a run of elements has ---- */
 
 static uint64_t line_of(const struct encoded *e, uint64_t row)
@@ -141,6 +153,20 @@ enum status encoded_read_global(struct panel_reader *r, const struct encoded *e,
     return fail(err, ERR_CORRUPT, "%s is %g, and no scale", e->global->stored_name, (double)number);
 }
 
+/* Reads the scales of a span from the transposed place of each group. */
+static enum status read_transposed(struct panel_reader *r, const struct encoded *e,
+                                   const struct encoded_span *s, char *raw, struct error *err)
+{
+    const size_t bytes = dtype_bytes(e->scales->dtype);
+    for (uint64_t i = 0; i < s->lines * s->groups; i++) {
+        const uint64_t line = s->first_line + i / s->groups, group = s->first_group + i % s->groups;
+        const uint64_t first = line / e->grid[0] * e->grid[0] * e->grid[1];
+        TRY(panel_read(r, e->scales, first + group * e->grid[1] + line % e->grid[0], 1,
+                       raw + i * bytes, err));
+    }
+    return OK;
+}
+
 /* Reads the scales of a span to room->scales. */
 static enum status read_scales(struct panel_reader *r, const struct encoded *e,
                                const struct encoded_span *s, const struct room *room,
@@ -150,10 +176,15 @@ static enum status read_scales(struct panel_reader *r, const struct encoded *e,
     const uint64_t n = s->lines * s->groups; /* several lines are whole */
     const uint64_t first = s->first_line * e->grid[1] + s->first_group;
     TRY(encoded_read_global(r, e, &global, err));
-    TRY(panel_read(r, e->scales, first, n, room->raw, err));
+    if (e->mistake == MISTAKE_GRID_TRANSPOSED)
+        TRY(read_transposed(r, e, s, room->raw, err));
+    else
+        TRY(panel_read(r, e->scales, first, n, room->raw, err));
     for (uint64_t i = 0; i < n; i++) {
         const float scale = encoded_scale(e->scales->dtype, room->raw, i);
         room->scales[i] = encoded_with_global(e, scale, global);
+        if (e->mistake == MISTAKE_NO_SCALE) room->scales[i] = 1;
+        if (e->mistake == MISTAKE_INVERSE_SCALE) room->scales[i] = 1 / room->scales[i];
         if (!isfinite(room->scales[i]))
             return fail(err, ERR_CORRUPT, "%s: scale %" PRIu64 " is %g", e->scales->stored_name,
                         first + i, (double)room->scales[i]);
@@ -232,6 +263,14 @@ static enum status decode_rows(const struct encoded *e, const struct encoded_spa
     return OK;
 }
 
+static void swap_halves(char *bytes, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        const unsigned byte = (unsigned char)bytes[i];
+        bytes[i] = (char)(unsigned char)(byte >> 4 | byte << 4);
+    }
+}
+
 static enum status read_span(struct panel_reader *r, const struct encoded *e,
                              const struct encoded_span *s, const struct room *room,
                              enum dtype dtype, char *out, struct error *err)
@@ -241,6 +280,8 @@ static enum status read_span(struct panel_reader *r, const struct encoded *e,
     if (e->zeros) TRY(encoded_read_zeros(r, e, s, room->raw, room->zeros, err));
     TRY(read_scales(r, e, s, room, err));
     TRY(panel_read(r, e->codes, first, count, room->codes, err));
+    if (e->mistake == MISTAKE_HALVES_SWAPPED)
+        swap_halves(room->codes, count * dtype_bytes(e->codes->dtype));
     const char *codes = room->codes + (s->first_byte - first * dtype_bytes(e->codes->dtype));
     return decode_rows(e, s, room, codes, dtype, out, err);
 }

@@ -15,6 +15,16 @@
 #include "ckpt/panel.h"
 #include "kernels/cpu/quant.h"
 
+/* Mistakes of programs that decode, to recognise their results. */
+enum encoded_mistake {
+    MISTAKE_NONE,
+    MISTAKE_NO_SCALE,
+    MISTAKE_INVERSE_SCALE,
+    MISTAKE_HALVES_SWAPPED,  /* the upper half of a byte first */
+    MISTAKE_GRID_TRANSPOSED, /* the scale of group (j, i) for group (i, j) */
+    NUM_MISTAKES
+};
+
 struct encoded {
     const char *name; /* of the encoding, as "fp8-block" */
     enum quant_code code;
@@ -34,6 +44,7 @@ struct encoded {
      * the lowest bits up; NULL: all 0. Only if there is one matrix, and groups
      * of one row. */
     const struct tensor *zeros;
+    enum encoded_mistake mistake; /* of elements that are read */
 };
 
 /* Sets rows, cols and grid from shape and block, where 0 stands for all rows or
@@ -46,6 +57,9 @@ uint64_t encoded_num_matrices(const struct encoded *e);
 bool encoded_is_grid(const struct encoded *e, unsigned num_dims, const uint64_t *shape);
 /* From flat in a tensor whose matrices are transposed, to elements of e. */
 struct pair encoded_transposed(const struct encoded *e);
+
+/* Whether the mistake can be made: it changes what is decoded. */
+bool encoded_may_be(const struct encoded *e, enum encoded_mistake mistake);
 
 /* Whether elements of a tensor are decoded. */
 bool tensor_is_decoded(const struct tensor *t);

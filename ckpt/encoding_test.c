@@ -268,10 +268,65 @@ static void a_scale_of_zero_is_refused_unless_codes_are_zero(void **state)
     }
 }
 
+/* The mistakes, by their words. */
+static float mistaken(const struct example *x, uint64_t i)
+{
+    struct example wrong = *x;
+    const struct encoded *e = &x->e;
+    const uint64_t row = i / e->cols, col = i % e->cols, m = row % e->rows;
+    const uint64_t first = row / e->rows * e->grid[0];
+    const uint64_t line = m / e->block[0], group = col / e->block[1];
+    const size_t bytes = dtype_bytes(e->scales->dtype);
+    const uint64_t size = x->size;
+    wrong.bytes = must_malloc(size);
+    memcpy(wrong.bytes, x->bytes, size);
+    if (e->mistake == MISTAKE_HALVES_SWAPPED)
+        for (uint64_t k = x->codes_at; k < x->scales_at; k++)
+            wrong.bytes[k] = (unsigned char)(x->bytes[k] >> 4 | x->bytes[k] << 4);
+    if (e->mistake == MISTAKE_GRID_TRANSPOSED)
+        memcpy(wrong.bytes + x->scales_at + ((first + line) * e->grid[1] + group) * bytes,
+               x->bytes + x->scales_at + ((first + group) * e->grid[1] + line) * bytes, bytes);
+    const float out = expected(&wrong, i);
+    free(wrong.bytes);
+    return out;
+}
+
+static void mistakes_are_made_as_their_words_say(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        struct example x;
+        do { /* what both can be made of */
+            example_init(&x);
+            x.e.mistake = round % 2 ? MISTAKE_HALVES_SWAPPED : MISTAKE_GRID_TRANSPOSED;
+            if (encoded_may_be(&x.e, x.e.mistake)) break;
+            catalog_release(&x.catalog);
+            arena_release(&x.arena);
+            free(x.bytes);
+        } while (true);
+        example_write(&x);
+        const uint64_t numel = x.e.rows * x.e.cols * encoded_num_matrices(&x.e);
+        char temp[LARGE_BUFFER], cast[LARGE_BUFFER];
+        struct stored_reader *reader = stored_reader_create(&x.catalog.stored, 2);
+        struct panel_reader r = {
+            .reader = reader, .buffer_bytes = LARGE_BUFFER, .temp = temp, .cast = cast};
+        float *out = must_malloc(numel * sizeof *out);
+        assert_ok(encoded_read(&r, &x.e, 0, numel, DT_F32, out, &err));
+        for (uint64_t i = 0; i < numel; i += 1 + below(9)) {
+            const float want = mistaken(&x, i);
+            assert_true(!memcmp(&out[i], &want, sizeof want) || (isnan(out[i]) && isnan(want)));
+        }
+        free(out);
+        stored_reader_free(reader);
+        example_release(&x);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_are_decoded_from_wherever_they_begin),
+        cmocka_unit_test(mistakes_are_made_as_their_words_say),
         cmocka_unit_test(scales_that_are_no_numbers_are_refused),
         cmocka_unit_test(a_scale_of_zero_is_refused_unless_codes_are_zero),
     };

@@ -294,3 +294,50 @@ it "inspect counts what is encoded"
 run inspect "$encodings/fp8-fp4-experts-deepseek-v4-names"
 exits 0
 prints "encoded    4 fp8-block, 6 mxfp4: read as numbers"
+
+# A case as a program writes it that leaves the scales out, or takes the halves of bytes in the other order:
+# decode_wrongly CASE HOW
+decode_wrongly() {
+    rm -rf wrong
+    mkdir wrong
+    cp "$1/expected/config.json" wrong
+    python3 - "$1" wrong/model.safetensors "$2" <<'P'
+import json, struct, sys
+def load(path):
+    data = open(path, "rb").read()
+    length = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + length]), data[:8 + length], bytearray(data[8 + length:])
+codes, _, stored = load(sys.argv[1] + "/model.safetensors")
+header, head, body = load(sys.argv[1] + "/expected/model.safetensors")
+def bf16(x):  # exact: few bits
+    return struct.pack("<f", x)[2:]
+def e4m3(c):
+    e, m = c >> 3 & 15, c & 7
+    return (-1) ** (c >> 7) * (m * 2 ** -9 if e == 0 else (1 + m / 8) * 2.0 ** (e - 7))
+E2M1 = [0.0, .5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
+for name, t in header.items():
+    if "proj" not in name:
+        continue
+    first, last = codes[name]["data_offsets"]
+    raw = stored[first:last]
+    if sys.argv[3] == "no-scale":
+        numbers = [e4m3(c) if c & 127 else (-0.0 if c else 0.0) for c in raw]
+    else:
+        at = codes[name + "_scale"]["data_offsets"][0]
+        numbers = [E2M1[half] * 2.0 ** (stored[at + (2 * i + k) // 32] - 127)
+                   for i, c in enumerate(raw) for k, half in enumerate((c >> 4, c & 15))]
+    begin = t["data_offsets"][0]
+    body[begin:begin + 2 * len(numbers)] = b"".join(map(bf16, numbers))
+open(sys.argv[2], "wb").write(head + body)
+P
+}
+
+it "verify tells how another program has decoded wrongly"
+decode_wrongly "$encodings/fp8-scalar-llama" no-scale
+run verify "$encodings/fp8-scalar-llama" wrong
+exits 1
+prints "decoder.layers.0.mlp.linear_fc1.weight: B is A decoded without its scales"
+decode_wrongly "$encodings/mxfp4-modelopt-llama" halves
+run verify wrong "$encodings/mxfp4-modelopt-llama"
+exits 1
+prints "decoder.layers.0.mlp.linear_fc1.weight: A is B with the two codes of each byte swapped"

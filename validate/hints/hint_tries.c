@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/encoding.h"
 #include "common/checked.h"
 #include "common/count.h"
 #include "common/memory.h"
@@ -179,6 +180,60 @@ static enum status try_casts(struct trying *x, struct error *err)
             side_letter(1 - from), side_letter(from), to);
         TRY(try_claim(x, &claim, err));
     }
+    return OK;
+}
+
+/* ---- wrong decoding ---- */
+
+static bool may_be_decoded(const struct tensor *t, enum encoded_mistake mistake)
+{
+    for (size_t i = 0; i < t->num_pieces; i++)
+        if (t->pieces[i].origin == ORIGIN_ENCODED && encoded_may_be(t->pieces[i].encoded, mistake))
+            return true;
+    return false;
+}
+
+/* The tensor, decoded with a mistake. */
+static const struct tensor *decoded_wrongly(struct arena *a, const struct tensor *t,
+                                            enum encoded_mistake mistake)
+{
+    struct tensor *out = arena_copy(a, t, sizeof *t);
+    out->pieces = arena_copy(a, t->pieces, t->num_pieces * sizeof *t->pieces);
+    for (size_t i = 0; i < t->num_pieces; i++) {
+        struct piece *piece = &out->pieces[i];
+        if (piece->origin != ORIGIN_ENCODED) continue;
+        struct encoded *e = arena_copy(a, piece->encoded, sizeof *e);
+        if (encoded_may_be(e, mistake)) e->mistake = mistake;
+        piece->encoded = e;
+    }
+    return out;
+}
+
+static enum status try_decodings(struct trying *x, struct error *err)
+{
+    static const struct {
+        const char *id, *text;
+    } mistakes[NUM_MISTAKES] = {
+        [MISTAKE_NO_SCALE] = {"scale-missing", "%c is %c decoded without its scales"},
+        [MISTAKE_INVERSE_SCALE] = {"scale-inverse", "%c is %c divided by its scales"},
+        [MISTAKE_HALVES_SWAPPED] = {"nibbles-swapped",
+                                    "%c is %c with the two codes of each byte swapped"},
+        [MISTAKE_GRID_TRANSPOSED] = {"block-transposed",
+                                     "%c is %c decoded by the transposed grid of scales"},
+    };
+    const struct compared *t = x->attempt->of;
+    for (unsigned side = 0; side < 2; side++)
+        for (int m = 1; m < NUM_MISTAKES; m++) {
+            if (!may_be_decoded(t->read[side], (enum encoded_mistake)m)) continue;
+            const struct tensor *wrong =
+                decoded_wrongly(x->kept, t->read[side], (enum encoded_mistake)m);
+            struct claim claim =
+                claim_of(side ? t->read[0] : wrong, side ? wrong : t->read[1], CAST, side);
+            claim.id = mistakes[m].id;
+            claim.text =
+                arena_printf(x->arena, mistakes[m].text, side_letter(1 - side), side_letter(side));
+            TRY(try_claim(x, &claim, err));
+        }
     return OK;
 }
 
@@ -434,7 +489,7 @@ static enum status try_slices(struct trying *x, struct error *err)
 /* In order of precedence. If a cast explains the difference, the rest is not
  * tried. */
 static enum status (*const tries[])(struct trying *x, struct error *err) = {
-    try_casts, try_arrangements, try_slices, try_extents, try_values,
+    try_casts, try_decodings, try_arrangements, try_slices, try_extents, try_values,
 };
 
 enum status attempt_try(struct workshop *w, struct attempt *attempt, unsigned worker,

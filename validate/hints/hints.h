@@ -4,6 +4,8 @@
  *   values        only the sign of zero or the bits of NaN; one side is a constant, or zero
  *                 wherever they differ; only rounding; plus or minus one; a factor, or one for
  *                 each row; bytes swapped
+ *   decodings     of encoded weights: without scales, divided by them, with the
+ *                 halves of bytes swapped
  *   arrangements  transposed; q, k and v in another order, or their names exchanged; rotary halves
  *                 interleaved; gate and up swapped or interleaved: the tables of arrange.c
  *   extents       leading rows equal, the others added or cut
