@@ -356,6 +356,26 @@ static void list_chosen(const struct decoding *x)
     map_release(&patterns);
 }
 
+/* Names weights that are encoded though the config excludes their module: its
+ * readers take the codes for numbers. */
+static void note_excluded(const struct decoding *x)
+{
+    const char *first = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < x->c->catalog.num_native; i++) {
+        const char *dot = x->by[i] ? strrchr(x->names[i], '.') : NULL;
+        if (!dot) continue;
+        const char *module = arena_text(&x->c->arena, x->names[i], (size_t)(dot - x->names[i]));
+        if (!quantization_excludes(x->q, module)) continue;
+        if (!count++) first = x->names[i];
+    }
+    if (count)
+        checkpoint_note(x->c,
+                        "%zu weight%s %s encoded, though the config excludes %s from that: %s%s",
+                        count, count == 1 ? "" : "s", count == 1 ? "is" : "are",
+                        count == 1 ? "it" : "them", first, count > 1 ? ", ..." : "");
+}
+
 static void note_decoded(const struct decoding *x)
 {
     struct strbuf text = {0};
@@ -397,5 +417,6 @@ enum status encodings_decode(const struct naming_import *import, struct error *e
         TRY(mark(&x, i, err));
     list_chosen(&x);
     note_decoded(&x);
+    note_excluded(&x);
     return x.num_decoded ? catalog_rename_native(&c->catalog, x.names, err) : OK;
 }

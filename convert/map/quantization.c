@@ -2,6 +2,7 @@
 
 #include <fnmatch.h>
 #include <inttypes.h>
+#include <regex.h>
 #include <string.h>
 
 #include "common/count.h"
@@ -38,6 +39,29 @@ bool quantization_is_activation(const struct quantization *q, const char *name)
 {
     for (size_t i = 0; q->activations[i]; i++)
         if (fnmatch(q->activations[i], name, 0) == 0) return true;
+    return false;
+}
+
+static bool is_excluded_by(const char *pattern, const char *module)
+{
+    const size_t n = strlen(pattern), m = strlen(module);
+    regex_t r;
+    if (strncmp(pattern, "re:", 3) == 0) {
+        if (regcomp(&r, pattern + 3, REG_EXTENDED | REG_NOSUB)) return false;
+        const bool matches = regexec(&r, module, 0, NULL, 0) == 0;
+        regfree(&r);
+        return matches;
+    }
+    if (fnmatch(pattern, module, 0) == 0) return true;
+    if (!n || m <= n) return false;
+    return (strncmp(module, pattern, n) == 0 && module[n] == '.') ||
+           (strcmp(module + m - n, pattern) == 0 && module[m - n - 1] == '.');
+}
+
+bool quantization_excludes(const struct quantization *q, const char *module)
+{
+    for (size_t i = 0; q->excluded[i]; i++)
+        if (is_excluded_by(q->excluded[i], module)) return true;
     return false;
 }
 
@@ -308,6 +332,20 @@ static bool is_mixed(const cJSON *q)
     return algo && strcmp(algo, "MIXED_PRECISION") == 0 && !json_get(q, "quantized_layers");
 }
 
+static void read_excluded(struct reading *x, const cJSON *q)
+{
+    static const char *const keys[] = {"modules_to_not_convert", "ignore", "exclude_modules"};
+    size_t count = 0, n = 0;
+    for (size_t k = 0; k < COUNT(keys); k++)
+        count += (size_t)cJSON_GetArraySize(json_get(q, keys[k]));
+    x->q->excluded = arena_array(x->a, count + 1, sizeof *x->q->excluded);
+    for (size_t k = 0; k < COUNT(keys); k++) {
+        const cJSON *list = json_get(q, keys[k]);
+        for (const cJSON *i = cJSON_IsArray(list) ? list->child : NULL; i; i = i->next)
+            if (json_as_text(i)) x->q->excluded[n++] = arena_copy_text(x->a, json_as_text(i));
+    }
+}
+
 static enum status read_rows(struct reading *x, const cJSON *q, struct error *err)
 {
     const struct embedded_file *file = embedded_file_find("quantization.json");
@@ -319,6 +357,7 @@ static enum status read_rows(struct reading *x, const cJSON *q, struct error *er
     x->q->activations = arena_array(x->a, (size_t)cJSON_GetArraySize(globs) + 1, sizeof(char *));
     for (const cJSON *i = globs ? globs->child : NULL; i; i = i->next)
         x->q->activations[n++] = arena_copy_text(x->a, json_as_text(i));
+    read_excluded(x, q);
     enum status st = check_transforms(q, err);
     if (!st) st = take_schemes(x, q, err);
     cJSON_Delete(tree);

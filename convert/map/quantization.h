@@ -51,6 +51,7 @@ struct quantization {
     struct quant_row *rows;
     size_t num_rows;
     const char **activations; /* globs, NULL at the end */
+    const char **excluded;    /* modules that the config excludes, NULL at the end */
     /* "LABEL NAME": the row that weights have, if there are several. NAME: see
      * encodings_pattern(). */
     const char **chosen;
@@ -73,6 +74,10 @@ extern const char quantization_file[];
 
 /* Whether a tensor is a companion of activations. */
 bool quantization_is_activation(const struct quantization *q, const char *name);
+
+/* Whether the config excludes a module: by its name, the beginning or the last
+ * parts of it, a glob, or a regular expression behind "re:". */
+bool quantization_excludes(const struct quantization *q, const char *module);
 
 /* A template with {name} and {module} filled in. */
 const char *quant_fill(struct arena *a, const char *template, const char *name);

@@ -89,7 +89,7 @@ billion='--model llama --layers 16 --hidden 2048 --heads 32 --kv-heads 8 --ffn-h
 "$ferry" synth -q bf16 $billion
 measured "FP8 of 1.2 B to BF16, TP8, --max-memory 32MiB" "$ferry" convert -q fp8 out --tp 8 --max-memory 32MiB
 measured "BF16 of 1.2 B to BF16, TP8" "$ferry" convert -q bf16 out --tp 8
-measured "cp and sync of these 2.5 GB" sh -c 'cp -r bf16 out && sync -f out'
+measured "cp and sync of these 2.5 GB" sh -c 'cp --reflink=never -r bf16 out && sync -f out'
 measured "BF16 of 1.2 B to FP8" "$ferry" convert -q bf16 out --to hf --export-weight-dtype fp8-block
 "$ferry" convert -q fp8 kept --tp 8
 measured "BF16, TP8, of 1.2 B to FP8 as it came" "$ferry" convert -q kept out --to hf --export-weight-dtype as-source

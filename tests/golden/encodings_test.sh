@@ -341,3 +341,10 @@ decode_wrongly "$encodings/mxfp4-modelopt-llama" halves
 run verify wrong "$encodings/mxfp4-modelopt-llama"
 exits 1
 prints "decoder.layers.0.mlp.linear_fc1.weight: A is B with the two codes of each byte swapped"
+
+it "weights that are encoded though they are excluded are named"
+rm -rf wrong
+cp -r "$encodings/fp8-block-ue8m0-llama" wrong
+sed -i 's/"lm_head"/"lm_head", "model.layers.0.mlp"/' wrong/config.json
+run inspect wrong
+says "3 weights are encoded, though the config excludes them from that: model.layers.0.mlp.down_proj.weight, ..."
