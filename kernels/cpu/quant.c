@@ -26,7 +26,7 @@ bool quant_code_find(const char *name, enum quant_code *out)
 
 float quant_e8m0(unsigned code)
 {
-    return code == 0xFF ? NAN : ldexpf(1, (int)code - 127);
+    return code == 0xFF ? NAN : half_float_of(code ? code << 23 : 1u << 22);
 }
 
 /* ---- codes as numbers ----
