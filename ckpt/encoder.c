@@ -31,12 +31,12 @@ struct encoder {
     atomic_uint_fast64_t unread; /* bytes of codes, and scales; at 0 amax is freed */
 };
 
-struct encoder *encoder_create(const struct encoded *form, bool kept, const struct tensor *weight)
+struct encoder *encoder_create(const struct encoded *form, const struct tensor *weight)
 {
     struct encoder *e = must_calloc(1, sizeof *e);
     e->form = form;
     e->weight = weight;
-    e->kept = kept;
+    e->kept = form->scales->num_pieces > 0;
     atomic_store(&e->unread, encoded_num_matrices(form) *
                                  (form->rows * form->row_bytes + form->grid[0] * form->grid[1]));
     pthread_mutex_init(&e->lock, NULL);
@@ -121,7 +121,7 @@ static void take_sizes(const struct encoded *f, const struct encoded_span *s, ui
 {
     for (uint64_t at = low, n; at < low + count; at += n) {
         const uint64_t row = at / f->cols, col = at % f->cols, group = col / f->block[1];
-        const uint64_t line = row / f->rows * f->grid[0] + row % f->rows / f->block[0];
+        const uint64_t line = encoded_line(f, row);
         n = min_u64(f->cols - col, low + count - at);
         n = min_u64(n, (group + 1) * f->block[1] - col);
         float *most = &amax[(line - s->first_line) * s->groups + group - s->first_group];
@@ -149,26 +149,29 @@ static enum status make_amax(struct panel_reader *r, struct encoder *e, float *a
     return OK;
 }
 
-/* Sets e->amax; other threads that want it wait. */
-static enum status find_amax(struct panel_reader *r, struct encoder *e, struct error *err)
+/* Copies amax of groups from `first` on. Other threads wait for the first that
+ * wants it, which reads the weight. */
+static enum status copy_amax(struct panel_reader *r, struct encoder *e, uint64_t first, uint64_t n,
+                             float *out, struct error *err)
 {
+    const struct encoded *f = e->form;
+    const uint64_t groups = encoded_num_matrices(f) * f->grid[0] * f->grid[1];
     enum status st = OK;
     pthread_mutex_lock(&e->lock);
     if (!e->amax) {
-        const struct encoded *f = e->form;
-        float *amax =
-            must_calloc(encoded_num_matrices(f) * f->grid[0] * f->grid[1] + 1, sizeof *amax);
-        st = make_amax(r, e, amax, err);
-        if (st)
-            free(amax);
-        else
-            e->amax = amax;
+        e->amax = must_calloc(groups + 1, sizeof *e->amax);
+        st = make_amax(r, e, e->amax, err);
+    }
+    if (!st) memcpy(out, e->amax + first, n * sizeof *out);
+    if (st) {
+        free(e->amax);
+        e->amax = NULL;
     }
     pthread_mutex_unlock(&e->lock);
     return st;
 }
 
-/* Each byte of codes and each scale is mostly read once. */
+/* Each byte of codes and each scale is read once; if not, amax is made again. */
 static void count_read(struct encoder *e, uint64_t count)
 {
     if (atomic_fetch_sub(&e->unread, count) != count) return;
@@ -311,8 +314,7 @@ static enum status read_run(struct panel_reader *r, struct encoder *e, struct en
         memset(x->amax, 0, n * sizeof *x->amax);
         take_sizes(f, s, x->low, x->count, x->numbers, x->amax);
     } else {
-        TRY(find_amax(r, e, err));
-        memcpy(x->amax, e->amax + first, n * sizeof *x->amax);
+        TRY(copy_amax(r, e, first, n, x->amax, err));
     }
     if (f->zeros) TRY(encoded_read_zeros(r, f, s, x->raw, x->zeros, err));
     return settle_scales(r, e, first, n, x->amax, x->raw, x->scales, false, err);
@@ -342,7 +344,7 @@ static enum status encode_rows(const struct encoded *f, bool kept, const struct 
     uint64_t at = s->low;
     for (uint64_t row = s->first_row; row <= s->last_row; row++) {
         const uint64_t col = at % f->cols, n = min_u64(f->cols - col, s->low + s->count - at);
-        const uint64_t line = row / f->rows * f->grid[0] + row % f->rows / f->block[0];
+        const uint64_t line = encoded_line(f, row);
         const bool half = quant_infos[f->code].bits == 4;
         const struct quant_run run = {
             .code = f->code,
@@ -405,8 +407,12 @@ enum status encoder_read_scales(struct panel_reader *r, struct encoder *e, uint6
     const size_t bytes = dtype_bytes(f->scales->dtype);
     char *to = out;
     if (!is_short(f)) {
-        TRY(find_amax(r, e, err));
-        TRY(settle_scales(r, e, low, count, e->amax + low, to, NULL, true, err));
+        for (uint64_t at = low, end = low + count, n; at < end; at += n, to += n * bytes) {
+            float amax[RUN];
+            n = min_u64(end - at, RUN);
+            TRY(copy_amax(r, e, at, n, amax, err));
+            TRY(settle_scales(r, e, at, n, amax, to, NULL, true, err));
+        }
         count_read(e, count);
         return OK;
     }

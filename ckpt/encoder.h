@@ -20,9 +20,9 @@ struct encoder;
 
 /* Borrows both:
  *
- * - form: the encoding, without codes; kept: its scales have elements;
+ * - form: the encoding, without codes; scales with pieces are kept;
  * - weight: elements in the order of form. */
-struct encoder *encoder_create(const struct encoded *form, bool kept, const struct tensor *weight);
+struct encoder *encoder_create(const struct encoded *form, const struct tensor *weight);
 void encoder_free(struct encoder *e);
 /* Groups that got a new scale, of the scales that were read. */
 uint64_t encoder_num_renewed(const struct encoder *e);

@@ -69,7 +69,7 @@ bool encoded_may_be(const struct encoded *e, enum encoded_mistake mistake)
 
 /* ---- which codes and scales a run of elements has ---- */
 
-static uint64_t line_of(const struct encoded *e, uint64_t row)
+uint64_t encoded_line(const struct encoded *e, uint64_t row)
 {
     return row / e->rows * e->grid[0] + row % e->rows / e->block[0];
 }
@@ -88,8 +88,8 @@ struct encoded_span encoded_span_of(const struct encoded *e, uint64_t low, uint6
     const uint64_t end = s.last_row * e->row_bytes + code_bytes(e, last_col) + 1;
     s.first_byte = s.first_row * e->row_bytes + code_bytes(e, first_col);
     s.bytes = end - s.first_byte;
-    s.first_line = line_of(e, s.first_row);
-    s.lines = line_of(e, s.last_row) - s.first_line + 1;
+    s.first_line = encoded_line(e, s.first_row);
+    s.lines = encoded_line(e, s.last_row) - s.first_line + 1;
     s.first_group = one_row ? first_col / e->block[1] : 0;
     s.groups = one_row ? last_col / e->block[1] - s.first_group + 1 : e->grid[1];
     s.first_word = s.first_row / ZERO_ROWS;
@@ -245,7 +245,7 @@ static enum status decode_rows(const struct encoded *e, const struct encoded_spa
     for (uint64_t row = s->first_row; row <= s->last_row; row++) {
         const uint64_t col = at % e->cols, n = min_u64(e->cols - col, s->low + s->count - at);
         const uint64_t byte = row * e->row_bytes + code_bytes(e, col) - s->first_byte;
-        const uint64_t line = line_of(e, row) - s->first_line;
+        const uint64_t line = encoded_line(e, row) - s->first_line;
         const struct quant_run run = {
             .code = e->code,
             .first = quant_infos[e->code].bits == 4 ? col % 2 : 0,

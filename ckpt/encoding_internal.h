@@ -18,6 +18,9 @@ struct encoded_span {
 };
 struct encoded_span encoded_span_of(const struct encoded *e, uint64_t low, uint64_t count);
 
+/* The line of groups of a row. */
+uint64_t encoded_line(const struct encoded *e, uint64_t row);
+
 /* A stored scale as a number; beside the global one. */
 float encoded_scale(enum dtype dtype, const void *raw, uint64_t i);
 float encoded_with_global(const struct encoded *e, float scale, float global);

@@ -39,8 +39,8 @@ struct attempt {
     const struct native_tensor *codes;
     const char *name; /* of the weight */
     const struct native_tensor *scales, *global, *zeros, *shape;
-    uint64_t rows, cols, lead; /* of a matrix; dims before it */
-    uint64_t dims[MAX_AXES];   /* of the decoded elements */
+    uint64_t rows, cols;     /* of a matrix */
+    uint64_t dims[MAX_AXES]; /* of the decoded elements */
     unsigned num_dims;
 };
 

@@ -138,7 +138,7 @@ static enum status encode(struct encoding_writer *w, size_t at, const struct qua
     *weight = (struct tensor){.name = name, .num_dims = form->num_dims, .shape = form->shape};
     TRY(native_outputs_join(w->outputs, at, &order, weight, err));
     TRY(tensor_check(weight, err));
-    struct encoder *e = encoder_create(form, form->scales->num_pieces > 0, weight);
+    struct encoder *e = encoder_create(form, weight);
     *ARENA_PUSH(a, w->encoders, w->num_encoders, w->capacity) = e;
     *scales = *form->scales;
     scales->pieces = NULL;
@@ -329,9 +329,12 @@ static enum status write_anew(struct encoding_writer *w, struct error *err)
     struct target *t = w->t;
     struct quantization *q = NULL;
     struct map untiled = {0};
-    cJSON *config = cJSON_CreateObject();
     size_t left = 0;
     w->config = quantization_export(t->options.encoding);
+    if (!w->config)
+        return fail(err, ERR_USAGE, "%s is no encoding that weights can be written in",
+                    t->options.encoding);
+    cJSON *config = cJSON_CreateObject();
     cJSON_AddItemToObject(config, "quantization_config", cJSON_Duplicate(w->config, true));
     enum status st = quantization_read(config, NULL, &t->plan.arena, &q, err);
     cJSON_Delete(config);
