@@ -35,11 +35,11 @@ struct filled_segment {
     uint32_t crc; /* of a complete segment that wants a CRC */
 };
 
-/* The lock of the open files protects fd and created. */
+/* The lock of the open files protects fd, created and sized. */
 struct filled_file {
     char *path;
     int fd;
-    bool created;           /* by this sink */
+    bool created, sized;    /* by this sink */
     uint64_t device, inode; /* of the created file */
     _Atomic bool unsynced;  /* some bytes may not be on disk */
     _Atomic uint32_t segments_left;
@@ -179,11 +179,12 @@ static enum status set_up_file(struct filled_file *f, uint64_t size_bytes, struc
     if (fstat(f->fd, &is)) return fail_errno(err, ERR_IO, "%s", f->path);
     if (f->created && (is.st_dev != f->device || is.st_ino != f->inode))
         return fail(err, ERR_IO, "%s: was replaced while it was written", f->path);
-    if (!f->created && ftruncate(f->fd, (off_t)size_bytes))
-        return fail_errno(err, ERR_IO, "%s: cannot set its size", f->path);
     f->device = is.st_dev;
     f->inode = is.st_ino;
     f->created = true;
+    if (!f->sized && ftruncate(f->fd, (off_t)size_bytes))
+        return fail_errno(err, ERR_IO, "%s: cannot set its size", f->path);
+    f->sized = true;
     return OK;
 }
 

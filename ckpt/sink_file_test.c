@@ -1,6 +1,8 @@
 #include "ckpt/sink_file.h"
 
 #include <malloc.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -213,6 +215,24 @@ static void a_file_that_is_replaced_while_it_is_closed_is_refused(void **state)
     sink_file_release(&x.sink);
 }
 
+static void each_write_to_a_file_that_cannot_grow_says_so(void **state)
+{
+    (void)state;
+    struct rlimit old, small;
+    plan_runs();
+    begin(1);
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = (struct rlimit){NUMEL - 1, old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    struct sink *s = &x.sink.sink;
+    for (uint64_t i = 0; i < 2; i++) /* the second write, another thread's, finds the file */
+        assert_fails(s->write(s, 0, i, "a", 1, &err), ERR_IO, "flat: cannot set its size");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    signal(SIGXFSZ, handler);
+    sink_file_release(&x.sink);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -221,6 +241,7 @@ int main(void)
         TEST(runs_that_follow_one_another_are_one),
         TEST(a_transpose_has_a_run_for_each_column),
         TEST(a_file_that_is_replaced_while_it_is_closed_is_refused),
+        TEST(each_write_to_a_file_that_cannot_grow_says_so),
     };
     return cmocka_run_group_tests_name("sink_file", tests, NULL, NULL);
 }
