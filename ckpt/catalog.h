@@ -35,7 +35,7 @@
  * - ORIGIN_MEMORY: of `memory`;
  * - ORIGIN_HALVES: of the tensors `halves`;
  * - ORIGIN_ENCODED: of `encoded`, as numbers;
- * - ORIGIN_CODES, ORIGIN_SCALES: of what `encoder` makes.
+ * - ORIGIN_CODES, ORIGIN_SCALES, ORIGIN_GLOBAL_SCALE: of what `encoder` makes.
  *
  * Small, since there may be millions. */
 struct piece {

@@ -23,20 +23,25 @@ enum {
 struct encoder {
     const struct encoded *form;
     const struct tensor *weight;
-    bool kept; /* scales */
+    enum encoder_rule rule;
+    struct encoder *next; /* a ring of those that share a global scale */
     atomic_uint_fast64_t renewed;
     /* The sizes of groups that are no short run of a row. */
     pthread_mutex_t lock;
     float *amax;
+    float largest; /* element, where the global scale is made of it */
+    bool has_largest;
     atomic_uint_fast64_t unread; /* bytes of codes, and scales; at 0 amax is freed */
 };
 
-struct encoder *encoder_create(const struct encoded *form, const struct tensor *weight)
+struct encoder *encoder_create(const struct encoded *form, const struct tensor *weight,
+                               enum encoder_rule rule)
 {
     struct encoder *e = must_calloc(1, sizeof *e);
     e->form = form;
     e->weight = weight;
-    e->kept = form->scales->num_pieces > 0;
+    e->rule = rule;
+    e->next = e;
     atomic_store(&e->unread, encoded_num_matrices(form) *
                                  (form->rows * form->row_bytes + form->grid[0] * form->grid[1]));
     pthread_mutex_init(&e->lock, NULL);
@@ -49,6 +54,15 @@ void encoder_free(struct encoder *e)
     pthread_mutex_destroy(&e->lock);
     free(e->amax);
     free(e);
+}
+
+void encoder_share_global(struct encoder *a, struct encoder *b)
+{
+    for (const struct encoder *x = a->next; x != a; x = x->next)
+        if (x == b) return;
+    struct encoder *next = a->next; /* two rings become one */
+    a->next = b->next;
+    b->next = next;
 }
 
 uint64_t encoder_num_renewed(const struct encoder *e)
@@ -86,6 +100,11 @@ void encoder_add_scales(struct encoder *e, struct arena *a, struct tensor *t)
     add_whole(e, a, t, ORIGIN_SCALES);
 }
 
+void encoder_add_global(struct encoder *e, struct arena *a, struct tensor *t)
+{
+    add_whole(e, a, t, ORIGIN_GLOBAL_SCALE);
+}
+
 /* ---- amax ---- */
 
 static bool is_short(const struct encoded *f)
@@ -114,18 +133,27 @@ static enum status read_weight(struct panel_reader *r, const struct encoder *e, 
     return OK;
 }
 
+/* The largest of numbers[n] and `amax`. compressed-tensors takes both sides of
+ * whole numbers alike. */
+static float largest_of(const struct encoder *e, const float *numbers, uint64_t n, float amax)
+{
+    const bool alike = e->rule == ENCODER_COMPRESSED_TENSORS;
+    return quant_amax(alike ? QUANT_E4M3 : e->form->code, numbers, n, amax);
+}
+
 /* Increases amax[lines, groups] of a span to those of elements [low, low +
  * count), which are numbers[]. */
-static void take_sizes(const struct encoded *f, const struct encoded_span *s, uint64_t low,
+static void take_sizes(const struct encoder *e, const struct encoded_span *s, uint64_t low,
                        uint64_t count, const float *numbers, float *amax)
 {
+    const struct encoded *f = e->form;
     for (uint64_t at = low, n; at < low + count; at += n) {
         const uint64_t row = at / f->cols, col = at % f->cols, group = col / f->block[1];
         const uint64_t line = encoded_line(f, row);
         n = min_u64(f->cols - col, low + count - at);
         n = min_u64(n, (group + 1) * f->block[1] - col);
         float *most = &amax[(line - s->first_line) * s->groups + group - s->first_group];
-        *most = quant_amax(f->code, numbers + (at - low), n, *most);
+        *most = largest_of(e, numbers + (at - low), n, *most);
     }
 }
 
@@ -144,7 +172,7 @@ static enum status make_amax(struct panel_reader *r, struct encoder *e, float *a
     for (uint64_t low = 0, n; low < numel; low += n) {
         n = min_u64(numel - low, RUN);
         TRY(read_weight(r, e, low, n, numbers, err));
-        take_sizes(f, &all, low, n, numbers, amax);
+        take_sizes(e, &all, low, n, numbers, amax);
     }
     return OK;
 }
@@ -171,6 +199,28 @@ static enum status copy_amax(struct panel_reader *r, struct encoder *e, uint64_t
     return st;
 }
 
+/* The largest element of a weight. */
+static enum status find_largest(struct panel_reader *r, struct encoder *e, float *out,
+                                struct error *err)
+{
+    const uint64_t numel = numel_of(e->form);
+    enum status st = OK;
+    float numbers[RUN], largest = 0;
+    pthread_mutex_lock(&e->lock);
+    for (uint64_t low = 0, n; low < numel && !e->has_largest && !st; low += n) {
+        n = min_u64(numel - low, RUN);
+        st = read_weight(r, e, low, n, numbers, err);
+        if (!st) largest = largest_of(e, numbers, n, largest);
+    }
+    if (!st && !e->has_largest) {
+        e->largest = largest;
+        e->has_largest = true;
+    }
+    *out = e->largest;
+    pthread_mutex_unlock(&e->lock);
+    return st;
+}
+
 /* Each byte of codes and each scale is read once; if not, amax is made again. */
 static void count_read(struct encoder *e, uint64_t count)
 {
@@ -192,12 +242,17 @@ static unsigned char e8m0_above(float x)
     return (unsigned char)(exponent - (fraction <= .5f) + 127);
 }
 
+static bool is_power(enum dtype dtype)
+{
+    return dtype == DT_U8 || dtype == DT_F8_E8M0;
+}
+
 static enum status store_scale(const struct encoder *e, float scale, char *raw, struct error *err)
 {
     const enum dtype dtype = e->form->scales->dtype;
     const float one = 1;
     const struct quant_run run = {.code = QUANT_E4M3, .count = 1, .group = 1, .scales = &one};
-    if (dtype == DT_U8 || dtype == DT_F8_E8M0) {
+    if (is_power(dtype)) {
         *raw = (char)e8m0_above(scale);
         return OK;
     }
@@ -239,22 +294,75 @@ static enum status settle_scale(struct encoder *e, float amax, float global, cha
     return OK;
 }
 
-/* Makes a scale anew: raw, as stored, and what elements are multiplied by. */
-static void make_scale(const struct encoder *e, float amax, char *raw, float *factor)
+/* Makes a scale as transformers does: raw, as stored, and what elements are
+ * multiplied by. */
+static void make_by_reciprocal(const struct encoder *e, float amax, char *raw, float *factor)
 {
     const enum dtype dtype = e->form->scales->dtype;
     /* torch divides a number by a tensor so */
     const float wanted = amax > 0 ? 1 / amax * quant_infos[e->form->code].largest : 1;
     const float by = isfinite(wanted) ? wanted : 1, scale = 1 / by; /* of the least: codes of 0 */
-    const bool is_power = dtype == DT_U8 || dtype == DT_F8_E8M0;
     *factor = by;
-    if (!is_power) {
+    if (!is_power(dtype)) {
         (void)cast_elements(raw, dtype, &scale, DT_F32, 1);
         return;
     }
     const float exponent = ceilf(log2f(scale < FLT_MIN ? FLT_MIN : scale));
     *raw = (char)(unsigned char)((int)exponent + 127);
     *factor = 1 / encoded_scale(dtype, raw, 0);
+}
+
+/* A number as a dtype keeps it. */
+static float kept_as(enum dtype dtype, float x)
+{
+    char raw[WIDEST];
+    (void)cast_elements(raw, dtype, &x, DT_F32, 1);
+    (void)cast_elements(&x, DT_F32, raw, dtype, 1);
+    return x;
+}
+
+/* The exponent of amax, and 1 more from 1.75 times its power of two. */
+static int exponent_of(float amax)
+{
+    int exponent;
+    const float fraction = frexpf(amax, &exponent);
+    return exponent - (fraction < .875f);
+}
+
+/* 1 where a dtype has no scale for the weight. */
+static float make_global(const struct encoder *e, float largest)
+{
+    const enum dtype dtype = e->weight->dtype;
+    const float span = quant_infos[QUANT_E4M3].largest * quant_infos[e->form->code].largest;
+    const float global = kept_as(dtype, kept_as(dtype, 1 / largest) * span);
+    return isfinite(global) ? global : 1;
+}
+
+/* Makes a scale as compressed-tensors does: raw, as stored, and what elements
+ * are divided by. */
+static void make_by_range(const struct encoder *e, float amax, float global, char *raw,
+                          float *divisor)
+{
+    const struct quant_info *info = &quant_infos[e->form->code];
+    const enum dtype dtype = e->form->scales->dtype;
+    float scale = kept_as(e->weight->dtype, amax / ((info->largest - info->least) / 2));
+    if (is_power(dtype)) {
+        const int code = exponent_of(amax) - ilogbf(info->largest) + 127;
+        const int within = amax <= 0 || code < 0 ? 0 : code; /* F16 has no 2^-127: 1 instead */
+        const bool has = kept_as(e->weight->dtype, ldexpf(1, within - 127)) > 0;
+        *raw = (char)(unsigned char)(has ? within : 127);
+    } else if (dtype == DT_F8_E4M3) {
+        const float one = 1;
+        const struct quant_run run = {.code = QUANT_E4M3, .count = 1, .group = 1, .scales = &one};
+        scale *= global;
+        quant_encode(&run, &scale, raw);
+        if (*raw == 0) *raw = 0x20; /* 1/8 */
+    } else {
+        if (scale <= 0)
+            scale = dtype == DT_BF16 ? 0x1p-7f : dtype == DT_F16 ? 0x1p-10f : FLT_EPSILON;
+        (void)cast_elements(raw, dtype, &scale, DT_F32, 1);
+    }
+    *divisor = encoded_with_global(e->form, encoded_scale(dtype, raw, 0), global);
 }
 
 /* Settles n scales from flat index `first` on: raw[] and scales[] (or NULL). */
@@ -264,18 +372,17 @@ static enum status settle_scales(struct panel_reader *r, struct encoder *e, uint
 {
     const size_t bytes = dtype_bytes(e->form->scales->dtype);
     float global;
-    for (uint64_t i = 0; !e->kept && i < n; i++) {
-        float factor;
-        make_scale(e, amax[i], raw + i * bytes, &factor);
-        if (scales) scales[i] = factor;
-    }
-    if (!e->kept) return OK;
-    TRY(encoded_read_global(r, e->form, &global, err));
-    TRY(panel_read(r, e->form->scales, first, n, raw, err));
+    TRY(encoder_read_global(r, e, &global, err));
+    if (e->rule == ENCODER_KEEPS) TRY(panel_read(r, e->form->scales, first, n, raw, err));
     for (uint64_t i = 0; i < n; i++) {
         float scale;
-        bool renewed;
-        TRY(settle_scale(e, amax[i], global, raw + i * bytes, &scale, &renewed, err));
+        bool renewed = false;
+        if (e->rule == ENCODER_KEEPS)
+            TRY(settle_scale(e, amax[i], global, raw + i * bytes, &scale, &renewed, err));
+        else if (e->rule == ENCODER_TRANSFORMERS)
+            make_by_reciprocal(e, amax[i], raw + i * bytes, &scale);
+        else
+            make_by_range(e, amax[i], global, raw + i * bytes, &scale);
         if (scales) scales[i] = scale;
         if (counts && renewed) atomic_fetch_add(&e->renewed, 1);
     }
@@ -312,10 +419,12 @@ static enum status read_run(struct panel_reader *r, struct encoder *e, struct en
     TRY(read_weight(r, e, x->low, x->count, x->numbers, err));
     if (is_short(f)) {
         memset(x->amax, 0, n * sizeof *x->amax);
-        take_sizes(f, s, x->low, x->count, x->numbers, x->amax);
+        take_sizes(e, s, x->low, x->count, x->numbers, x->amax);
     } else {
         TRY(copy_amax(r, e, first, n, x->amax, err));
     }
+    if (e->rule == ENCODER_COMPRESSED_TENSORS)
+        memset(x->zeros, 0, (s->last_row - s->first_row + 1) * s->groups * sizeof *x->zeros);
     if (f->zeros) TRY(encoded_read_zeros(r, f, s, x->raw, x->zeros, err));
     return settle_scales(r, e, first, n, x->amax, x->raw, x->scales, false, err);
 }
@@ -337,10 +446,14 @@ static enum status check_zeros(const struct encoded *f, const struct quant_run *
 }
 
 /* Encodes a run's rows; out[0] is byte s.first_byte. */
-static enum status encode_rows(const struct encoded *f, bool kept, const struct encoding_run *x,
-                               char *out, struct error *err)
+static enum status encode_rows(const struct encoder *e, const struct encoding_run *x, char *out,
+                               struct error *err)
 {
+    const struct encoded *f = e->form;
     const struct encoded_span *s = &x->s;
+    const bool by_range = e->rule == ENCODER_COMPRESSED_TENSORS;
+    const bool rounds = by_range && !f->global;
+    const bool has_zeros = by_range || f->zeros; /* of 0: -0 becomes 0 */
     uint64_t at = s->low;
     for (uint64_t row = s->first_row; row <= s->last_row; row++) {
         const uint64_t col = at % f->cols, n = min_u64(f->cols - col, s->low + s->count - at);
@@ -353,8 +466,9 @@ static enum status encode_rows(const struct encoded *f, bool kept, const struct 
             .group = f->block[1],
             .phase = col - s->first_group * f->block[1],
             .scales = x->scales + (line - s->first_line) * s->groups,
-            .multiplies = !kept,
-            .zeros = f->zeros ? x->zeros + (row - s->first_row) * s->groups : NULL,
+            .multiplies = e->rule == ENCODER_TRANSFORMERS,
+            .quotient = rounds ? e->weight->dtype : DT_F32,
+            .zeros = has_zeros ? x->zeros + (row - s->first_row) * s->groups : NULL,
         };
         const uint64_t byte = row * f->row_bytes + col * quant_infos[f->code].bits / 8;
         if (f->zeros) TRY(check_zeros(f, &run, x->numbers + (at - x->low), err));
@@ -394,7 +508,7 @@ enum status encoder_read_codes(struct panel_reader *r, struct encoder *e, enum d
         if (first == last) continue; /* nothing but what fills a row up */
         x.s = encoded_span_of(f, first, last - first);
         TRY(read_run(r, e, &x, err));
-        TRY(encode_rows(f, e->kept, &x, to + (x.s.first_byte - byte), err));
+        TRY(encode_rows(e, &x, to + (x.s.first_byte - byte), err));
     }
     count_read(e, count * unit);
     return OK;
@@ -425,8 +539,24 @@ enum status encoder_read_scales(struct panel_reader *r, struct encoder *e, uint6
         const struct encoded_span s = {
             .first_line = row, .first_group = at % f->grid[1], .groups = n};
         TRY(read_weight(r, e, row * f->cols + col, elements, numbers, err));
-        take_sizes(f, &s, row * f->cols + col, elements, numbers, amax);
+        take_sizes(e, &s, row * f->cols + col, elements, numbers, amax);
         TRY(settle_scales(r, e, at, n, amax, to, NULL, true, err));
     }
+    return OK;
+}
+
+enum status encoder_read_global(struct panel_reader *r, struct encoder *e, float *out,
+                                struct error *err)
+{
+    struct encoder *x = e;
+    float all = 0, largest;
+    if (!e->form->global || e->rule == ENCODER_KEEPS)
+        return encoded_read_global(r, e->form, out, err);
+    do {
+        TRY(find_largest(r, x, &largest, err));
+        all = fmaxf(all, largest);
+        x = x->next;
+    } while (x != e);
+    *out = make_global(e, all);
     return OK;
 }

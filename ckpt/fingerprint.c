@@ -99,7 +99,8 @@ static void hash_tensor(struct sha256 *s, const struct tensor *t)
         if (x->origin == ORIGIN_HALVES) hash_tensor(s, &x->halves->upper);
         if (x->origin == ORIGIN_HALVES) hash_tensor(s, &x->halves->lower);
         if (x->origin == ORIGIN_ENCODED) hash_encoded(s, x->encoded);
-        if (x->origin == ORIGIN_CODES || x->origin == ORIGIN_SCALES) {
+        if (x->origin == ORIGIN_CODES || x->origin == ORIGIN_SCALES ||
+            x->origin == ORIGIN_GLOBAL_SCALE) {
             hash_encoded(s, encoder_form(x->encoder));
             hash_tensor(s, encoder_weight(x->encoder));
         }

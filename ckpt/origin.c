@@ -226,6 +226,8 @@ static enum status encode_run(void *context, const struct block *b, uint64_t fro
     char *out = f->buffer + to * dtype_bytes(f->dtype);
     *taken = block_is_run(b);
     if (!*taken) return OK;
+    if (f->piece->origin == ORIGIN_GLOBAL_SCALE)
+        return encoder_read_global(f->reader, e, (float *)(void *)out, err);
     if (f->piece->origin == ORIGIN_SCALES)
         return encoder_read_scales(f->reader, e, from, block_count(b), out, err);
     return encoder_read_codes(f->reader, e, f->dtype, from, block_count(b), out, err);
@@ -250,6 +252,7 @@ static const struct origin origins[NUM_ORIGINS] = {
     [ORIGIN_ENCODED] = {.is_joined = true, .fetch = fetch_encoded},
     [ORIGIN_CODES] = {.is_joined = true, .fetch = fetch_encoding},
     [ORIGIN_SCALES] = {.is_joined = true, .fetch = fetch_encoding},
+    [ORIGIN_GLOBAL_SCALE] = {.is_joined = true, .fetch = fetch_encoding},
 };
 
 const struct origin *piece_origin(const struct piece *piece)

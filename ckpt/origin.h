@@ -30,6 +30,7 @@ enum origin_id {
     ORIGIN_ENCODED,       /* codes and scales (encoding.h) */
     ORIGIN_CODES,         /* codes of a weight (encoder.h) */
     ORIGIN_SCALES,        /* scales of a weight */
+    ORIGIN_GLOBAL_SCALE,  /* one F32 */
     NUM_ORIGINS
 };
 

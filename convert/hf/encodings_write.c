@@ -18,7 +18,8 @@ struct encoding_writer {
     bool *used; /* [tensors of the source] scales and the like of written codes */
     struct encoder **encoders;
     size_t num_encoders, capacity, num_copied;
-    cJSON *config; /* of weights that are encoded anew */
+    struct quant_export anew;
+    struct map fused; /* logical tensor and parent module -> the first encoder of it */
 };
 
 /* A tensor that came with the codes of a weight; NULL: not there. */
@@ -31,48 +32,56 @@ static const struct tensor *kept(const struct encoding_writer *w, const char *te
                         arena_printf(a, "encoding.%s", quant_fill(a, template, weight)));
 }
 
+/* What a row needs beside codes. */
+struct companions {
+    const struct tensor *scales, *global, *zeros, *shape;
+};
+
 static void use(struct encoding_writer *w, const struct tensor *companion)
 {
     if (companion) w->used[companion - w->t->source->catalog.tensors] = true;
 }
 
-/* The scales of a weight by a row; NULL: it has none. */
-static const struct tensor *find_scales(const struct encoding_writer *w,
-                                        const struct quant_row *row, const char *weight)
+/* Those that came with a weight. */
+static struct companions kept_companions(const struct encoding_writer *w,
+                                         const struct quant_row *row, const char *weight)
 {
-    const struct tensor *scales = NULL;
-    for (size_t i = 0; row->scales[i] && !scales; i++)
-        scales = kept(w, row->scales[i], weight);
-    return scales && row->scale_dtypes >> scales->dtype & 1 ? scales : NULL;
+    struct companions c = {.global = kept(w, row->global, weight),
+                           .zeros = kept(w, row->zeros, weight),
+                           .shape = kept(w, row->shape, weight)};
+    for (size_t i = 0; row->scales[i] && !c.scales; i++)
+        c.scales = kept(w, row->scales[i], weight);
+    return c;
 }
 
 /* ---- the form of codes ---- */
 
-/* The encoding of output `at` by a row; NULL: its scales are of another shape. */
+/* The encoding of an output by a row and its companions; NULL: these are not
+ * all there, or of another shape. */
 static struct encoded *form_of(const struct encoding_writer *w, const struct quant_row *row,
-                               const struct out_tensor *o, const struct tensor *scales)
+                               const struct out_tensor *o, const struct companions *c)
 {
     struct arena *a = &w->t->plan.arena;
     struct encoded *e = arena_alloc(a, sizeof *e);
     uint64_t *shape = arena_copy(a, o->shape, o->num_dims * sizeof *shape);
-    if (o->num_dims < 2) return NULL;
+    if (o->num_dims < 2 || !c->scales || !(row->scale_dtypes >> c->scales->dtype & 1)) return NULL;
     if (row->transposed) {
         shape[o->num_dims - 2] = o->shape[o->num_dims - 1];
         shape[o->num_dims - 1] = o->shape[o->num_dims - 2];
     }
     *e = (struct encoded){.name = row->name,
                           .code = row->code,
-                          .scales = scales,
-                          .global = kept(w, row->global, o->name),
-                          .zeros = kept(w, row->zeros, o->name),
+                          .scales = c->scales,
+                          .global = c->global,
+                          .zeros = c->zeros,
                           .global_divides = row->global_divides};
     encoded_set_grid(e, o->num_dims, shape, row->block);
     const uint64_t per = 8 * dtype_bytes(row->dtype) / quant_infos[row->code].bits;
-    const bool whole = row->shape ? kept(w, row->shape, o->name) != NULL : e->cols % per == 0;
+    const bool whole = row->shape ? c->shape != NULL : e->cols % per == 0;
     e->row_bytes = (e->cols + per - 1) / per * dtype_bytes(row->dtype);
     if (!whole || (row->global && !e->global) || (row->zeros && !e->zeros) ||
         (row->in_blocks && e->cols % e->block[1]) ||
-        !encoded_is_grid(e, scales->num_dims, scales->shape))
+        !encoded_is_grid(e, c->scales->num_dims, c->scales->shape))
         return NULL;
     return e;
 }
@@ -124,9 +133,11 @@ static void add_hole(struct arena *a, struct tensor *t)
     tensor_add_piece(a, t, &hole, &whole);
 }
 
-/* Encodes output `at`; its scales are made with its codes. */
+/* Encodes output `at`; its scales are made with its codes. *out, if not NULL,
+ * becomes the encoder. */
 static enum status encode(struct encoding_writer *w, size_t at, const struct quant_row *row,
-                          const struct encoded *form, struct error *err)
+                          const struct encoded *form, enum encoder_rule rule, struct encoder **out,
+                          struct error *err)
 {
     struct arena *a = &w->t->plan.arena;
     struct tensor *weight = arena_alloc(a, sizeof *weight),
@@ -138,7 +149,8 @@ static enum status encode(struct encoding_writer *w, size_t at, const struct qua
     *weight = (struct tensor){.name = name, .num_dims = form->num_dims, .shape = form->shape};
     TRY(native_outputs_join(w->outputs, at, &order, weight, err));
     TRY(tensor_check(weight, err));
-    struct encoder *e = encoder_create(form, weight);
+    struct encoder *e = encoder_create(form, weight, rule);
+    if (out) *out = e;
     *ARENA_PUSH(a, w->encoders, w->num_encoders, w->capacity) = e;
     *scales = *form->scales;
     scales->pieces = NULL;
@@ -186,18 +198,18 @@ static enum status write_codes(struct encoding_writer *w, size_t at, struct erro
     struct arena *a = &w->t->plan.arena;
     for (size_t k = 0; k < w->q->num_rows; k++) {
         const struct quant_row *row = &w->q->rows[k];
-        const struct tensor *scales = find_scales(w, row, o->name);
-        const struct encoded *form = scales ? form_of(w, row, o, scales) : NULL;
+        const struct companions c = kept_companions(w, row, o->name);
+        const struct encoded *form = form_of(w, row, o, &c);
         if (!form) continue;
         if (stored ? !is_form_of(form, stored) : !had(w, quant_label(a, row), o->name)) continue;
-        use(w, kept(w, row->global, o->name));
-        use(w, kept(w, row->zeros, o->name));
-        use(w, kept(w, row->shape, o->name));
-        use(w, scales);
-        if (!stored) return encode(w, at, row, form, err);
+        use(w, c.global);
+        use(w, c.zeros);
+        use(w, c.shape);
+        use(w, c.scales);
+        if (!stored) return encode(w, at, row, form, ENCODER_KEEPS, NULL, err);
         w->num_copied++;
         native_outputs_replace(w->outputs, at, quant_fill(a, row->codes, o->name), stored->codes);
-        return add_companion(w, carried_name(scales), scales, err);
+        return add_companion(w, carried_name(c.scales), c.scales, err);
     }
     return OK;
 }
@@ -270,8 +282,10 @@ static bool is_linear(const struct encoding_writer *w, const struct out_tensor *
 
 static bool tiles(const struct quant_row *row, const struct out_tensor *o)
 {
-    return o->numel && o->num_dims == 2 && o->shape[0] % row->block[0] == 0 &&
-           o->shape[1] % row->block[1] == 0;
+    bool whole = o->numel && o->num_dims == 2;
+    for (int i = 0; i < 2 && whole; i++)
+        whole = !row->block[i] || o->shape[i] % row->block[i] == 0;
+    return whole;
 }
 
 /* Adds logical tensors with a part that is no whole blocks. Readers fuse parts
@@ -306,22 +320,87 @@ static void add_unconverted(cJSON *list, const struct out_tensor *o)
     if (!o->state && !embeds && (linear || experts)) add_module(list, o->name);
 }
 
+/* A companion without pieces; NULL: the row has none of it. */
+static struct tensor *new_companion(const struct encoding_writer *w, const char *template,
+                                    const char *weight, enum dtype dtype, unsigned num_dims,
+                                    const uint64_t *shape)
+{
+    struct arena *a = &w->t->plan.arena;
+    struct tensor *t = arena_alloc(a, sizeof *t);
+    if (!template) return NULL;
+    *t = (struct tensor){.name = arena_printf(a, "encoding.%s", quant_fill(a, template, weight)),
+                         .dtype = dtype,
+                         .num_dims = num_dims,
+                         .shape = arena_copy(a, shape, num_dims * sizeof *shape),
+                         .numel = 1};
+    for (unsigned i = 0; i < num_dims; i++)
+        t->numel *= shape[i];
+    return t;
+}
+
+/* By compressed-tensors' rule scales have the weight's dtype where they may. */
+static enum dtype new_scale_dtype(const struct encoding_writer *w, const struct quant_row *row,
+                                  const struct out_tensor *o)
+{
+    const enum dtype dtype = w->outputs->parts[o->first_part].source.logical->dtype;
+    const bool may = w->anew.rule == ENCODER_COMPRESSED_TENSORS && row->scale_dtypes >> dtype & 1;
+    return may ? dtype : row->scale_dtype;
+}
+
+/* The shape of a weight as a tensor, which every process has in memory. */
+static void add_shape(struct arena *a, struct tensor *t, const uint64_t *shape)
+{
+    const struct pair whole = pair_whole(0, 0, t->numel);
+    const struct piece piece = {.origin = ORIGIN_MEMORY,
+                                .dtype = DT_I64,
+                                .memory = arena_copy(a, shape, t->numel * sizeof *shape)};
+    tensor_add_piece(a, t, &piece, &whole);
+}
+
+/* Modules that readers fuse (q, k, v; an expert's gate and up) get one global
+ * scale. */
+static void share_global(struct encoding_writer *w, const struct out_tensor *o, struct encoder *e)
+{
+    const char *end = strrchr(o->name, '.');
+    size_t first;
+    while (end > o->name && *--end != '.') {
+    } /* without .q_proj.weight */
+    const char *fused =
+        arena_printf(&w->t->plan.arena, "%s %.*s", o->logical, (int)(end - o->name), o->name);
+    if (map_get(&w->fused, fused, &first))
+        encoder_share_global(w->encoders[first], e);
+    else
+        (void)map_add(&w->fused, fused, w->num_encoders - 1, NULL);
+}
+
 static enum status encode_anew(struct encoding_writer *w, size_t at, struct error *err)
 {
     struct arena *a = &w->t->plan.arena;
     const struct quant_row *row = w->q->rows;
-    const struct out_tensor *o = &w->outputs->out.items[at];
-    struct tensor *scales = arena_alloc(a, sizeof *scales);
-    uint64_t *grid = arena_array(a, o->num_dims, sizeof *grid);
-    grid[0] = o->shape[0] / row->block[0];
-    grid[1] = o->shape[1] / row->block[1];
-    *scales = (struct tensor){
-        .name = arena_printf(a, "encoding.%s", quant_fill(a, row->scales[0], o->name)),
-        .dtype = row->scale_dtype,
-        .num_dims = o->num_dims,
-        .shape = grid,
-        .numel = grid[0] * grid[1]};
-    return encode(w, at, row, form_of(w, row, o, scales), err);
+    const struct out_tensor o = w->outputs->out.items[at];
+    struct encoded grid = {.name = row->name};
+    encoded_set_grid(&grid, o.num_dims, o.shape, row->block);
+    const bool is_one = grid.grid[0] * grid.grid[1] == 1 && !row->block[0];
+    const uint64_t one = 1, rank = o.num_dims;
+    struct tensor *scales = new_companion(w, row->scales[0], o.name, new_scale_dtype(w, row, &o),
+                                          is_one ? 1 : o.num_dims, is_one ? &one : grid.grid),
+                  *global = new_companion(w, row->global, o.name, DT_F32, 1, &one),
+                  *shape = new_companion(w, row->shape, o.name, DT_I64, 1, &rank);
+    const struct companions c = {.scales = scales, .global = global, .shape = shape};
+    struct encoder *e;
+    TRY(encode(w, at, row, form_of(w, row, &o, &c), w->anew.rule, &e, err));
+    if (shape) {
+        add_shape(a, shape, o.shape);
+        TRY(add_companion(w, carried_name(shape), shape, err));
+    }
+    if (!global) return OK;
+    share_global(w, &o, e);
+    struct tensor *made = arena_copy(a, global, sizeof *made);
+    if (tensor_is_hole(encoder_weight(e)))
+        add_hole(a, made);
+    else
+        encoder_add_global(e, a, made);
+    return add_companion(w, carried_name(global), made, err);
 }
 
 static enum status write_anew(struct encoding_writer *w, struct error *err)
@@ -330,19 +409,17 @@ static enum status write_anew(struct encoding_writer *w, struct error *err)
     struct quantization *q = NULL;
     struct map untiled = {0};
     size_t left = 0;
-    w->config = quantization_export(t->options.encoding);
-    if (!w->config)
+    if (!quantization_export(t->options.encoding, &w->anew))
         return fail(err, ERR_USAGE, "%s is no encoding that weights can be written in",
                     t->options.encoding);
     cJSON *config = cJSON_CreateObject();
-    cJSON_AddItemToObject(config, "quantization_config", cJSON_Duplicate(w->config, true));
+    cJSON_AddItemToObject(config, "quantization_config", cJSON_Duplicate(w->anew.config, true));
     enum status st = quantization_read(config, NULL, &t->plan.arena, &q, err);
     cJSON_Delete(config);
     w->q = q;
     if (st) return st;
-    cJSON *list = cJSON_AddArrayToObject(w->config, "modules_to_not_convert");
     const char *head, *embedding;
-    if (hf_model_tied_head(t, &head, &embedding)) add_module(list, head);
+    if (hf_model_tied_head(t, &head, &embedding)) add_module(w->anew.excluded, head);
     find_untiled(w, &untiled);
     const size_t count = w->outputs->out.count;
     for (size_t i = 0; i < count && !st; i++) {
@@ -352,13 +429,17 @@ static enum status write_anew(struct encoding_writer *w, struct error *err)
         if (whole)
             st = encode_anew(w, i, err);
         else
-            add_unconverted(list, o);
+            add_unconverted(w->anew.excluded, o);
     }
     map_release(&untiled);
-    notes_add(&t->notes, &t->plan.arena,
-              "%zu weights of linear layers are encoded as %s; %zu stay as they are, since they or "
-              "what they are fused with are no whole blocks of %" PRIu64 " x %" PRIu64,
-              w->num_encoders, t->options.encoding, left, q->rows->block[0], q->rows->block[1]);
+    notes_add(&t->notes, &t->plan.arena, "%zu weights of linear layers are encoded as %s",
+              w->num_encoders, t->options.encoding);
+    if (left)
+        notes_add(
+            &t->notes, &t->plan.arena,
+            "%zu weights of linear layers stay as they are, since they or what they are fused "
+            "with are no whole blocks of %" PRIu64 " x %" PRIu64,
+            left, q->rows->block[0], q->rows->block[1]);
     return st;
 }
 
@@ -374,14 +455,15 @@ enum status encodings_write(struct target *t, struct native_outputs *outputs,
 
 const cJSON *encoding_writer_config(const struct encoding_writer *w)
 {
-    return w ? w->config : NULL;
+    return w ? w->anew.config : NULL;
 }
 
 void encoding_writer_free(struct encoding_writer *w)
 {
     for (size_t i = 0; w && i < w->num_encoders; i++)
         encoder_free(w->encoders[i]);
-    if (w) cJSON_Delete(w->config);
+    if (w) cJSON_Delete(w->anew.config);
+    if (w) map_release(&w->fused);
     free(w);
 }
 

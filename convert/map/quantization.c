@@ -285,16 +285,27 @@ static const cJSON *named_quantization(const cJSON *config)
     return NULL;
 }
 
-cJSON *quantization_export(const char *name)
+static const char *const rule_names[NUM_ENCODER_RULES] = {
+    [ENCODER_TRANSFORMERS] = "transformers",
+    [ENCODER_COMPRESSED_TENSORS] = "compressed-tensors",
+};
+
+bool quantization_export(const char *name, struct quant_export *out)
 {
     const struct embedded_file *file = embedded_file_find("quantization.json");
     struct error err;
-    cJSON *tree, *out = NULL;
-    if (json_parse(file->text, file->length, JSON_STRICT, &tree, &err)) return NULL;
+    cJSON *tree;
+    *out = (struct quant_export){.config = NULL};
+    if (json_parse(file->text, file->length, JSON_STRICT, &tree, &err)) return false;
     const cJSON *found = json_get(json_get(tree, "exports"), name);
-    if (found) out = cJSON_Duplicate(found, true);
+    const char *rule = json_as_text(json_get(found, "rule"));
+    for (int i = 0; rule && i < NUM_ENCODER_RULES; i++)
+        if (rule_names[i] && strcmp(rule, rule_names[i]) == 0) out->rule = (enum encoder_rule)i;
+    if (found) out->config = cJSON_Duplicate(json_get(found, "config"), true);
+    for (cJSON *x = found ? out->config->child : NULL; x && !out->excluded; x = x->next)
+        if (cJSON_IsArray(x) && !x->child) out->excluded = x;
     cJSON_Delete(tree);
-    return out;
+    return out->config != NULL;
 }
 
 bool quantization_drop(cJSON *config)

@@ -18,17 +18,18 @@
  *   global, global_divides, zeros, shape: names of other companions, with
  *              encoding.h's meaning; shape is [rows, cols], I64 or I32
  *
- * Companions of activations match the globs of "activations". "exports" has the
- * quantization_config of what is written anew. */
+ * Companions of activations match the globs of "activations". "exports" says how
+ * weights are written anew: the rule of their scales (ckpt/encoder.h), and the
+ * quantization_config, whose first empty list names what is left as it is. */
 #ifndef FERRY_CONVERT_MAP_QUANTIZATION_H
 #define FERRY_CONVERT_MAP_QUANTIZATION_H
 
 #include <cjson/cJSON.h>
 
+#include "ckpt/encoder.h"
 #include "common/arena.h"
 #include "common/dtype.h"
 #include "common/status.h"
-#include "kernels/cpu/quant.h"
 
 enum { MAX_SCALE_NAMES = 4 };
 
@@ -63,9 +64,14 @@ struct quantization {
  * ERR_UNSUPPORTED names a method that no row knows. */
 MUST_CHECK enum status quantization_read(const cJSON *config, const char *folder, struct arena *a,
                                          struct quantization **out, struct error *err);
-/* A new quantization_config of "exports" by its name, which the caller deletes;
- * NULL: none. */
-cJSON *quantization_export(const char *name);
+/* How weights are encoded anew. */
+struct quant_export {
+    enum encoder_rule rule;
+    cJSON *config;   /* a quantization_config, which the caller deletes */
+    cJSON *excluded; /* its list of modules that are left as they are */
+};
+/* False if "exports" has no such name. */
+bool quantization_export(const char *name, struct quant_export *out);
 /* Removes what a config.json says of it; false: nothing. */
 bool quantization_drop(cJSON *config);
 

@@ -253,9 +253,31 @@ ALWAYS_INLINE void divide_tile(const struct quant_run *run, size_t at, size_t n,
             to[i + k] = from[i + k] * scale;
         for (size_t k = 0; !run->multiplies && k < count; k++)
             to[i + k] = scale != 0 ? from[i + k] / scale : 0;
-        for (size_t k = 0; run->zeros && k < count; k++) /* -0 stays -0 without them */
-            to[i + k] += run->zeros[group];
     }
+}
+
+/* Without zeros -0 stays -0. */
+ALWAYS_INLINE void add_zeros(const struct quant_run *run, size_t at, size_t n, float *x)
+{
+    size_t within = run->phase + at;
+    for (size_t i = 0, count; run->zeros && i < n; i += count, within += count) {
+        const size_t left = run->group - within % run->group;
+        const float zero = run->zeros[within / run->group];
+        count = left < n - i ? left : n - i;
+        for (size_t k = 0; k < count; k++)
+            x[i + k] += zero;
+    }
+}
+
+ALWAYS_INLINE void round_tile(enum dtype dtype, size_t n, float *x)
+{
+    uint16_t half[TILE];
+    if (dtype == DT_BF16)
+        for (size_t i = 0; i < n; i++)
+            x[i] = bf16_load(bf16_store(x[i]));
+    if (dtype != DT_F16) return;
+    (void)cast_elements(half, DT_F16, x, DT_F32, n);
+    (void)cast_elements(x, DT_F32, half, DT_F16, n);
 }
 
 /* Puts codes of half a byte at elements `first` on. */
@@ -279,6 +301,8 @@ ALWAYS_INLINE void encode(const struct quant_run *run, const float *from, uint8_
     for (size_t at = 0, n; at < run->count; at += n) {
         n = run->count - at < TILE ? run->count - at : TILE;
         divide_tile(run, at, n, from + at, scaled);
+        round_tile(run->quotient, n, scaled);
+        add_zeros(run, at, n, scaled);
         codes_of(run->code, scaled, n, codes);
         if (quant_infos[run->code].bits == 4)
             pack(codes, n, to, run->first + at);

@@ -38,7 +38,9 @@ struct quant_run {
     size_t group, phase; /* elements of a scale; those of scales[0] before the run */
     const float *scales;
     const float *zeros; /* one for each scale; NULL: all 0 */
-    bool multiplies;    /* quant_encode: by scales, instead of dividing */
+    /* For quant_encode. */
+    bool multiplies;     /* by scales, instead of dividing */
+    enum dtype quotient; /* is rounded to BF16 or F16; others: it stays F32 */
 };
 
 /* Writes the run's elements to to[count] of dtype F16, BF16, F32 or F64. */

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "common/count.h"
 #include "tests/testing.h"
 
 enum { MOST = 3000, CODES = 256 };
@@ -145,6 +146,32 @@ static void numbers_become_the_nearest_code(void **state)
         }
 }
 
+static void quotients_are_rounded_before_zeros_are_added(void **state)
+{
+    (void)state;
+    const struct {
+        enum dtype quotient;
+        float x, zero;
+        uint8_t code;
+    } cases[] = {
+        {DT_F32, 2.5f + 0x1p-11f, 0, 3}, {DT_BF16, 2.5f + 0x1p-11f, 0, 2},
+        {DT_F16, 2.5f + 0x1p-11f, 0, 2}, {DT_F16, 2.5f + 0x1p-9f, 0, 3},
+        {DT_BF16, 0.5f + 0x1p-9f, 2, 2}, {DT_F32, 0.5f + 0x1p-9f, 2, 3},
+    };
+    const float one = 1;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        uint8_t got = 0;
+        const struct quant_run run = {.code = QUANT_I8,
+                                      .count = 1,
+                                      .group = 1,
+                                      .scales = &one,
+                                      .zeros = &cases[i].zero,
+                                      .quotient = cases[i].quotient};
+        quant_encode(&run, &cases[i].x, &got);
+        assert_int_equal(got, cases[i].code);
+    }
+}
+
 static void codes_beside_a_run_stay(void **state)
 {
     (void)state;
@@ -198,6 +225,7 @@ int main(void)
         cmocka_unit_test(elements_are_codes_times_scales),
         cmocka_unit_test(each_code_comes_back),
         cmocka_unit_test(numbers_become_the_nearest_code),
+        cmocka_unit_test(quotients_are_rounded_before_zeros_are_added),
         cmocka_unit_test(codes_beside_a_run_stay),
         cmocka_unit_test(scales_of_e8m0_are_powers_of_two),
         cmocka_unit_test(the_largest_counts_by_its_side),

@@ -21,8 +21,10 @@ from compressed_tensors.quantization import QuantizationConfig, preset_name_to_s
 from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, FineGrainedFP8Config, LlamaConfig, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, CompressedTensorsConfig, FineGrainedFP8Config, LlamaConfig, Qwen3MoeConfig
 from transformers.integrations.finegrained_fp8 import _dequantize_fp8_weight
+
+from encode_anew import BLOCKS, KINDS, encode, is_linear
 
 # preset, group: what compressed-tensors makes of it
 PRESETS = {
@@ -53,10 +55,6 @@ def make_model(folder, rng, step):
         if is_linear(name):
             weight.mul_(torch.exp(torch.randn(weight.shape[0], 1)).to(weight.dtype))
     return weights
-
-
-def is_linear(name):
-    return name.endswith("_proj.weight")
 
 
 def tiles(w, rows, cols):
@@ -209,11 +207,16 @@ def check_decoding(ferry, work, encode, kind, rng):
 
 def check_encoding(ferry, work, kind, rng):
     source, out, decoded = (f"{work}/{n}" for n in ("source", "out", "decoded"))
-    make_model(source, rng, 128)
+    weights = make_model(source, rng, 128)
+    for name in [n for n in filter(is_linear, weights) if rng.random() < .2]:
+        weights[name].view(-1)[:300] = torch.tensor([0., -0., 1e-30]).repeat(100).bfloat16()
+    save_file(weights, f"{source}/model.safetensors", metadata={"format": "pt"})
     run(ferry, "convert", source, out, "--to", "hf", "--export-weight-dtype", kind)
+    compare(out, {**{n: w for n, w in weights.items() if not is_linear(n)}, **encode(weights, kind)}, "encoded")
     run(ferry, "convert", out, decoded, "--to", "hf")
     given = json.load(open(f"{out}/config.json"))["quantization_config"]
-    how = FineGrainedFP8Config(**{**given, "dequantize": True})
+    how = FineGrainedFP8Config(**{**given, "dequantize": True}) if kind in BLOCKS else CompressedTensorsConfig(
+        **{**given, "dequantize": True})
     model, info = AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16, quantization_config=how,
                                                        output_loading_info=True)
     complaints = {k: v for k, v in info.items() if v}
@@ -232,7 +235,7 @@ def cases(models):
             yield f"compressed-tensors {preset} {number}", number, encode_by_compressed_tensors, preset
         yield f"compressed-tensors W8A16 and W4A16 {number}", number, encode_mixed, None
         yield f"fp8 in blocks {number}", number, encode_in_blocks, None
-        for kind in ("fp8-block", "mxfp8"):
+        for kind in KINDS:
             yield f"ferry's {kind} in transformers {number}", number, None, kind
 
 

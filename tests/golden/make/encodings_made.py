@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
-"""encodings_made.py OUT - a small random Qwen3-MoE in bf16, and what transformers' own quantizer makes of its layers
+"""encodings_made.py OUT - a small random Qwen3-MoE in bf16, and the codes that other programs make of its layers
 
-OUT/model is the model; OUT/fp8-block.safetensors and OUT/mxfp8.safetensors have the codes and scales of its linear
-layers by Fp8Quantize, as FineGrainedFP8Config with blocks of 128 x 128, and with scales that are powers of two for
-32 elements each. One expert's weight is 0, one has blocks of very different sizes. Needs transformers 5.24.
+OUT/model is the model; OUT/KIND.safetensors has the codes and scales of its linear layers by
+tests/interop/encode_anew.py: transformers 5.24's Fp8Quantize, and compressed-tensors 0.20.0. One expert's weight is 0,
+one has blocks of very different sizes.
 """
 import os
 import sys
-import types
 
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
-from transformers.integrations.finegrained_fp8 import Fp8Quantize
 
-KINDS = {"fp8-block": ("float", (128, 128)), "mxfp8": ("ue8m0", (1, 32))}
+sys.path.insert(0, f"{os.path.dirname(os.path.abspath(__file__))}/../../interop")
+from encode_anew import KINDS, encode
 
 
 def make_model(folder):
@@ -34,20 +33,10 @@ def make_model(folder):
     return weights
 
 
-def encode(weights, scale_fmt, block):
-    config = types.SimpleNamespace(weight_block_size=block, scale_fmt=scale_fmt)
-    quantize = Fp8Quantize(types.SimpleNamespace(quantization_config=config))
-    out = {}
-    for name, weight in weights.items():
-        if "proj" in name:
-            out.update(quantize._quantize_one(name, weight))
-    return {n: (t.view(torch.uint8) if t.dtype == torch.float8_e8m0fnu else t).contiguous() for n, t in out.items()}
-
-
 def main(out):
     weights = make_model(f"{out}/model")
-    for kind, (scale_fmt, block) in KINDS.items():
-        save_file(encode(weights, scale_fmt, block), f"{out}/{kind}.safetensors")
+    for kind in KINDS:
+        save_file(encode(weights, kind), f"{out}/{kind}.safetensors")
 
 
 main(sys.argv[1])
