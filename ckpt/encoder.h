@@ -13,9 +13,12 @@
 
 struct encoder;
 
-/* How a group gets its scale. amax is its largest element; T the weight's dtype,
- * to which the last rule rounds each result. The last two are bit for bit those
- * of the programs of their names, on a CPU. */
+/* How a group gets its scale.
+ *
+ * - amax: its largest element;
+ * - T: the weight's dtype, to which the last rule rounds each result.
+ *
+ * The last two are bit for bit those of the programs, on a CPU. */
 enum encoder_rule {
     /* It keeps its scale, that of the form, if amax has a code: an unchanged weight
      * gives the codes that it was decoded from. Else it becomes amax / the largest

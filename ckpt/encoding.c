@@ -254,6 +254,7 @@ static enum status decode_rows(const struct encoded *e, const struct encoded_spa
             .phase = col - s->first_group * e->block[1],
             .scales = room->scales + line * s->groups,
             .zeros = e->zeros ? room->zeros + (row - s->first_row) * s->groups : NULL,
+            .steps = e->steps,
         };
         if (zero) TRY(check_zero_scales(e, &run, codes + byte, row, err));
         quant_decode(&run, codes + byte, dtype, out);
@@ -311,6 +312,22 @@ bool tensor_is_decoded(const struct tensor *t)
     for (size_t i = 0; i < t->num_pieces; i++)
         if (t->pieces[i].origin == ORIGIN_ENCODED) return true;
     return false;
+}
+
+struct tensor *tensor_steps(const struct tensor *t, struct arena *a)
+{
+    struct tensor *out = arena_copy(a, t, sizeof *t);
+    for (size_t i = 0; i < t->num_pieces; i++)
+        if (t->pieces[i].origin != ORIGIN_ENCODED) return NULL;
+    out->dtype = DT_F32;
+    out->pieces = arena_copy(a, t->pieces, t->num_pieces * sizeof *t->pieces);
+    for (size_t i = 0; i < t->num_pieces; i++) {
+        struct encoded *e = arena_copy(a, t->pieces[i].encoded, sizeof *e);
+        e->steps = true;
+        out->pieces[i].encoded = e;
+        out->pieces[i].dtype = DT_F32;
+    }
+    return t->num_pieces ? out : NULL;
 }
 
 struct catalog catalog_undecoded(const struct catalog *c, struct arena *a)

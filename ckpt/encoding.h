@@ -45,6 +45,7 @@ struct encoded {
      * of one row. */
     const struct tensor *zeros;
     enum encoded_mistake mistake; /* of elements that are read */
+    bool steps;                   /* elements are read as steps: quant.h */
 };
 
 /* Sets rows, cols and grid from shape and block, where 0 stands for all rows or
@@ -63,6 +64,9 @@ bool encoded_may_be(const struct encoded *e, enum encoded_mistake mistake);
 
 /* Whether elements of a tensor are decoded. */
 bool tensor_is_decoded(const struct tensor *t);
+/* The tensor with the steps between codes in place of elements, in F32, in
+ * arena a; NULL if some elements are not decoded. */
+struct tensor *tensor_steps(const struct tensor *t, struct arena *a);
 /* The catalog with stored codes in place of tensors that are decoded, in arena
  * a. */
 struct catalog catalog_undecoded(const struct catalog *c, struct arena *a);

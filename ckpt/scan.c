@@ -22,13 +22,14 @@ enum {
 };
 
 struct worker {
-    char *panels[2], *temp, *cast; /* of buffer_bytes each; panels[1] and cast where needed */
-    struct panel_reader readers[2];
+    char *panels[SCAN_TENSORS], *temp,
+        *cast; /* of buffer_bytes each; but for the first panel where needed */
+    struct panel_reader readers[SCAN_TENSORS];
 };
 
 struct running {
     const struct scan *s;
-    struct stored_reader *files[2];
+    struct stored_reader *files[SCAN_TENSORS];
     struct scan_task *tasks;
     size_t num_tasks, tasks_capacity;
     struct worker *workers;
@@ -43,7 +44,7 @@ struct running {
 static size_t widest_element(const struct scan_item *item)
 {
     size_t bytes = item->element_bytes;
-    for (unsigned side = 0; side < 2; side++) {
+    for (unsigned side = 0; side < SCAN_TENSORS; side++) {
         const struct tensor *t = item->tensors[side];
         if (!t) continue;
         bytes = max_u64(bytes, dtype_bytes(t->dtype));
@@ -56,7 +57,7 @@ static size_t widest_element(const struct scan_item *item)
 static bool is_wide(const struct scan_item *item)
 {
     if (item->wide) return true;
-    for (unsigned side = 0; side < 2; side++)
+    for (unsigned side = 0; side < SCAN_TENSORS; side++)
         for (size_t i = 0; item->tensors[side] && i < item->tensors[side]->num_pieces; i++) {
             const struct pair pair = pair_unpack(&item->tensors[side]->pieces[i].pair);
             if (pair_is_transposed(&pair)) return true;
@@ -132,12 +133,20 @@ struct need {
     bool mixed;
 };
 
+static unsigned num_catalogs(const struct scan *s)
+{
+    unsigned n = 0;
+    for (unsigned side = 0; side < SCAN_TENSORS; side++)
+        n += s->catalogs[side] != NULL;
+    return n;
+}
+
 static struct need buffers_needed(const struct scan *s)
 {
-    struct need need = {2 + (s->catalogs[1] != NULL), PANEL_BYTES, 0, s->casts};
+    struct need need = {1 + num_catalogs(s), PANEL_BYTES, 0, s->casts};
     for (size_t i = 0; i < s->num_items; i++) {
         const struct scan_item *item = &s->items[i];
-        for (unsigned side = 0; side < 2; side++)
+        for (unsigned side = 0; side < SCAN_TENSORS; side++)
             if (item->tensors[side] && tensor_takes_cast(item->tensors[side])) need.mixed = true;
         uint64_t numel = item->tensors[0]->numel, bytes = numel * widest_element(item);
         if (bytes > need.wanted_bytes && is_wide(item)) need.wanted_bytes = bytes;
@@ -215,7 +224,7 @@ enum status scan_memory(const struct scan *s, uint64_t *peak_bytes, struct error
 static size_t files_to_read(const struct scan *s, size_t at_most)
 {
     size_t n = 0;
-    for (unsigned side = 0; side < 2; side++)
+    for (unsigned side = 0; side < SCAN_TENSORS; side++)
         if (s->catalogs[side]) n += min_u64(s->catalogs[side]->stored.num_files, at_most);
     return n;
 }
@@ -244,7 +253,7 @@ static size_t files_of_reader(const struct scan *s)
     uint64_t limit;
     const size_t left = open_files_left(&limit), used = SPARE_FILES + s->kept_files;
     const size_t share = left > used ? left - used : 0;
-    return max_u64(s->catalogs[1] ? share / 2 : share, scan_threads(s));
+    return max_u64(share / num_catalogs(s), scan_threads(s));
 }
 
 static enum status set_up_workers(struct running *x, struct error *err)
@@ -257,12 +266,12 @@ static enum status set_up_workers(struct running *x, struct error *err)
     for (unsigned i = 0; i < x->num_workers; i++) {
         struct worker *w = &x->workers[i];
         char **buffers[] = {&w->panels[0], &w->temp, x->s->catalogs[1] ? &w->panels[1] : NULL,
-                            need.mixed ? &w->cast : NULL};
+                            x->s->catalogs[2] ? &w->panels[2] : NULL, need.mixed ? &w->cast : NULL};
         for (size_t k = 0; k < COUNT(buffers); k++)
             if (buffers[k] && !(*buffers[k] = malloc(x->buffer_bytes)))
                 return fail(err, ERR_MEMORY, "no memory for buffers of %" PRIu64 " bytes",
                             x->buffer_bytes);
-        for (unsigned side = 0; side < 2; side++)
+        for (unsigned side = 0; side < SCAN_TENSORS; side++)
             w->readers[side] = (struct panel_reader){.reader = x->files[side],
                                                      .buffer_bytes = x->buffer_bytes,
                                                      .temp = w->temp,
@@ -308,12 +317,12 @@ static enum status run_panel(struct running *x, const struct scan_task *t, uint6
     struct scan_panel panel = {.task = t,
                                .low = low,
                                .count = count,
-                               .elements = {w->panels[0], w->panels[1]},
+                               .elements = {w->panels[0], w->panels[1], w->panels[2]},
                                .temp = w->temp,
                                .cast = w->cast};
     if (x->s->wants && !x->s->wants(x->s->context, t, low, count)) return OK;
     if (!has_parts(item, low, count)) return OK;
-    for (unsigned side = 0; side < 2; side++) {
+    for (unsigned side = 0; side < SCAN_TENSORS; side++) {
         struct panel_reader *r = &w->readers[side];
         if (!item->tensors[side]) continue;
         r->casts = (struct cast_counts){0};
@@ -352,7 +361,7 @@ static enum status run_all(struct running *x, struct error *err)
     for (size_t i = 0; i < x->s->num_items; i++)
         add_tasks(x, i);
     TRY(threads_run(x->num_workers, x->num_tasks, run_task, x, err));
-    for (unsigned side = 0; side < 2; side++)
+    for (unsigned side = 0; side < SCAN_TENSORS; side++)
         if (x->s->catalogs[side]) TRY(stored_unchanged(&x->s->catalogs[side]->stored, err));
     return OK;
 }
@@ -360,7 +369,7 @@ static enum status run_all(struct running *x, struct error *err)
 static void add_up(const struct running *x, struct scan_result *result)
 {
     for (unsigned i = 0; x->workers && i < x->num_workers; i++)
-        for (unsigned side = 0; side < 2; side++)
+        for (unsigned side = 0; side < SCAN_TENSORS; side++)
             result->read_bytes += x->workers[i].readers[side].read_bytes;
 }
 
@@ -372,7 +381,7 @@ static void tear_down(struct running *x)
         free(x->workers[i].temp);
         free(x->workers[i].cast);
     }
-    for (unsigned side = 0; side < 2; side++)
+    for (unsigned side = 0; side < SCAN_TENSORS; side++)
         stored_reader_free(x->files[side]);
     arena_release(&x->arena);
 }
@@ -383,7 +392,7 @@ enum status scan_run(const struct scan *s, struct scan_result *result, struct er
     *result = (struct scan_result){0};
     arena_init(&x.arena);
     const size_t max_open = files_of_reader(s);
-    for (unsigned side = 0; side < 2; side++) {
+    for (unsigned side = 0; side < SCAN_TENSORS; side++) {
         if (!s->catalogs[side]) continue;
         x.files[side] = stored_reader_create(&s->catalogs[side]->stored, max_open);
         if (s->direct_io) stored_reader_set_direct(x.files[side]);

@@ -1,5 +1,5 @@
-/* scan.h - reads the tensors of one catalog, or pairs of tensors of two, panel
- * by panel on several threads in bounded memory.
+/* scan.h - reads the tensors of one catalog, or pairs or triples of tensors,
+ * panel by panel on several threads in bounded memory.
  *
  * - *panel*: a run of a tensor's elements in order, as many as fit a buffer.
  * - *task*: a run of panels that one thread reads in order. Tasks start in the
@@ -11,8 +11,11 @@
 #include "ckpt/catalog.h"
 #include "ckpt/panel.h"
 
+enum { SCAN_TENSORS = 3 };
+
 struct scan_item {
-    const struct tensor *tensors[2]; /* with equal numbers of elements; the second may be NULL */
+    /* With equal numbers of elements; all but the first may be NULL. */
+    const struct tensor *tensors[SCAN_TENSORS];
     size_t element_bytes; /* size of an element after the visitor's cast, if larger than the
                              tensors' */
     bool wide;            /* the visitor reads by columns: panels should be large */
@@ -35,13 +38,13 @@ struct scan_task {
 struct scan_panel {
     const struct scan_task *task;
     uint64_t low, count;
-    void *elements[2]; /* in the tensors' dtypes; the visitor may change them */
+    void *elements[SCAN_TENSORS]; /* in the tensors' dtypes; the visitor may change them */
     void *temp, *cast; /* buffers of equal size for the visitor; cast is NULL unless it casts */
     struct cast_counts casts; /* from stored dtypes to the tensors' */
 };
 
 struct scan {
-    const struct catalog *catalogs[2]; /* the second may be NULL */
+    const struct catalog *catalogs[SCAN_TENSORS]; /* those of tensors; may be NULL as they */
     const struct scan_item *items;
     size_t num_items;
     unsigned threads;    /* 0: as many as there are CPUs */

@@ -32,7 +32,7 @@ static const struct tensor *kept(const struct encoding_writer *w, const char *te
                         arena_printf(a, "encoding.%s", quant_fill(a, template, weight)));
 }
 
-/* What a row needs beside codes. */
+/* Tensors beside codes. */
 struct companions {
     const struct tensor *scales, *global, *zeros, *shape;
 };
@@ -133,8 +133,7 @@ static void add_hole(struct arena *a, struct tensor *t)
     tensor_add_piece(a, t, &hole, &whole);
 }
 
-/* Encodes output `at`; its scales are made with its codes. *out, if not NULL,
- * becomes the encoder. */
+/* Encodes output `at`. *out (may be NULL) becomes the encoder. */
 static enum status encode(struct encoding_writer *w, size_t at, const struct quant_row *row,
                           const struct encoded *form, enum encoder_rule rule, struct encoder **out,
                           struct error *err)
@@ -338,7 +337,6 @@ static struct tensor *new_companion(const struct encoding_writer *w, const char 
     return t;
 }
 
-/* By compressed-tensors' rule scales have the weight's dtype where they may. */
 static enum dtype new_scale_dtype(const struct encoding_writer *w, const struct quant_row *row,
                                   const struct out_tensor *o)
 {
@@ -347,7 +345,6 @@ static enum dtype new_scale_dtype(const struct encoding_writer *w, const struct 
     return may ? dtype : row->scale_dtype;
 }
 
-/* The shape of a weight as a tensor, which every process has in memory. */
 static void add_shape(struct arena *a, struct tensor *t, const uint64_t *shape)
 {
     const struct pair whole = pair_whole(0, 0, t->numel);

@@ -113,6 +113,29 @@ ALWAYS_INLINE const float *load_codes(enum quant_code code, const uint8_t *codes
     }
 }
 
+ALWAYS_INLINE float step_of(float number, float least, float fraction)
+{
+    const uint32_t exponent = half_bits_of(number) & 0x7F800000, floor = half_bits_of(least);
+    return half_float_of(pick(exponent > floor, exponent, floor)) * fraction;
+}
+
+float quant_step(enum quant_code code, float number)
+{
+    if (code == QUANT_E4M3) return step_of(number, 0x1p-6f, 0x1p-3f);
+    if (code == QUANT_E2M1) return step_of(number, 1, .5f);
+    return 1;
+}
+
+/* Makes steps of numbers. */
+ALWAYS_INLINE void make_steps(const struct quant_run *run, size_t at, size_t n, const float *from,
+                              float *to)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float scale = run->scales[(run->phase + at + i) / run->group];
+        to[i] = quant_step(run->code, from[i]) * fabsf(scale);
+    }
+}
+
 /* Multiplies the numbers of elements [at, at + n) of a run. */
 ALWAYS_INLINE void scale_tile(const struct quant_run *run, size_t at, size_t n, const float *from,
                               float *to)
@@ -135,7 +158,10 @@ ALWAYS_INLINE void decode(const struct quant_run *run, const uint8_t *codes, enu
     for (size_t at = 0, n; at < run->count; at += n) {
         n = run->count - at < TILE ? run->count - at : TILE;
         const float *loaded = load_codes(run->code, codes, run->first + at, n, numbers);
-        scale_tile(run, at, n, loaded, scaled);
+        if (run->steps)
+            make_steps(run, at, n, loaded, scaled);
+        else
+            scale_tile(run, at, n, loaded, scaled);
         char *out = to + at * dtype_bytes(dtype);
         if (dtype != DT_BF16) {
             (void)cast_elements(out, dtype, scaled, DT_F32, n);

@@ -38,11 +38,15 @@ struct quant_run {
     size_t group, phase; /* elements of a scale; those of scales[0] before the run */
     const float *scales;
     const float *zeros; /* one for each scale; NULL: all 0 */
+    bool steps;         /* quant_decode: the distance to the next code in size, times |scale| */
     /* For quant_encode. */
     bool multiplies;     /* by scales, instead of dividing */
     enum dtype quotient; /* is rounded to BF16 or F16; others: it stays F32 */
 };
 
+/* The distance from a number of a code to the next larger one in size, for
+ * finite ones. */
+float quant_step(enum quant_code code, float number);
 /* Writes the run's elements to to[count] of dtype F16, BF16, F32 or F64. */
 void quant_decode(const struct quant_run *run, const void *codes, enum dtype dtype, void *to);
 /* Writes the codes nearest to from[count], F32, / scale + zero:

@@ -146,6 +146,35 @@ static void numbers_become_the_nearest_code(void **state)
         }
 }
 
+/* From each number to the next larger one in size, and what is decoded of it. */
+static void steps_lead_to_the_next_code(void **state)
+{
+    (void)state;
+    const float scale = -0.75f;
+    for (int code = 0; code < NUM_QUANT_CODES; code++)
+        for (unsigned at = 0; at < 1u << quant_infos[code].bits; at++) {
+            const uint8_t one[1] = {(uint8_t)at};
+            const double number = reference_number((enum quant_code)code, one, 0);
+            double next = INFINITY;
+            for (unsigned other = 0; other < 1u << quant_infos[code].bits; other++) {
+                const uint8_t candidate[1] = {(uint8_t)other};
+                const double x = fabs(reference_number((enum quant_code)code, candidate, 0));
+                if (x > fabs(number)) next = fmin(next, x);
+            }
+            if (isnan(number) || isinf(next)) continue;
+            float step;
+            const struct quant_run run = {.code = (enum quant_code)code,
+                                          .count = 1,
+                                          .group = 1,
+                                          .scales = &scale,
+                                          .steps = true};
+            assert_true(
+                same_bits((double)quant_step(run.code, (float)number), next - fabs(number)));
+            quant_decode(&run, one, DT_F32, &step);
+            assert_true(same_bits((double)step, (next - fabs(number)) * 0.75));
+        }
+}
+
 static void quotients_are_rounded_before_zeros_are_added(void **state)
 {
     (void)state;
@@ -225,6 +254,7 @@ int main(void)
         cmocka_unit_test(elements_are_codes_times_scales),
         cmocka_unit_test(each_code_comes_back),
         cmocka_unit_test(numbers_become_the_nearest_code),
+        cmocka_unit_test(steps_lead_to_the_next_code),
         cmocka_unit_test(quotients_are_rounded_before_zeros_are_added),
         cmocka_unit_test(codes_beside_a_run_stay),
         cmocka_unit_test(scales_of_e8m0_are_powers_of_two),

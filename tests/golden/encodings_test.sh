@@ -226,6 +226,26 @@ for kind in fp8-block mxfp8 fp8-tensor mxfp4 nvfp4 int4; do
     cmp -s out/model.safetensors again/model.safetensors || is_wrong "codes differ after Megatron's layout"
 done
 
+it "verify counts the error of encoding in steps between codes, by layer"
+for kind in fp8-block fp8-tensor mxfp8 mxfp4 nvfp4 int4; do
+    run convert "$encodings-made/model" out --to hf --export-weight-dtype $kind --overwrite
+    exits 0
+    run verify "$encodings-made/model" out --json
+    exits 1
+    # rounding to BF16 adds to half a step, and NVFP4's rounded scales cut what is largest
+    python3 - "$stdout" $kind <<'P' || is_wrong "$kind is further than half a step from the weights"
+import json, sys
+steps = [t["max_steps"] for t in json.load(open(sys.argv[1]))["tensors"] if "max_steps" in t]
+most = 2 if sys.argv[2] == "nvfp4" else 0.6
+sys.exit(not (len(steps) == 5 and all(0.45 < s < most for s in steps)))
+P
+done
+run verify "$encodings-made/model" out
+says "distances in steps between codes of B's encoding"
+prints "worst rel. error  max steps"
+run verify out "$encodings-made/model"
+says "distances in steps between codes of A's encoding"
+
 it "a model that came in one encoding is written in another"
 run convert "$encodings/fp8-block-ct-qwen3" out --to hf --export-weight-dtype mxfp8 --overwrite
 exits 0

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ckpt/encoding.h"
 #include "ckpt/scan.h"
 #include "common/checked.h"
 #include "common/memory.h"
@@ -380,7 +381,9 @@ static enum status count_panel(void *context, const struct scan_panel *p, struct
                     b = {t->read[1]->dtype, p->elements[1]};
     (void)err;
     struct tolerance tolerance = tolerance_for(x->c, t);
-    statistics_add(&x->current[p->task->worker]->statistics, a, b, p->low, p->count, &tolerance);
+    struct statistics *s = &x->current[p->task->worker]->statistics;
+    statistics_add(s, a, b, p->low, p->count, &tolerance);
+    if (t->has_steps) statistics_add_steps(s, a, b, p->elements[2], p->count);
     for (unsigned side = 0; side < 2; side++)
         if (x->parts[2 * item + side].tensor)
             parts_add(&x->parts[2 * item + side], a.at, b.at, dtype_bytes(a.dtype), p->low,
@@ -463,10 +466,30 @@ static void judge_tensor(const struct comparison *c, struct compared *t)
     if (tolerant && t->counted && t->statistics.outside == 0) t->outcome = WITHIN;
 }
 
+/* Adds steps of encodings to the items that have them, of one side. */
+static void comparing_init_steps(struct comparing *x)
+{
+    struct comparison *c = x->c;
+    for (size_t i = 0; i < x->scan.num_items; i++)
+        if (tensor_is_decoded(x->of[i]->read[1])) c->steps_side = 1;
+    for (size_t i = 0; i < x->scan.num_items; i++) {
+        struct compared *t = x->of[i];
+        const struct tensor *read = t->read[c->steps_side];
+        const bool can = t->outcome != SHAPE_DIFFERS &&
+                         statistics_have_distances(t->read[0]->dtype, t->read[1]->dtype);
+        x->items[i].tensors[2] =
+            can && tensor_is_decoded(read) ? tensor_steps(read, &c->arena) : NULL;
+        t->has_steps = x->items[i].tensors[2] != NULL;
+        c->in_steps |= t->has_steps;
+    }
+    if (c->in_steps) x->scan.catalogs[2] = x->scan.catalogs[c->steps_side];
+}
+
 static enum status count_differing(struct comparison *c, struct error *err)
 {
     struct comparing x;
     uint64_t bytes = comparing_init(&x, c, can_be_counted);
+    comparing_init_steps(&x);
     x.scan.begin = begin_partial;
     x.scan.visit = count_panel;
     comparing_init_parts(&x);
@@ -478,6 +501,12 @@ static enum status count_differing(struct comparison *c, struct error *err)
         judge_tensor(c, x.of[i]);
         conclude_parts(&x, i);
     }
+    if (c->in_steps)
+        compare_note(c,
+                     arena_printf(&c->arena,
+                                  "max steps: distances in steps between codes of %c's encoding; "
+                                  "0.5 is what rounding to the nearest code leaves",
+                                  side_letter(c->steps_side)));
     comparing_release(&x);
     return st;
 }

@@ -35,6 +35,7 @@ struct compared {
     struct place place;
     const struct tensor *tensors[2]; /* NULL if that side has none */
     const struct tensor *read[2];    /* the tensors that are read: tensor_in_bytes() */
+    bool has_steps;                  /* statistics.max_steps is counted */
     enum outcome outcome;
     bool counted; /* statistics compare elements at equal positions; else only sums of bits may be
                      set */
@@ -86,6 +87,8 @@ struct comparison {
     size_t num_of_encoding[2]; /* encoding.NAME that only one side has: left out */
     uint64_t bytes[2];         /* of the tensors compared */
     uint64_t read_bytes;       /* of both sides together */
+    bool in_steps;             /* some tensor has_steps */
+    unsigned steps_side;       /* whose encodings these are: B's if B has some */
     const char **notes;
     size_t num_notes, notes_capacity;
 

@@ -446,6 +446,21 @@ void statistics_add(struct statistics *s, struct elements a, struct elements b, 
     }
 }
 
+void statistics_add_steps(struct statistics *s, struct elements a, struct elements b,
+                          const float *steps, uint64_t count)
+{
+    double x[BLOCK], y[BLOCK];
+    for (uint64_t i = 0, n; i < count; i += n) {
+        n = min_u64(BLOCK, count - i);
+        cast_elements(x, DT_F64, (const char *)a.at + i * dtype_bytes(a.dtype), a.dtype, n);
+        cast_elements(y, DT_F64, (const char *)b.at + i * dtype_bytes(b.dtype), b.dtype, n);
+        for (uint64_t k = 0; k < n; k++) {
+            const double distance = fabs(x[k] - y[k]) / (double)steps[i + k];
+            if (distance > s->max_steps && isfinite(distance)) s->max_steps = distance;
+        }
+    }
+}
+
 static void join_values(struct statistics *s, const struct statistics *later)
 {
     for (unsigned side = 0; side < 2; side++) {
@@ -469,6 +484,7 @@ void statistics_join(struct statistics *s, const struct statistics *later)
     s->zero_signs += later->zero_signs;
     s->nan_bits += later->nan_bits;
     s->max_ulp = max_u64(s->max_ulp, later->max_ulp);
+    s->max_steps = fmax(s->max_steps, later->max_steps);
     if (later->max_difference > s->max_difference) {
         s->max_difference = later->max_difference;
         s->max_at = later->max_at;

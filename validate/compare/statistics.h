@@ -40,6 +40,7 @@ struct statistics {
     uint64_t both_zero;
     uint64_t max_ulp; /* if both sides have one floating-point dtype */
     double max_difference;
+    double max_steps; /* largest |a - b| / step, by statistics_add_steps() */
     uint64_t max_at;  /* index of the element with the largest distance */
     uint64_t finite;  /* elements that have a distance */
     double value[2];  /* value of the first element */
@@ -64,6 +65,10 @@ void statistics_init(struct statistics *s);
  * be NULL. */
 void statistics_add(struct statistics *s, struct elements a, struct elements b, uint64_t first,
                     uint64_t count, const struct tolerance *tolerance);
+/* Adds the distances of the same elements in steps of an encoding, F32; those
+ * with a step that is 0, and elements that are infinite or NaN, have none. */
+void statistics_add_steps(struct statistics *s, struct elements a, struct elements b,
+                          const float *steps, uint64_t count);
 /* Adds statistics of a later part of the same tensor. */
 void statistics_join(struct statistics *s, const struct statistics *later);
 

@@ -508,7 +508,10 @@ static void add_statistics(const struct page *p, const struct compared *t)
     add_distance_cell(p, distances, s, error, number_text(p->a, error));
     add_number_cell(p, t->counted, different, grouped_text(statistics_different(s)));
     add_distance_cell(p, distances, s, s->max_difference, number_text(p->a, s->max_difference));
-    add_distance_cell(p, ulps, s, (double)s->max_ulp, grouped_text(s->max_ulp));
+    if (p->c->in_steps)
+        add_distance_cell(p, t->has_steps, s, s->max_steps, number_text(p->a, s->max_steps));
+    else
+        add_distance_cell(p, ulps, s, (double)s->max_ulp, grouped_text(s->max_ulp));
     add_distance_cell(p, distances, s, cosine, arena_printf(p->a, "%.6f", cosine));
     bool located = t->counted && s->first <= s->last && t->read[0] == t->tensors[0];
     html_add_cell(
@@ -597,8 +600,11 @@ static void add_tensors(const struct page *p)
     if (!p->plain)
         strbuf_add_text(p->out,
                         "<th>hint</th><th class=\"n\">rel. error</th><th class=\"n\">differ</th>"
-                        "<th class=\"n\">max |a-b|</th><th class=\"n\">max ulp</th>"
-                        "<th class=\"n\">cosine</th><th>first</th>");
+                        "<th class=\"n\">max |a-b|</th>");
+    if (!p->plain)
+        strbuf_printf(p->out,
+                      "<th class=\"n\">max %s</th><th class=\"n\">cosine</th><th>first</th>",
+                      p->c->in_steps ? "steps" : "ulp");
     strbuf_add_text(p->out, "<th>dtype</th><th>shape</th></tr></thead><tbody>\n");
     for (size_t i = 0; i < p->c->num_tensors; i++)
         add_tensor_row(p, &p->c->tensors[i]);

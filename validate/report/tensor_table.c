@@ -58,6 +58,11 @@ static const char *ulp_cell(struct arena *a, const struct compared *t)
     return arena_printf(a, "%" PRIu64, t->statistics.max_ulp);
 }
 
+static const char *steps_cell(struct arena *a, const struct compared *t)
+{
+    return t->has_steps ? distance_cell(a, t, t->statistics.max_steps) : "-";
+}
+
 static const char *cosine_cell(struct arena *a, const struct compared *t)
 {
     double cosine = statistics_cosine(&t->statistics);
@@ -76,14 +81,19 @@ static const char *first_cell(struct arena *a, const struct compared *t)
 
 /* In order of importance: the last columns are dropped from lines that are too
  * long. */
+enum { NUM_COLUMNS = 6 };
 static const struct column {
     const char *title;
     const char *(*cell)(struct arena *a, const struct compared *t);
-} columns[] = {
-    {"differ", differ_cell}, {"max |a-b|", largest_cell}, {"rel. error", error_cell},
-    {"max ulp", ulp_cell},   {"first", first_cell},       {"cosine", cosine_cell},
+} columns[NUM_COLUMNS] =
+    {
+        {"differ", differ_cell}, {"max |a-b|", largest_cell}, {"rel. error", error_cell},
+        {"max ulp", ulp_cell},   {"first", first_cell},       {"cosine", cosine_cell},
+},
+  columns_in_steps[NUM_COLUMNS] = {
+      {"differ", differ_cell},   {"max |a-b|", largest_cell}, {"rel. error", error_cell},
+      {"max steps", steps_cell}, {"first", first_cell},       {"cosine", cosine_cell},
 };
-enum { NUM_COLUMNS = COUNT(columns) };
 
 /* Describes a tensor without statistics: its dtypes and shapes. */
 static const char *outcome_text(struct arena *a, const struct compared *t)
@@ -120,18 +130,19 @@ struct row {
 };
 
 struct table {
+    const struct column *columns;
     struct row *rows;
     size_t num_rows, num_tensors; /* of all rows */
     size_t name_width, outcome_at, widths[NUM_COLUMNS];
     unsigned num_columns;
 };
 
-static struct row make_table_row(struct arena *a, const struct compared *t)
+static struct row make_table_row(struct arena *a, const struct column *in, const struct compared *t)
 {
     struct row out = {.tensor = t, .num_tensors = 1, .name = escaped_text(a, t->name)};
     if (!t->counted) out.outcome = outcome_text(a, t);
     for (unsigned k = 0; k < NUM_COLUMNS && t->counted; k++)
-        out.cells[k] = columns[k].cell(a, t);
+        out.cells[k] = in[k].cell(a, t);
     return out;
 }
 
@@ -158,7 +169,7 @@ static void collect_rows(struct table *x, struct arena *a, const struct compared
         if (new && x->num_rows == most) continue;
         if (k >= most) continue;
         if (new)
-            x->rows[x->num_rows++] = make_table_row(a, t);
+            x->rows[x->num_rows++] = make_table_row(a, x->columns, t);
         else
             x->rows[k].num_tensors++;
         x->num_tensors++;
@@ -191,7 +202,7 @@ static void choose_columns(struct table *x, bool all)
     bool any = false;
     x->name_width = strlen("tensor");
     for (unsigned k = 0; k < NUM_COLUMNS; k++)
-        x->widths[k] = strlen(columns[k].title);
+        x->widths[k] = strlen(x->columns[k].title);
     for (size_t i = 0; i < x->num_rows; i++) {
         const struct row *r = &x->rows[i];
         widen_column(&x->name_width, r->name);
@@ -221,7 +232,7 @@ static void add_titles(struct strbuf *out, const struct table *x)
 {
     const char *titles[NUM_COLUMNS];
     for (unsigned k = 0; k < NUM_COLUMNS; k++)
-        titles[k] = columns[k].title;
+        titles[k] = x->columns[k].title;
     bool grouped = x->num_tensors > x->num_rows;
     add_cells(out, x, grouped ? "tensor (how many of a kind)" : "tensor", titles);
 }
@@ -242,7 +253,7 @@ void tensor_table_text(struct strbuf *out, struct comparison *c, bool verbose)
 {
     size_t count;
     const struct compared **worst = compare_worst(c, &count);
-    struct table x = {0};
+    struct table x = {.columns = c->in_steps ? columns_in_steps : columns};
     collect_rows(&x, &c->arena, worst, count, verbose ? count : SHOWN_TENSORS, verbose);
     choose_columns(&x, verbose);
     strbuf_add_char(out, '\n');

@@ -1,6 +1,7 @@
 #include "validate/report/verdict.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +89,7 @@ static void add_to_place(struct place_sum *p, const struct compared *t)
     p->num_tensors++;
     if (outcome_passes(t->outcome)) return;
     p->num_different++;
+    if (t->has_steps) p->max_steps = fmax(p->max_steps, t->statistics.max_steps);
     if (!p->worst || compared_badness(t) > compared_badness(p->worst)) p->worst = t;
 }
 
@@ -204,6 +206,7 @@ struct place_run {
     const struct place_sum *first;
     size_t num_places, num_tensors, num_different;
     const struct compared *worst;
+    double max_steps;
 };
 
 static bool continues(const struct place_sum *x, const struct place_sum *next)
@@ -221,6 +224,7 @@ static struct place_run run_of_places(const struct place_sum *places, size_t cou
         const struct place_sum *p = &places[r.num_places++];
         r.num_tensors += p->num_tensors;
         r.num_different += p->num_different;
+        r.max_steps = fmax(r.max_steps, p->max_steps);
         if (p->worst && (!r.worst || compared_badness(p->worst) > compared_badness(r.worst)))
             r.worst = p->worst;
     } while (!alone && r.num_places < count &&
@@ -238,8 +242,12 @@ static void run_text(struct strbuf *out, struct comparison *c, const struct plac
                                            p->layer + (int64_t)r->num_places - 1, c->main_stack));
     else
         add_escaped_text(&name, place_text(&c->arena, p, c->main_stack));
-    strbuf_printf(out, "%-24s %10zu %10zu   %s\n", name.data, r->num_tensors, r->num_different,
-                  badness_text(&c->arena, r->worst));
+    strbuf_printf(out, "%-24s %10zu %10zu   ", name.data, r->num_tensors, r->num_different);
+    if (c->in_steps)
+        strbuf_printf(out, "%16s  %9s\n", badness_text(&c->arena, r->worst),
+                      r->max_steps > 0 ? number_text(&c->arena, r->max_steps) : "-");
+    else
+        strbuf_printf(out, "%s\n", badness_text(&c->arena, r->worst));
     strbuf_release(&name);
 }
 
@@ -247,8 +255,8 @@ static void places_text(struct strbuf *out, struct comparison *c, bool verbose)
 {
     size_t count, shown = 0;
     struct place_sum *places = sum_places(c, &count);
-    strbuf_printf(out, "\n%-24s %10s %10s   %s\n", "where", "tensors", "differ",
-                  "worst rel. error");
+    strbuf_printf(out, "\n%-24s %10s %10s   %s%s\n", "where", "tensors", "differ",
+                  "worst rel. error", c->in_steps ? "  max steps" : "");
     for (size_t i = 0; i < count;) {
         struct place_run r = run_of_places(&places[i], count - i, verbose);
         i += r.num_places;

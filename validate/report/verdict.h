@@ -45,6 +45,7 @@ const char *side_text(struct comparison *c, unsigned side);
 struct place_sum {
     struct place place;
     size_t num_tensors, num_different;
+    double max_steps;             /* of its tensors that have steps */
     const struct compared *worst; /* NULL if none differs */
 };
 /* Sums up the differences by place, in the order of the model; in the

@@ -133,6 +133,7 @@ static void statistics_json(cJSON *o, const struct compared *t)
     json_add_number(o, "max_difference", all ? s->max_difference : NAN);
     if (t->read[0]->dtype == t->read[1]->dtype)
         cJSON_AddItemToObject(o, "max_ulp", all ? json_new_u64(s->max_ulp) : cJSON_CreateNull());
+    if (t->has_steps) json_add_number(o, "max_steps", all ? s->max_steps : NAN);
     json_add_number(o, "relative_error", all ? statistics_relative_error(s) : NAN);
     json_add_number(o, "cosine", all ? statistics_cosine(s) : NAN);
     json_add_u64(o, "unpaired", s->unpaired);
