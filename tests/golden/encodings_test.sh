@@ -313,6 +313,17 @@ run synth packed --model qwen3_vl_moe --layers 1 --hidden 256 --heads 2 --ffn-hi
 exits 0
 grep -q 'mlp.experts"' packed/config.json || is_wrong "packed experts are not excluded"
 
+it "a model that came encoded is trained, and encoded anew"
+run synth coded --model llama --layers 1 --hidden 128 --heads 1 --kv-heads 1 --ffn-hidden-size 128 --vocab-size 64 \
+    --encoding fp8-block
+run train --load coded --save run --mock-data --seq-length 8 --micro-batch-size 1 --global-batch-size 1 \
+    --train-iters 1 --lr 1e-3
+exits 0
+says "7 scales and the like of encoded weights are not saved with the run"
+run convert run out --to hf --no-optim --export-weight-dtype fp8-block --overwrite
+exits 0
+says "7 weights of linear layers are encoded as fp8-block"
+
 it "GPT-2's Conv1D is not encoded"
 run synth conv --model gpt2 --layers 1 --hidden 256 --heads 2 --encoding fp8-block
 exits 0

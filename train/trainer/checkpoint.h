@@ -103,6 +103,7 @@ struct checkpoint_loaded {
     uint64_t made[NUM_HELD];     /* parameters (one a logical tensor) whose state was made */
     const char *first[NUM_HELD]; /* the first of them */
     const char *note;            /* what was made and why, a line for the user; NULL: nothing was */
+    uint64_t num_left;           /* scales and the like of encoded weights, which are not saved */
 };
 
 /* Fills the regions of s from c, opened by source_open(), for the parameters of

@@ -247,6 +247,8 @@ enum status checkpoint_load(const struct train_state *s, const struct checkpoint
     out->has_optimizer = l.has_states;
     out->has_schedule = !o->no_optimizer && training_has(&c->training.run, TRAINING_SCHEDULE);
     out->note = note_made(&l);
+    for (size_t i = 0; i < c->catalog.num_tensors; i++)
+        out->num_left += name_is_of_encoding(c->catalog.tensors[i].name);
     take_training(&l);
     return OK;
 }

@@ -716,6 +716,11 @@ enum status trainer_load(struct trainer *t, struct checkpoint_loaded *loaded, st
     if (st) return st;
     TRY(keep_rng(t, s.on_host, err));
     if (loaded->note && !starts_anew(t)) trainer_note(t, "%s", loaded->note);
+    if (loaded->num_left)
+        trainer_note(t,
+                     "%" PRIu64 " scales and the like of encoded weights are not saved with the "
+                     "run: `ferry convert --export-weight-dtype` encodes its weights anew",
+                     loaded->num_left);
     return step_begin(&t->step, t->origin != &t->scratch, err);
 }
 
