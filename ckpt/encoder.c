@@ -10,6 +10,7 @@
 
 #include "ckpt/encoding_internal.h"
 #include "common/checked.h"
+#include "common/half.h"
 #include "common/memory.h"
 #include "kernels/cpu/cast.h"
 
@@ -316,6 +317,8 @@ static void make_by_reciprocal(const struct encoder *e, float amax, char *raw, f
 static float kept_as(enum dtype dtype, float x)
 {
     char raw[WIDEST];
+    if (dtype == DT_F32) return x;
+    if (dtype == DT_BF16) return bf16_load(bf16_store(x));
     (void)cast_elements(raw, dtype, &x, DT_F32, 1);
     (void)cast_elements(&x, DT_F32, raw, dtype, 1);
     return x;
