@@ -12,11 +12,16 @@
 #include "common/status.h"
 
 struct arena_block;
+struct arena_spare;
+
+enum { ARENA_SPARE_SIZES = 24 };
 
 struct arena {
     struct arena_block *newest;
     char *at, *end;     /* the free part of the newest block */
     size_t total_bytes; /* allocated since arena_init */
+    /* Arrays that were outgrown, for others: of 2^i to 2^(i + 1) bytes each. */
+    struct arena_spare *spare[ARENA_SPARE_SIZES];
 };
 
 void arena_init(struct arena *a);
@@ -34,7 +39,8 @@ char *arena_copy_text(struct arena *a, const char *text);
 char *arena_printf(struct arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 /* A growing array of T in an arena: items, count and capacity in the caller's
- * struct. Old copies stay in the arena: at most twice the memory in use. */
+ * struct. New items are zeroed. The old array, from arena_grow() or allocated
+ * with this capacity, is freed or used for others when an array outgrows it. */
 #define ARENA_PUSH(a, items, count, capacity)                                                      \
     ((items) = arena_grow((a), (items), (count), &(capacity), sizeof *(items)), &(items)[(count)++])
 void *arena_grow(struct arena *a, void *items, size_t count, size_t *capacity, size_t bytes);

@@ -1,5 +1,6 @@
 #include "common/arena.h"
 
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -98,6 +99,68 @@ static void pushed_items_stay_in_order_as_the_array_grows(void **state)
         assert_int_equal(items[i], i * i);
 }
 
+static void new_items_are_zeros_whatever_an_outgrown_array_had(void **state)
+{
+    struct arena *a = *state;
+    for (int array = 0; array < 20; array++) {
+        uint64_t *items = NULL;
+        size_t count = 0, capacity = 0;
+        while (count < 3000) {
+            uint64_t *item = ARENA_PUSH(a, items, count, capacity);
+            assert_int_equal(*item, 0);
+            *item = UINT64_MAX;
+        }
+    }
+}
+
+/* Arrays of more and of less than a block, in turns: those of one arena must not
+ * meet. */
+static void arrays_that_grow_in_turns_keep_their_items_and_those_between(void **state)
+{
+    enum { ARRAYS = 3, LARGE = 200000 };
+    struct arena *a = *state;
+    uint64_t *items[ARRAYS] = {0};
+    size_t count[ARRAYS] = {0}, capacity[ARRAYS] = {0};
+    char *texts[LARGE / 100];
+    for (uint64_t i = 0; i < LARGE; i++) {
+        for (size_t k = 0; k < ARRAYS; k++)
+            *ARENA_PUSH(a, items[k], count[k], capacity[k]) = i ^ k << 32;
+        if (i % 100 == 0) texts[i / 100] = arena_printf(a, "text %" PRIu64, i);
+    }
+    for (uint64_t i = 0; i < LARGE; i++) {
+        char expected[32];
+        for (size_t k = 0; k < ARRAYS; k++)
+            assert_true(items[k][i] == (i ^ k << 32));
+        snprintf(expected, sizeof expected, "text %" PRIu64, i);
+        if (i % 100 == 0) assert_string_equal(texts[i / 100], expected);
+    }
+}
+
+/* A model of many experts has thousands of arrays of a few items. */
+static void outgrown_arrays_are_used_again(void **state)
+{
+#if WITH_ASAN
+    (void)state;
+    skip();
+#else
+    enum { ARRAYS = 1000, ITEMS = 64 };
+    struct arena *a = *state;
+    for (int array = 0; array < ARRAYS; array++) {
+        uint64_t *items = NULL;
+        size_t count = 0, capacity = 0;
+        while (count < ITEMS)
+            *ARENA_PUSH(a, items, count, capacity) = 1;
+    }
+    assert_true(a->total_bytes < (ARRAYS + 2) * ITEMS * sizeof(uint64_t));
+    uint64_t *large = NULL;
+    size_t count = 0, capacity = 0;
+    const size_t before = a->total_bytes;
+    while (count < 1 << 20)
+        *ARENA_PUSH(a, large, count, capacity) = 1;
+    assert_true(a->total_bytes - before < 2 * sizeof *large << 20);
+#endif
+}
+
 /* Under ASan only; else nothing tells that they are used. */
 static void bytes_that_are_not_in_use_are_known_to_asan(void **state)
 {
@@ -140,6 +203,9 @@ int main(void)
         T(printf_of_any_length_is_whole),
         T(text_is_ended_where_its_length_says),
         T(pushed_items_stay_in_order_as_the_array_grows),
+        T(new_items_are_zeros_whatever_an_outgrown_array_had),
+        T(arrays_that_grow_in_turns_keep_their_items_and_those_between),
+        T(outgrown_arrays_are_used_again),
         T(bytes_that_are_not_in_use_are_known_to_asan),
         T(a_released_arena_can_be_used_again),
     };
