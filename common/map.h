@@ -10,6 +10,7 @@
 
 struct map_slot {
     const char *key; /* NULL: free */
+    uint64_t hash;   /* of the key */
     size_t value;
 };
 
@@ -24,8 +25,8 @@ void map_release(struct map *m);
 bool map_add(struct map *m, const char *key, size_t value, size_t *old);
 bool map_get(const struct map *m, const char *key, size_t *value);
 
-/* FNV-1a with a random start for each process, so no file can be made whose
- * names all collide. Do not store it. */
+/* With a random start for each process, so no file can be made whose names all
+ * collide. Do not store it. */
 uint64_t hash_bytes(const void *data, size_t bytes);
 
 #endif

@@ -65,6 +65,15 @@ static void a_hash_is_of_all_bytes(void **state)
     assert_true(hash_bytes("foobar", 6) != hash_bytes("foobar", 5));
     assert_true(hash_bytes("foobar", 6) != hash_bytes("goobar", 6));
     assert_true(hash_bytes("\0", 1) != hash_bytes("", 0));
+    char name[] = "model.layers.60.mlp.gate";
+    const size_t length = sizeof name - 1;
+    const uint64_t hash = hash_bytes(name, length);
+    for (size_t i = 0; i < length; i++) {
+        name[i] ^= 1;
+        assert_true(hash_bytes(name, length) != hash);
+        name[i] ^= 1;
+    }
+    assert_true(hash_bytes(name, length) == hash);
 }
 
 int main(void)
