@@ -14,18 +14,20 @@
  * itself if there is none. */
 static const char *behind_number(const char *text)
 {
-    size_t digits = strspn(text, "0123456789");
-    if (strncmp(text, "{l}.", 4) == 0 || strncmp(text, "{e}.", 4) == 0) return text + 3;
-    return text[digits] == '.' ? text + digits : text;
+    const char *end = text;
+    if (*text == '{') return strncmp(text, "{l}.", 4) && strncmp(text, "{e}.", 4) ? text : text + 3;
+    while (*end >= '0' && *end <= '9')
+        end++;
+    return *end == '.' ? end : text;
 }
 
 int param_name_compare(const char *a, const char *b)
 {
-    for (bool at_start = true;; at_start = *a == '.', a++, b++) {
-        const char *x = at_start ? behind_number(a) : a, *y = at_start ? behind_number(b) : b;
-        bool numbers = x > a && y > b;
-        if (numbers) a = x, b = y;
-        if (!numbers && (x > a || y > b)) return x > a ? -1 : 1;
+    for (;; a++, b++) { /* from dot to dot */
+        const char *x = behind_number(a), *y = behind_number(b);
+        if ((x > a) != (y > b)) return x > a ? -1 : 1;
+        for (a = x, b = y; *a == *b && *a && *a != '.'; a++)
+            b++;
         if (*a != *b) return *a < *b ? -1 : 1;
         if (!*a) return 0;
     }
@@ -59,7 +61,7 @@ static bool name_matches(const struct param_spec *s, const char *name, struct pa
 {
     *out = (struct param){.spec = s, .rest = name};
     for (const char *p = s->name; *p;) {
-        if (strncmp(p, "{l}", 3) == 0 || strncmp(p, "{e}", 3) == 0) {
+        if (*p == '{' && (strncmp(p, "{l}", 3) == 0 || strncmp(p, "{e}", 3) == 0)) {
             if (!take_name_number(&name, p[1] == 'l' ? &out->layer : &out->expert)) return false;
             p += 3;
             if (p[-2] == 'l' && *name) out->rest = name + 1;
