@@ -55,6 +55,18 @@ void strbuf_add_char(struct strbuf *s, char c)
     strbuf_add(s, &c, 1);
 }
 
+void strbuf_add_i64(struct strbuf *s, int64_t n)
+{
+    char digits[20], *at = digits + sizeof digits;
+    uint64_t left = n < 0 ? 0 - (uint64_t)n : (uint64_t)n;
+    do {
+        *--at = (char)('0' + left % 10);
+        left /= 10;
+    } while (left);
+    if (n < 0) *--at = '-';
+    strbuf_add(s, at, (size_t)(digits + sizeof digits - at));
+}
+
 void strbuf_add_repeated(struct strbuf *s, char c, size_t count)
 {
     memset(reserve_bytes(s, count), c, count);

@@ -3,6 +3,7 @@
 #define FERRY_COMMON_STRBUF_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "common/status.h"
 
@@ -16,6 +17,7 @@ void strbuf_clear(struct strbuf *s); /* keeps the memory */
 void strbuf_add(struct strbuf *s, const void *data, size_t bytes);
 void strbuf_add_text(struct strbuf *s, const char *text);
 void strbuf_add_char(struct strbuf *s, char c);
+void strbuf_add_i64(struct strbuf *s, int64_t n); /* in decimal */
 void strbuf_add_repeated(struct strbuf *s, char c, size_t count);
 void strbuf_printf(struct strbuf *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Adds text for a message: escapes control characters, quotes, backslashes and

@@ -2,6 +2,7 @@
 #include "common/strbuf.h"
 #include "common/utf8.h"
 
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,6 +40,20 @@ static void nothing_added_is_an_empty_text(void **state)
     strbuf_add_escaped(&s, "", 0);
     assert_string_equal(s.data, "");
     strbuf_release(&s);
+}
+
+static void numbers_are_added_as_printf_adds_them(void **state)
+{
+    (void)state;
+    static const int64_t numbers[] = {0, 7, -1, 10, 61, 1234567890123456789, INT64_MAX, INT64_MIN};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct strbuf added = {0}, printed = {0};
+        strbuf_add_i64(&added, numbers[i]);
+        strbuf_printf(&printed, "%" PRId64, numbers[i]);
+        assert_string_equal(added.data, printed.data);
+        strbuf_release(&added);
+        strbuf_release(&printed);
+    }
 }
 
 static void bytes_with_nul_are_kept(void **state)
@@ -172,6 +187,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_grows_and_stays_ended_by_nul),
         cmocka_unit_test(nothing_added_is_an_empty_text),
+        cmocka_unit_test(numbers_are_added_as_printf_adds_them),
         cmocka_unit_test(bytes_with_nul_are_kept),
         cmocka_unit_test(clear_keeps_the_memory_and_forgets_the_text),
         cmocka_unit_test(printf_appends_texts_of_any_length),

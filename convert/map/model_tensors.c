@@ -1,5 +1,6 @@
 /* model_tensors.c - expands a model map's rows for all layers and experts of
  * one model. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,7 @@ struct expander {
     int64_t mtp_layer;          /* its number */
     size_t published_capacity;  /* of published names being made */
     struct expanded **expanded; /* of each row, its spellings */
+    bool *applies;              /* of each row of experts, to the layer being expanded */
     struct strbuf *text;        /* [0]: the logical name, [1 + i]: hf name i */
     struct arena arena;
 };
@@ -44,24 +46,27 @@ static bool in_mtp(const struct expander *x)
 static void put_name(const struct expander *x, struct strbuf *out, const char *pattern,
                      int64_t layer, int64_t expert)
 {
-    const long long number = in_mtp(x) ? x->mtp_layer : layer;
+    const int64_t number = in_mtp(x) ? x->mtp_layer : layer;
     strbuf_clear(out);
     strbuf_add_text(out, "");
     if (in_mtp(x) && text_skip_prefix(&pattern, decoder_layers))
-        strbuf_printf(out, "mtp.layers.%lld.transformer_layer.", number);
+        strbuf_printf(out, "mtp.layers.%" PRId64 ".transformer_layer.", number);
     if (in_mtp(x) && text_skip_prefix(&pattern, hf_layers))
         strbuf_add(out, x->mtp.data, x->mtp.length);
     for (const char *p = pattern; *p;) {
-        if (text_skip_prefix(&p, "{l}"))
-            strbuf_printf(out, "%lld", number);
-        else if (text_skip_prefix(&p, "{e}"))
-            strbuf_printf(out, "%lld", (long long)expert);
-        else if (text_skip_prefix(&p, "{p}"))
+        if (text_skip_prefix(&p, "{l}")) {
+            strbuf_add_i64(out, number);
+        } else if (text_skip_prefix(&p, "{e}")) {
+            strbuf_add_i64(out, expert);
+        } else if (text_skip_prefix(&p, "{p}")) {
             strbuf_add_text(out, x->prefix);
-        else if (text_skip_prefix(&p, "{mtp}"))
+        } else if (text_skip_prefix(&p, "{mtp}")) {
             strbuf_add(out, x->mtp.data, x->mtp.length);
-        else
-            strbuf_add_char(out, *p++);
+        } else {
+            const size_t n = 1 + strcspn(p + 1, "{");
+            strbuf_add(out, p, n);
+            p += n;
+        }
     }
 }
 
@@ -241,20 +246,20 @@ static enum status row_applies(struct expander *x, size_t index, int64_t layer, 
 static enum status expand_layer(struct expander *x, size_t first, size_t end, int64_t layer)
 {
     for (size_t i = first, next; i < end; i = next) {
-        bool applies;
         next = i + 1;
-        TRY(row_applies(x, i, layer, &applies));
         if (!x->map->tensors[i].per_expert) {
+            bool applies;
+            TRY(row_applies(x, i, layer, &applies));
             if (applies) TRY(expand_row(x, i, layer, -1));
             continue;
         }
         while (next < end && x->map->tensors[next].per_expert)
             next++;
+        for (size_t k = i; k < next && x->config->num_experts; k++)
+            TRY(row_applies(x, k, layer, &x->applies[k]));
         for (int64_t e = 0; e < (int64_t)x->config->num_experts; e++)
-            for (size_t k = i; k < next; k++) {
-                TRY(row_applies(x, k, layer, &applies));
-                if (applies) TRY(expand_row(x, k, layer, e));
-            }
+            for (size_t k = i; k < next; k++)
+                if (x->applies[k]) TRY(expand_row(x, k, layer, e));
     }
     return OK;
 }
@@ -350,6 +355,7 @@ static void begin(struct expander *x, unsigned *most)
     *most = 0;
     arena_init(&x->arena);
     x->expanded = arena_array(&x->arena, map->num_tensors, sizeof *x->expanded);
+    x->applies = arena_array(&x->arena, map->num_tensors, sizeof *x->applies);
     for (size_t i = 0; i < map->num_tensors; i++) {
         const struct tensor_row *row = &map->tensors[i];
         x->expanded[i] = arena_array(&x->arena, 1 + row->num_others, sizeof **x->expanded);
