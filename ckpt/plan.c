@@ -63,6 +63,22 @@ static struct plan_copy *copy_of(struct plan *p, const struct tensor *t)
     return c;
 }
 
+/* Packs a piece's pair. Pieces of ranks and of experts often have equal axes:
+ * they share them. */
+static struct packed_pair pack_piece(struct plan *p, const struct pair *pair)
+{
+    struct packed_pair packed = p->last_strided;
+    if (!packed.num_axes || packed.num_axes != pair->num_axes ||
+        memcmp(packed.axes, pair->axes, pair->num_axes * sizeof *pair->axes)) {
+        packed = pair_pack(&p->arena, pair);
+        if (packed.num_axes) p->last_strided = packed;
+        return packed;
+    }
+    packed.a_offset = pair->a_offset;
+    packed.b_offset = pair->b_offset;
+    return packed;
+}
+
 void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
                     const struct pair *pair)
 {
@@ -72,7 +88,7 @@ void plan_add_piece(struct plan *p, const struct tensor *t, uint32_t segment,
         c->pieces = arena_alloc(&p->arena, sizeof *c->pieces);
     }
     *ARENA_PUSH(&p->arena, c->pieces, c->num_pieces, c->pieces_capacity) =
-        (struct target_piece){pair_pack(&p->arena, pair), segment};
+        (struct target_piece){pack_piece(p, pair), segment};
 }
 
 void plan_add_number(struct plan *p, const struct tensor *t, double number)
@@ -95,12 +111,6 @@ struct filling {
     const struct plan_copy *copy;
     const struct target_piece *piece;
 };
-
-static int by_segment(const void *a, const void *b)
-{
-    const struct filling *x = a, *y = b;
-    return x->piece->segment < y->piece->segment ? -1 : x->piece->segment > y->piece->segment;
-}
 
 /* Turns the pieces of a segment, so that a is the segment. */
 static enum status turn_fillings(const struct filling *f, size_t n, struct pair *pairs,
@@ -179,44 +189,45 @@ static enum status check_copy(struct plan *p, struct plan_copy *c, struct error 
         if (pair_count(&pair) &&
             (pair.a_offset > t->numel || pair_a_span(&pair) > t->numel - pair.a_offset))
             return fail(err, ERR_OURS, "%s: the plan takes elements past its end", t->name);
-        if (memcmp(&pair, &added, sizeof pair)) c->pieces[i].pair = pair_pack(&p->arena, &pair);
+        if (memcmp(&pair, &added, sizeof pair)) c->pieces[i].pair = pack_piece(p, &pair);
     }
     return OK;
 }
 
-/* Returns the number of fillings. */
-static size_t collect_fillings(const struct plan *p, struct filling *all)
+/* Sorts fillings by segment: ends[i] becomes the end of segment i's, where the
+ * next one's begin. ends: [num_segments + 1] zeros. */
+static void collect_fillings(const struct plan *p, struct filling *all, size_t *ends)
 {
-    size_t count = 0;
+    for (size_t i = 0; i < p->num_copies; i++)
+        for (size_t k = 0; k < p->copies[i].num_pieces; k++)
+            ends[p->copies[i].pieces[k].segment + 1]++;
+    for (size_t i = 1; i <= p->num_segments; i++)
+        ends[i] += ends[i - 1];
     for (size_t i = 0; i < p->num_copies; i++) {
         const struct plan_copy *c = &p->copies[i];
         for (size_t k = 0; k < c->num_pieces; k++)
-            if (!is_memory(p, c->pieces[k].segment))
-                all[count++] = (struct filling){c, &c->pieces[k]};
+            all[ends[c->pieces[k].segment]++] = (struct filling){c, &c->pieces[k]};
     }
-    return count;
 }
 
 static enum status check_fillings(const struct plan *p, struct error *err)
 {
-    size_t n = 0, filled = 0, wanted = 0;
+    size_t n = 0, filled = 0, wanted = 0, at = 0;
     for (size_t i = 0; i < p->num_copies; i++)
         n += p->copies[i].num_pieces;
     struct filling *all = malloc(n * sizeof *all + 1);
-    if (!all) return fail(err, ERR_MEMORY, "no memory to check a plan of %zu pieces", n);
+    size_t *ends = calloc(p->num_segments + 1, sizeof *ends);
     enum status st = OK;
-    n = collect_fillings(p, all);
-    if (n) qsort(all, n, sizeof *all, by_segment);
-    for (size_t i = 0, k; i < n && !st; i = k) {
-        const uint32_t segment = all[i].piece->segment;
-        for (k = i + 1; k < n && all[k].piece->segment == segment; k++) {
-        }
-        filled += p->segments[segment].numel > 0;
-        st = check_segment(p, all + i, k - i, err);
+    if (!all || !ends) st = fail(err, ERR_MEMORY, "no memory to check a plan of %zu pieces", n);
+    if (!st) collect_fillings(p, all, ends);
+    for (uint32_t i = 0; i < p->num_segments && !st; at = ends[i++]) {
+        if (is_memory(p, i)) continue;
+        wanted += p->segments[i].numel > 0;
+        filled += p->segments[i].numel > 0 && ends[i] > at;
+        if (ends[i] > at) st = check_segment(p, all + at, ends[i] - at, err);
     }
     free(all);
-    for (uint32_t i = 0; i < p->num_segments; i++)
-        wanted += p->segments[i].numel > 0 && !is_memory(p, i);
+    free(ends);
     if (!st && filled < wanted)
         st = fail(err, ERR_OURS, "%zu of %zu segments are filled", filled, wanted);
     return st;
@@ -227,39 +238,42 @@ static uint64_t segment_bytes(const struct segment *s)
     return s->numel * dtype_bytes(s->dtype);
 }
 
-static int by_file_offset(const void *a, const void *b, void *segments)
+static int by_offset(const void *a, const void *b, void *segments)
 {
     const struct segment *all = segments;
     const struct segment *x = &all[*(const uint32_t *)a], *y = &all[*(const uint32_t *)b];
-    if (x->file != y->file) return x->file < y->file ? -1 : 1;
     if (x->offset_bytes != y->offset_bytes) return x->offset_bytes < y->offset_bytes ? -1 : 1;
     if (!x->numel != !y->numel) return x->numel ? 1 : -1; /* an empty one comes first */
     return x < y ? -1 : x > y;
 }
 
-static enum status check_places(struct plan *p, struct error *err)
+static void sort_by_file(struct plan *p)
 {
+    uint32_t first = 0;
     p->by_file = arena_array(&p->arena, p->num_segments, sizeof *p->by_file);
+    for (size_t i = 0; i < p->num_files; first += p->files[i++].num_segments)
+        p->files[i].first_segment = first;
     for (size_t i = 0; i < p->num_segments; i++)
-        p->by_file[i] = (uint32_t)i;
-    if (p->num_segments)
-        qsort_r(p->by_file, p->num_segments, sizeof *p->by_file, by_file_offset, p->segments);
+        p->by_file[p->files[p->segments[i].file].first_segment++] = (uint32_t)i;
+    for (size_t i = 0; i < p->num_files; i++) {
+        struct output_file *f = &p->files[i];
+        f->first_segment -= f->num_segments;
+        qsort_r(p->by_file + f->first_segment, f->num_segments, sizeof *p->by_file, by_offset,
+                p->segments);
+    }
+}
+
+static enum status check_places(const struct plan *p, const struct output_file *f,
+                                struct error *err)
+{
     uint64_t end = 0;
-    uint32_t file = UINT32_MAX;
-    for (size_t i = 0; i < p->num_segments; i++) {
-        const struct segment *s = &p->segments[p->by_file[i]];
-        if (s->file != file) {
-            file = s->file;
-            p->files[file].first_segment = (uint32_t)i;
-            end = 0;
-        }
-        if (is_memory(p, p->by_file[i])) continue;
-        if (s->numel > MAX_ELEMENTS || s->offset_bytes < end ||
-            s->offset_bytes > p->files[file].size_bytes ||
-            segment_bytes(s) > p->files[file].size_bytes - s->offset_bytes)
+    for (size_t i = 0; i < f->num_segments && f->path; i++) {
+        const struct segment *s = &p->segments[p->by_file[f->first_segment + i]];
+        if (s->numel > MAX_ELEMENTS || s->offset_bytes < end || s->offset_bytes > f->size_bytes ||
+            segment_bytes(s) > f->size_bytes - s->offset_bytes)
             return fail(err, ERR_OURS,
                         "%s: a segment at %" PRIu64 " overlaps another or lies outside the file",
-                        p->files[file].path, s->offset_bytes);
+                        f->path, s->offset_bytes);
         end = s->offset_bytes + segment_bytes(s);
     }
     return OK;
@@ -280,7 +294,9 @@ enum status plan_finish(struct plan *p, struct error *err)
     for (size_t i = 0; i < p->num_copies; i++)
         TRY(check_copy(p, &p->copies[i], err));
     TRY(check_fillings(p, err));
-    TRY(check_places(p, err));
+    sort_by_file(p);
+    for (size_t i = 0; i < p->num_files; i++)
+        TRY(check_places(p, &p->files[i], err));
     held_set_ranks(p);
     p->source_bytes = p->target_bytes = 0;
     for (size_t i = 0; i < p->num_copies; i++)

@@ -19,7 +19,7 @@
 
 struct segment {
     uint32_t file;
-    enum dtype dtype;
+    enum dtype dtype : 8;
     bool wants_crc;        /* for output_file.finish */
     bool has_holes;        /* unwritten elements, zeros; set by plan_finish */
     uint64_t offset_bytes; /* in the file */
@@ -76,8 +76,9 @@ struct plan {
     uint32_t *by_file; /* segments of each file, by offset; set by plan_finish */
     struct plan_copy *copies;
     size_t num_copies, copies_capacity;
-    struct map copy_names; /* name -> index of its copy */
-    const char *twice;     /* a name shared by two added tensors; NULL: none */
+    struct map copy_names;           /* name -> index of its copy */
+    struct packed_pair last_strided; /* of the last piece with axes, which the next may share */
+    const char *twice;               /* a name shared by two added tensors; NULL: none */
     uint64_t source_bytes, target_bytes;
 };
 

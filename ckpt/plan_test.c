@@ -82,6 +82,39 @@ static void a_plan_that_fits_is_sorted_and_summed_up(void **state)
     assert_int_equal(p.files[0].first_segment, 0);
 }
 
+/* Columns [from, from + extent) of a tensor of 8 columns. */
+static void fill_columns(const struct tensor *t, uint32_t segment, uint64_t from, uint64_t extent)
+{
+    const uint64_t shape[] = {t->numel / 8, 8}, start[] = {0, from}, box[] = {shape[0], extent};
+    struct pair pair;
+    assert_true(pair_of_box(&pair, 2, shape, start, box, 0, NULL));
+    plan_add_piece(&p, t, segment, &pair);
+}
+
+static void pieces_with_equal_axes_share_them_and_others_do_not(void **state)
+{
+    (void)state;
+    struct tensor *w = add_tensor("w", DT_BF16, 32), *u = add_tensor("u", DT_BF16, 32);
+    uint32_t file = plan_add_file(&p, "out");
+    static const uint64_t bounds[][2] = {{0, 2}, {2, 2}, {4, 4}};
+    uint64_t at = 0;
+    for (size_t i = 0; i < 6; i++) {
+        const uint64_t *b = bounds[i % 3];
+        fill_columns(i < 3 ? w : u, add_segment_at(file, DT_BF16, 4 * b[1], at), b[0], b[1]);
+        at += 8 * b[1];
+    }
+    p.files[file].size_bytes = at;
+    assert_ok(plan_finish(&p, &err));
+    const struct target_piece *of_w = p.copies[0].pieces;
+    assert_ptr_equal(of_w[0].pair.axes, of_w[1].pair.axes);
+    assert_ptr_not_equal(of_w[1].pair.axes, of_w[2].pair.axes);
+    for (size_t i = 0; i < 6; i++) {
+        const struct pair pair = pair_unpack(&p.copies[i / 3].pieces[i % 3].pair);
+        assert_int_equal(pair.a_offset, bounds[i % 3][0]);
+        assert_int_equal(pair_count(&pair), 4 * bounds[i % 3][1]);
+    }
+}
+
 static void segments_with_holes_are_found(void **state)
 {
     (void)state;
@@ -343,6 +376,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_plan_that_fits_is_sorted_and_summed_up),
+        TEST(pieces_with_equal_axes_share_them_and_others_do_not),
         TEST(segments_with_holes_are_found),
         TEST(an_empty_tensor_does_not_stand_for_a_hole),
         TEST(elements_that_come_twice_or_lie_past_the_end_are_found),
