@@ -65,8 +65,12 @@ struct dcp_tensor {
     enum dtype dtype;
     unsigned num_dims;
     const uint64_t *shape;
-    const struct dcp_chunk *chunks;
+    const struct dcp_chunk *chunks; /* [num_chunks]; NULL: get_chunk() gives them */
     size_t num_chunks;
+    /* Sets *out to a chunk, valid until the next call. There may be hundreds of
+     * thousands. */
+    void (*get_chunk)(const void *context, size_t number, struct dcp_chunk *out);
+    const void *chunk_context;
     /* The shape before Megatron-Core older than 0.16 flattened the tensor.
      * NULL: it did not. */
     const uint64_t *original_shape;

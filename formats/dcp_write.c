@@ -133,6 +133,14 @@ static void put_properties(struct writer *w, enum dtype dtype)
     put_opcodes(w, "\x85R\x89tb");
 }
 
+static struct dcp_chunk chunk_of(const struct dcp_tensor *t, size_t number)
+{
+    struct dcp_chunk c;
+    if (t->chunks) return t->chunks[number];
+    t->get_chunk(t->chunk_context, number, &c);
+    return c;
+}
+
 static void put_tensor(struct writer *w, const struct dcp_tensor *t)
 {
     put_new(w, W_TENSOR);
@@ -145,7 +153,8 @@ static void put_tensor(struct writer *w, const struct dcp_tensor *t)
     put_opcodes(w, "]");
     for (size_t i = 0; i < t->num_chunks; i++) {
         if (i % BATCH == 0) put_opcodes(w, i ? "e(" : "(");
-        put_chunk(w, &t->chunks[i], t->num_dims);
+        const struct dcp_chunk c = chunk_of(t, i);
+        put_chunk(w, &c, t->num_dims);
     }
     put_opcodes(w, t->num_chunks ? "eub" : "ub");
 }
@@ -268,10 +277,10 @@ static void put_storage_data(struct writer *w, const char *const *paths,
     put_opcodes(w, "}");
     for (size_t i = 0; i < num_tensors; i++)
         for (size_t k = 0; k < tensors[i].num_chunks; k++) {
-            const struct dcp_chunk *c = &tensors[i].chunks[k];
+            const struct dcp_chunk c = chunk_of(&tensors[i], k);
             next_entry(w, &count);
-            put_index(w, tensors[i].name, c, tensors[i].num_dims);
-            put_place(w, paths[c->file], c->offset_bytes, c->length_bytes);
+            put_index(w, tensors[i].name, &c, tensors[i].num_dims);
+            put_place(w, paths[c.file], c.offset_bytes, c.length_bytes);
         }
     for (size_t i = 0; i < num_objects; i++) {
         const struct dcp_object *o = &objects[i];

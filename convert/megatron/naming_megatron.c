@@ -293,15 +293,15 @@ static enum status check_output(const struct tensor *x, const struct native_outp
 
 /* Exports a logical tensor as one member of a stack, followed by its rows of
  * padding. state: NULL, or the parameter's state that x is. */
-static enum status export_tensor(const struct naming_export *out, const struct tensor *x,
-                                 const struct param *p, const char *state, export_visit *visit,
-                                 void *context, struct error *err)
+static enum status export_named(const struct naming_export *out, const char *name,
+                                const struct tensor *x, const struct param *p, const char *state,
+                                export_visit *visit, void *context, struct error *err)
 {
     struct target *t = out->t;
     uint64_t shape[MAX_LEAD + MAX_AXES], at[MAX_LEAD] = {0}, place = 0, numel = 1;
     const unsigned lead = dist_key_lead(&t->source->config, p, out->stacks, shape, at);
     param_padded_shape(p->spec, x->num_dims, x->shape, t->facts.padded_vocab, shape + lead);
-    struct native_output native = {.name = megatron_key(t, &t->plan.arena, p, out->stacks),
+    struct native_output native = {.name = name,
                                    .state = state,
                                    .dtype = target_dtype(t, x),
                                    .num_dims = lead + x->num_dims,
@@ -318,6 +318,18 @@ static enum status export_tensor(const struct naming_export *out, const struct t
         native.parts[native.num_parts++] = (struct native_source){
             padding, pair_whole(0, place * numel + x->numel, padding->numel)};
     return visit(context, &native, err);
+}
+
+static enum status export_tensor(const struct naming_export *out, const struct tensor *x,
+                                 const struct param *p, const char *state, export_visit *visit,
+                                 void *context, struct error *err)
+{
+    struct arena names;
+    arena_init(&names);
+    const char *name = megatron_key(out->t, &names, p, out->stacks);
+    enum status st = export_named(out, name, x, p, state, visit, context, err);
+    arena_release(&names);
+    return st;
 }
 
 static enum status export_parameter(const struct naming_export *out, const struct tensor *x,

@@ -30,35 +30,49 @@
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
-/* A .distcp file. */
-struct dist_file {
-    uint64_t rank;
-    uint64_t bytes; /* bytes laid out so far */
-    struct dcp_item *items;
-    size_t num_items, items_capacity;
+/* Chunks of one size in a key, and the archive around each. */
+struct chunk_kind {
+    size_t key;
+    const uint64_t *sizes; /* [num_dims] of the key */
+    struct torch_item archive;
+    struct chunk_kind *next; /* of the same key */
 };
 
-struct chunks {
-    struct dcp_chunk *items;
-    size_t count, capacity;
+/* Small, since there may be hundreds of thousands. */
+struct chunk {
+    const struct chunk_kind *kind;
+    uint64_t first; /* its first element, flat in the key */
+};
+
+struct key_chunks {
+    struct chunk_kind *kinds;
+    size_t count;
     const uint64_t *original_shape; /* of a flattened key; else NULL */
     unsigned num_original_dims;
 };
 
 struct dist_target {
     struct target *t;
-    unsigned stacks;         /* STACK_*, the axes along which keys are stacked */
-    struct dist_file *files; /* one per file of the plan */
-    size_t num_files, files_capacity;
-    struct map by_rank; /* "RANK" -> file */
+    unsigned stacks;    /* STACK_*, the axes along which keys are stacked */
+    struct map by_rank; /* path -> file of the plan */
+    size_t num_files;   /* the first of the plan: .distcp files */
     struct out_tensors keys;
-    struct chunks *chunks; /* [keys] chunks of each key */
+    struct key_chunks *of_keys; /* [keys] */
+    size_t num_of_keys, of_keys_capacity;
+    struct chunk *chunks; /* of the plan's first segments */
     size_t num_chunks, chunks_capacity;
     struct dcp_object *objects;
     size_t num_objects, objects_capacity;
     struct strbuf none_item; /* archive of [None], shared by all extra states */
     struct strbuf common;    /* archive of the common state, a file or an object */
     struct strbuf rng;       /* archives of random number generator states */
+};
+
+/* A chunk's box in its key. Room for leading axes, and for one more of a
+ * flattened key. */
+enum { MAX_KEY_DIMS = MAX_LEAD + MAX_AXES + 1 };
+struct key_box {
+    uint64_t offsets[MAX_KEY_DIMS], sizes[MAX_KEY_DIMS];
 };
 
 /* Bytes of an archive's tensors: of storages "0", "1", ... */
@@ -131,15 +145,17 @@ static bool layers_are_alike(const struct target *t, struct arena *a)
 
 /* ---- files and keys ---- */
 
-static size_t file_of_rank(struct dist_target *x, uint64_t rank)
+static uint32_t file_of_rank(struct dist_target *x, uint64_t rank)
 {
-    struct arena *a = &x->t->plan.arena;
-    const char *name = arena_printf(a, "__%" PRIu64 "_0.distcp", rank);
-    size_t at = x->num_files;
-    if (!map_add(&x->by_rank, name, at, &at)) return at;
-    (void)plan_add_file(&x->t->plan, name);
-    *ARENA_PUSH(a, x->files, x->num_files, x->files_capacity) = (struct dist_file){.rank = rank};
-    return at;
+    struct plan *plan = &x->t->plan;
+    char path[40];
+    size_t file;
+    snprintf(path, sizeof path, "__%" PRIu64 "_0.distcp", rank);
+    if (map_get(&x->by_rank, path, &file)) return (uint32_t)file;
+    file = plan_add_file(plan, path);
+    (void)map_add(&x->by_rank, plan->files[file].path, file, NULL);
+    x->num_files++;
+    return (uint32_t)file;
 }
 
 /* Whether a state is written as in fully_sharded_model_space
@@ -182,8 +198,8 @@ static int chained_optimizer(const struct dist_target *x, const struct megatron_
     return param_of_expert(p->param.spec);
 }
 
-/* Index of a part's key in x->keys, and of its chunks in x->chunks. native: its
- * output, which may be flattened. */
+/* Index of a part's key in x->keys and x->of_keys. native: its output, which may
+ * be flattened. */
 static size_t index_of_key(struct dist_target *x, const struct megatron_part *p,
                            const struct native_output *native)
 {
@@ -194,28 +210,60 @@ static size_t index_of_key(struct dist_target *x, const struct megatron_part *p,
                               is_flattened(x, native) || has_own_master(x, p),
                               chained_optimizer(x, p));
     size_t at = out_tensors_add(&x->keys, a, name, native);
-    if (at == x->num_chunks) (void)ARENA_PUSH(a, x->chunks, x->num_chunks, x->chunks_capacity);
+    if (at == x->num_of_keys) (void)ARENA_PUSH(a, x->of_keys, x->num_of_keys, x->of_keys_capacity);
     return at;
 }
 
 /* ---- chunks ---- */
 
-/* Adds one chunk of a key at the end of a file. */
-static void add_item(struct dist_target *x, size_t file, size_t key, const uint64_t *offsets,
-                     const uint64_t *sizes, uint32_t segment)
+static const struct chunk_kind *kind_of_chunk(struct dist_target *x, size_t key,
+                                              const uint64_t *sizes)
 {
-    struct arena *a = &x->t->plan.arena;
-    struct dist_file *f = &x->files[file];
     const struct out_tensor *k = &x->keys.items[key];
-    struct chunks *chunks = &x->chunks[key];
-    struct torch_item layout;
-    torch_item_layout(&layout, k->dtype, k->num_dims, sizes);
-    *ARENA_PUSH(a, f->items, f->num_items, f->items_capacity) =
-        (struct dcp_item){segment, k->dtype, k->num_dims, sizes};
-    *ARENA_PUSH(a, chunks->items, chunks->count, chunks->capacity) =
-        (struct dcp_chunk){offsets, sizes, (uint32_t)file, f->bytes, layout.total_bytes};
-    x->t->plan.segments[segment].offset_bytes = f->bytes + layout.data_offset;
-    f->bytes += layout.total_bytes;
+    struct chunk_kind **first = &x->of_keys[key].kinds, *kind = *first;
+    while (kind && memcmp(kind->sizes, sizes, k->num_dims * sizeof *sizes))
+        kind = kind->next;
+    if (kind) return kind;
+    kind = arena_alloc(&x->t->plan.arena, sizeof *kind);
+    kind->key = key;
+    kind->sizes = arena_copy(&x->t->plan.arena, sizes, k->num_dims * sizeof *sizes);
+    torch_item_layout(&kind->archive, k->dtype, k->num_dims, sizes);
+    kind->next = *first;
+    return *first = kind;
+}
+
+static uint64_t flat_in_key(const struct out_tensor *k, const uint64_t *at)
+{
+    uint64_t flat = 0;
+    for (unsigned d = 0; d < k->num_dims; d++)
+        flat = flat * k->shape[d] + at[d];
+    return flat;
+}
+
+static void place_in_key(const struct out_tensor *k, uint64_t flat, uint64_t *at)
+{
+    for (unsigned d = k->num_dims; d-- > 0;) {
+        const uint64_t size = k->shape[d] ? k->shape[d] : 1;
+        at[d] = flat % size;
+        flat /= size;
+    }
+}
+
+/* Adds one chunk of a key at the end of a file, and its segment. */
+static uint32_t add_item(struct dist_target *x, uint32_t file, size_t key,
+                         const struct key_box *box, uint64_t numel)
+{
+    struct plan *plan = &x->t->plan;
+    struct out_tensor *k = &x->keys.items[key];
+    const struct chunk_kind *kind = kind_of_chunk(x, key, box->sizes);
+    const uint32_t segment = plan_add_segment(plan, file, k->dtype, numel, true);
+    *ARENA_PUSH(&plan->arena, x->chunks, x->num_chunks, x->chunks_capacity) =
+        (struct chunk){kind, flat_in_key(k, box->offsets)};
+    x->of_keys[key].count++;
+    plan->segments[segment].offset_bytes = plan->files[file].size_bytes + kind->archive.data_offset;
+    plan->files[file].size_bytes += kind->archive.total_bytes;
+    k->filled += numel;
+    return segment;
 }
 
 static enum status check_key(const struct megatron_part *p, const struct out_tensor *k,
@@ -234,44 +282,41 @@ static enum status check_key(const struct megatron_part *p, const struct out_ten
 
 /* The box of a part in its key: one step along each leading axis. */
 static void box_in_key(struct dist_target *x, const struct megatron_part *p, unsigned part,
-                       uint64_t *offsets, uint64_t *sizes)
+                       struct key_box *box)
 {
     uint64_t lead_sizes[MAX_LEAD];
-    unsigned lead = dist_key_lead(&x->t->source->config, &p->param, x->stacks, lead_sizes, offsets);
+    unsigned lead =
+        dist_key_lead(&x->t->source->config, &p->param, x->stacks, lead_sizes, box->offsets);
     for (unsigned d = 0; d < lead; d++)
-        sizes[d] = 1;
-    memcpy(offsets + lead, p->parts->start[part], p->num_dims * sizeof *offsets);
-    memcpy(sizes + lead, p->parts->extent[part], p->num_dims * sizeof *sizes);
+        box->sizes[d] = 1;
+    memcpy(box->offsets + lead, p->parts->start[part], p->num_dims * sizeof *box->offsets);
+    memcpy(box->sizes + lead, p->parts->extent[part], p->num_dims * sizeof *box->sizes);
 }
 
-/* Flattens a key, and a chunk's box in it: every box must be a fragment of one
- * size. */
-static enum status flatten_key(struct dist_target *x, const struct megatron_part *p,
-                               struct native_output *native, uint64_t **offsets, uint64_t **sizes,
-                               struct error *err)
+/* Flattens a key to a shape, and a chunk's box in it: every box must be a
+ * fragment of one size. */
+static enum status flatten_key(const struct megatron_part *p, struct native_output *native,
+                               uint64_t shape[MAX_KEY_DIMS], struct key_box *box, struct error *err)
 {
-    struct arena *a = &x->t->plan.arena;
     const unsigned n = native->num_dims;
-    uint64_t *shape = arena_array(a, n + 1, sizeof *shape), *at = arena_array(a, n + 1, sizeof *at),
-             *one = arena_array(a, n + 1, sizeof *one), numel = 1;
+    uint64_t numel = 1;
     if (n + 1 > MAX_AXES)
         return fail(err, ERR_UNSUPPORTED, "%s: %u dimensions", p->tensor->name, n + 1);
     for (unsigned d = 0; d < n; d++) {
-        const uint64_t size = (*sizes)[d];
-        if (!size || native->shape[d] % size || (*offsets)[d] % size)
+        const uint64_t size = box->sizes[d];
+        if (!size || native->shape[d] % size || box->offsets[d] % size)
             return fail(err, ERR_UNSUPPORTED,
                         "%s: fully_sharded_model_space requires shards of equal size",
                         p->tensor->name);
         shape[d] = native->shape[d] / size;
-        at[d] = (*offsets)[d] / size;
-        one[d] = 1;
+        box->offsets[d] /= size;
+        box->sizes[d] = 1;
         numel *= size;
     }
-    shape[n] = one[n] = numel;
+    shape[n] = box->sizes[n] = numel;
+    box->offsets[n] = 0;
     native->shape = shape;
     native->num_dims = n + 1;
-    *offsets = at;
-    *sizes = one;
     return OK;
 }
 
@@ -326,32 +371,28 @@ static void use_section(struct arena *a, const struct megatron_part *p, unsigned
 }
 
 static enum status add_chunk(struct dist_target *x, const struct megatron_part *p, unsigned part,
-                             size_t file, struct error *err)
+                             uint32_t file, struct error *err)
 {
     struct arena *a = &x->t->plan.arena;
     struct native_output native = *p->native;
     struct pair pair; /* here each box is a separate tensor */
-    uint64_t *offsets = arena_array(a, native.num_dims, sizeof *offsets);
-    uint64_t *sizes = arena_array(a, native.num_dims, sizeof *sizes);
-    box_in_key(x, p, part, offsets, sizes);
-    if (!pair_of_box(&pair, native.num_dims, native.shape, offsets, sizes, 0, NULL))
+    struct key_box box;
+    uint64_t flat_shape[MAX_KEY_DIMS];
+    box_in_key(x, p, part, &box);
+    if (!pair_of_box(&pair, native.num_dims, native.shape, box.offsets, box.sizes, 0, NULL))
         return fail(err, ERR_OURS, "%s: a shard is not a view", p->tensor->name);
-    if (p->param.spec->apart) use_section(a, p, part, &native, offsets);
+    if (p->param.spec->apart) use_section(a, p, part, &native, box.offsets);
     const struct native_output whole = native;
-    if (is_flattened(x, &native)) TRY(flatten_key(x, p, &native, &offsets, &sizes, err));
+    if (is_flattened(x, &native)) TRY(flatten_key(p, &native, flat_shape, &box, err));
     const size_t key = index_of_key(x, p, &native);
-    struct out_tensor *k = &x->keys.items[key];
-    TRY(check_key(p, k, err));
-    if (is_flattened(x, &native) && !x->chunks[key].original_shape) {
-        x->chunks[key].original_shape =
-            arena_copy(a, whole.shape, whole.num_dims * sizeof *whole.shape);
-        x->chunks[key].num_original_dims = whole.num_dims;
+    struct key_chunks *chunks = &x->of_keys[key];
+    TRY(check_key(p, &x->keys.items[key], err));
+    if (is_flattened(x, &native) && !chunks->original_shape) {
+        chunks->original_shape = arena_copy(a, whole.shape, whole.num_dims * sizeof *whole.shape);
+        chunks->num_original_dims = whole.num_dims;
     }
-    const uint64_t numel = pair_count(&pair);
-    uint32_t segment = plan_add_segment(&x->t->plan, (uint32_t)file, k->dtype, numel, true);
-    add_item(x, file, key, offsets, sizes, segment);
-    k->filled += numel;
-    return target_fill(x->t, p->native, &pair, segment, err);
+    return target_fill(x->t, p->native, &pair, add_item(x, file, key, &box, pair_count(&pair)),
+                       err);
 }
 
 static enum status add_dist_part(void *context, const struct megatron_part *p, struct error *err)
@@ -360,7 +401,7 @@ static enum status add_dist_part(void *context, const struct megatron_part *p, s
     const struct layout *l = &x->t->layout;
     if (has_own_master(x, p) && is_weight_itself(x, p)) return OK;
     uint64_t rank = p->pp_rank * layout_stage_ranks(l) + megatron_stage_rank(l, p);
-    size_t file = file_of_rank(x, rank);
+    const uint32_t file = file_of_rank(x, rank);
     struct param_parts parts = *p->parts;
     struct megatron_part split = *p;
     split.parts = &parts;
@@ -477,11 +518,11 @@ static enum status begin_first_file(struct dist_target *x, struct error *err)
 {
     TRY(none_archive(x, err));
     TRY(common_archive(x, err));
-    size_t first = file_of_rank(x, 0);
+    const uint32_t first = file_of_rank(x, 0);
     const uint64_t end = x->none_item.length + common_length(x);
     if (x->t->outcomes[TRAINING_RNG].outcome == OUTCOME_COPIED) TRY(copy_rng(x, end, err));
     if (x->t->outcomes[TRAINING_RNG].outcome == OUTCOME_MADE) TRY(make_rng(x, end, err));
-    x->files[first].bytes = end + x->rng.length;
+    x->t->plan.files[first].size_bytes = end + x->rng.length;
     return OK;
 }
 
@@ -513,18 +554,21 @@ static bool is_norm_module(const char *module)
  * norms in TE 2, core_attention up to 0.14. */
 static void add_extra_states(struct dist_target *x)
 {
-    struct arena *a = &x->t->plan.arena;
+    struct arena names; /* of one parameter */
     size_t count;
     const struct tensor **all = megatron_parameters(x->t, &count);
     for (size_t i = 0; i < count; i++) {
         struct param p;
         if (!param_find(x->t->source->params, all[i]->name, &p)) continue;
-        const char *key = megatron_key(x->t, a, &p, x->stacks);
-        const char *module = module_of(a, key);
+        arena_init(&names);
+        const char *key = megatron_key(x->t, &names, &p, x->stacks);
+        const char *module = module_of(&names, key);
         if (p.spec->linear || (is_norm_module(module) && strcmp(strrchr(key, '.'), ".weight") == 0))
             add_extra_state(x, &p, module);
         if (strcmp(p.rest, "self_attention.linear_proj.weight") == 0)
-            add_extra_state(x, &p, arena_printf(a, "%s.core_attention", module_of(a, module)));
+            add_extra_state(x, &p,
+                            arena_printf(&names, "%s.core_attention", module_of(&names, module)));
+        arena_release(&names);
     }
     if (x->t->hybrid)
         add_dist_object(x, "output_layer._extra_state/shard_0_1", 0, x->none_item.length);
@@ -534,20 +578,72 @@ static void add_extra_states(struct dist_target *x)
 
 /* ---- writing ---- */
 
+/* The items of a file, in an array that the caller frees. */
+static struct dcp_item *items_of_file(const struct dist_target *x, const struct plan *plan,
+                                      const struct output_file *f)
+{
+    struct dcp_item *items = must_calloc(f->num_segments + 1, sizeof *items);
+    for (size_t i = 0; i < f->num_segments; i++) {
+        const uint32_t segment = plan->by_file[f->first_segment + i];
+        const struct chunk_kind *kind = x->chunks[segment].kind;
+        const struct out_tensor *k = &x->keys.items[kind->key];
+        items[i] = (struct dcp_item){segment, k->dtype, k->num_dims, kind->sizes};
+    }
+    return items;
+}
+
 static enum status emit_file(const struct plan *plan, uint32_t file, void *context,
                              const struct file_writer *writer, struct error *err)
 {
     const struct dist_target *x = context;
-    const struct dist_file *f = &x->files[file];
+    const struct output_file *f = &plan->files[file];
+    struct dcp_item *items = items_of_file(x, plan, f);
     struct strbuf first = {0};
     if (file == 0) {
         strbuf_add(&first, x->none_item.data, x->none_item.length);
         strbuf_add(&first, x->common.data, common_length(x));
         strbuf_add(&first, x->rng.data, x->rng.length);
     }
-    enum status st = dcp_items_emit(plan, f->items, f->num_items, &first, writer, err);
+    enum status st = dcp_items_emit(plan, items, f->num_segments, &first, writer, err);
     strbuf_release(&first);
+    free(items);
     return st;
+}
+
+/* A key's chunks: numbers in dist_target.chunks. */
+struct chunk_list {
+    const struct dist_target *x;
+    const uint32_t *numbers;
+    uint64_t *offsets; /* of the last chunk given */
+};
+
+static void get_chunk(const void *context, size_t number, struct dcp_chunk *out)
+{
+    const struct chunk_list *list = context;
+    const uint32_t chunk = list->numbers[number];
+    const struct chunk_kind *kind = list->x->chunks[chunk].kind;
+    const struct segment *s = &list->x->t->plan.segments[chunk];
+    place_in_key(&list->x->keys.items[kind->key], list->x->chunks[chunk].first, list->offsets);
+    *out =
+        (struct dcp_chunk){list->offsets, kind->sizes, s->file,
+                           s->offset_bytes - kind->archive.data_offset, kind->archive.total_bytes};
+}
+
+/* Lists the chunks of each key, in the order of adding. */
+static struct chunk_list *list_chunks(const struct dist_target *x)
+{
+    struct arena *a = &x->t->plan.arena;
+    struct chunk_list *lists = arena_array(a, x->keys.count, sizeof *lists);
+    uint32_t **ends = arena_array(a, x->keys.count, sizeof *ends),
+             *all = arena_array(a, x->num_chunks, sizeof *all);
+    uint64_t *offsets = arena_array(a, MAX_KEY_DIMS, sizeof *offsets);
+    for (size_t i = 0; i < x->keys.count; all += x->of_keys[i++].count) {
+        ends[i] = all;
+        lists[i] = (struct chunk_list){x, all, offsets};
+    }
+    for (size_t i = 0; i < x->num_chunks; i++)
+        *ends[x->chunks[i].kind->key]++ = (uint32_t)i;
+    return lists;
 }
 
 static enum status write_metadata(struct dist_target *x, const char *folder, struct error *err)
@@ -555,6 +651,8 @@ static enum status write_metadata(struct dist_target *x, const char *folder, str
     struct arena *a = &x->t->plan.arena;
     const char **paths = arena_array(a, x->num_files, sizeof *paths);
     struct dcp_tensor *tensors = arena_array(a, x->keys.count, sizeof *tensors);
+    const struct chunk_list *lists = list_chunks(x);
+    add_extra_states(x);
     for (size_t i = 0; i < x->num_files; i++)
         paths[i] = x->t->plan.files[i].path;
     for (size_t i = 0; i < x->keys.count; i++) {
@@ -563,10 +661,11 @@ static enum status write_metadata(struct dist_target *x, const char *folder, str
                                          .dtype = k->dtype,
                                          .num_dims = k->num_dims,
                                          .shape = k->shape,
-                                         .chunks = x->chunks[i].items,
-                                         .num_chunks = x->chunks[i].count,
-                                         .original_shape = x->chunks[i].original_shape,
-                                         .num_original_dims = x->chunks[i].num_original_dims};
+                                         .num_chunks = x->of_keys[i].count,
+                                         .get_chunk = get_chunk,
+                                         .chunk_context = &lists[i],
+                                         .original_shape = x->of_keys[i].original_shape,
+                                         .num_original_dims = x->of_keys[i].num_original_dims};
     }
     return dcp_write_metadata(path_join(a, folder, ".metadata"), paths, tensors, x->keys.count,
                               x->objects, x->num_objects, x->t->options.durable, err);
@@ -623,9 +722,7 @@ static enum status plan_torch_dist(struct target *t, struct error *err)
     TRY(begin_first_file(x, err));
     TRY(megatron_each_part(t, x->stacks, add_dist_part, x, err));
     TRY(check_keys(x, err));
-    add_extra_states(x);
     for (size_t i = 0; i < x->num_files; i++) {
-        t->plan.files[i].size_bytes = x->files[i].bytes;
         t->plan.files[i].finish = emit_file;
         t->plan.files[i].finish_context = x;
     }
