@@ -77,13 +77,15 @@ static enum status plan_kind(struct target *t, const char *folder, const struct 
     struct plan *plan = &t->plan;
     struct arena *a = &plan->arena;
     const struct catalog *all = &t->source->catalog;
-    struct safetensors_out *out = arena_array(a, all->num_tensors + 1, sizeof *out);
-    struct strbuf head = {0}, *kept = arena_alloc(a, sizeof *kept);
-    size_t count = 0;
+    struct safetensors_out *out = NULL;
+    struct strbuf head = {0}, room = {0}, *kept = arena_alloc(a, sizeof *kept);
+    size_t count = 0, capacity = 0;
     for (size_t i = 0; i < all->num_tensors; i++) {
         const struct tensor *x = &all->tensors[i];
         const char *name = kind->is(x->name) ? carried_name(x) : NULL;
-        if (name) out[count++] = (struct safetensors_out){name, x->dtype, x->num_dims, x->shape, 0};
+        if (name)
+            *ARENA_PUSH(a, out, count, capacity) =
+                (struct safetensors_out){name, x->dtype, x->num_dims, x->shape, 0};
     }
     if (!count) return OK;
     const uint32_t file = plan_add_file(plan, path_join(a, folder, kind->file));
@@ -93,13 +95,15 @@ static enum status plan_kind(struct target *t, const char *folder, const struct 
     plan->files[file].finish = emit_head;
     plan->files[file].finish_context = kept;
     for (size_t i = 0; i < count && !st; i++) { /* sorted by safetensors_layout() */
-        const struct tensor *x =
-            catalog_find(all, arena_printf(a, "%s.%s", kind->prefix, out[i].name));
+        strbuf_clear(&room);
+        strbuf_printf(&room, "%s.%s", kind->prefix, out[i].name);
+        const struct tensor *x = catalog_find(all, room.data);
         const struct pair whole = pair_whole(0, 0, x->numel);
         const uint32_t segment = plan_add_segment(plan, file, x->dtype, x->numel, false);
         plan->segments[segment].offset_bytes = out[i].offset_bytes;
         plan_add_piece(plan, x, segment, &whole);
     }
+    strbuf_release(&room);
     notes_add(&t->notes, a, "%zu tensor%s %s (%s, ...) are carried in %s/%s", count,
               count == 1 ? "" : "s", kind->what, out[0].name, folder, kind->file);
     return st;

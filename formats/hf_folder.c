@@ -198,13 +198,16 @@ static bool is_named(void *context, const char *name)
 static enum status check_names(const struct index *x, size_t first_tensor, struct error *err)
 {
     const struct stored *s = x->f->s;
+    const char *file = NULL, *expected = NULL; /* of the last name: most have it, too */
     for (const cJSON *i = x->map->child; i; i = i->next) {
         size_t t;
         if (!map_get(&s->names, i->string, &t) || t < first_tensor)
             return fail(err, ERR_CORRUPT, "%s: the index has %s in %s, but no file has it", x->name,
                         i->string, i->valuestring);
         const char *path = s->files[s->tensors[t].pieces[0].file].path;
-        if (strcmp(path, path_join(x->f->a, x->f->path, i->valuestring)))
+        if (!file || strcmp(file, i->valuestring))
+            expected = path_join(x->f->a, x->f->path, file = i->valuestring);
+        if (strcmp(path, expected))
             return fail(err, ERR_CORRUPT, "%s: the index has %s in %s, but it is in %s", x->name,
                         i->string, i->valuestring, path_base(x->f->a, path));
     }

@@ -170,9 +170,20 @@ static void rename_listed(struct checkpoint *c, const char *prefix)
                                         : name_without_wrappers(&c->arena, groups[g].names[i]);
 }
 
+static bool has_wrapped(struct checkpoint *c)
+{
+    bool wrapped = false;
+    for (size_t i = 0; i < c->catalog.num_native && !wrapped; i++) {
+        const char *name = c->catalog.native[i].name;
+        wrapped = name_without_wrappers(&c->arena, name) != name;
+    }
+    return wrapped;
+}
+
 static enum status strip_wrappers(struct checkpoint *c, struct error *err)
 {
     const struct catalog *all = &c->catalog;
+    if (!has_wrapped(c)) return OK;
     const char **names = arena_array(&c->arena, all->num_native, sizeof *names);
     struct wrapper_names w;
     enum status st = OK;
