@@ -36,8 +36,8 @@ enum dtype target_dtype(const struct target *t, const struct tensor *x)
 {
     if (name_is_optimizer(x->name))
         return t->widens_states && dtype_bytes(x->dtype) < dtype_bytes(DT_F32) ? DT_F32 : x->dtype;
-    if (is_buffer(t->source, x)) return x->dtype;
-    return t->options.casts && dtype_is_float(x->dtype) ? t->options.dtype : x->dtype;
+    const bool casts = t->options.casts && dtype_is_float(x->dtype);
+    return casts && !is_buffer(t->source, x) ? t->options.dtype : x->dtype;
 }
 
 /* ---- the optimizer ---- */
