@@ -1,8 +1,9 @@
 #!/bin/sh
-# maps.sh FERRY - what model maps cost: their length, the time to load and prove all of them, and the time to plan a
-# large model of a family with many rows, beside one of a family with few.
+# maps.sh FERRY [OTHER] - what model maps cost: their length, the time to load and prove all of them, and the time to
+# plan a large model of a family with many rows, beside one of a family with few, which the build OTHER plans, too.
 set -eu
 ferry=$(realpath "$1")
+other=${2:+$(realpath "$2")}
 root=$(realpath "$(dirname "$0")/../..")
 work=$(mktemp -d "${TMPDIR:-/tmp}/ferry-bench.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -28,18 +29,23 @@ sources() { # FOLDER...: C of the program, without tests
     find "$@" -name '*.[ch]' ! -name '*_test.c' ! -name 'testing_*'
 }
 
-# dry_run TITLE MODEL OPTION... - the best of three plans. The disk may be too small for the result: exit code 4.
+# dry_run TITLE PROGRAM MODEL OPTION... - the best of three plans, and its time on CPUs, which says more on a busy
+# machine. The disk may be too small for the result: exit code 4.
 dry_run() {
-    title=$1 model=$2
-    shift 2
-    for _ in 1 2 3; do
+    title=$1 program=$2 model=$3
+    shift 3
+    for run in 1 2 3; do
         code=0
-        /usr/bin/time -o usage -f '%e %M' "$ferry" convert "$model" out --dry-run --json "$@" >said 2>errors || code=$?
+        /usr/bin/time -o "usage.$run" -f '%e %U %S %M' "$program" convert "$model" out --dry-run --json "$@" >said 2>errors ||
+            code=$?
         [ "$code" -eq 0 ] || [ "$code" -eq 4 ] || { cat errors; exit 1; }
-        tail -n 1 usage
-    done | sort -n | head -n 1 | while read -r seconds kilobytes; do
-        row "$title" "$(sed -n 's/^    "shards": \([0-9]*\),/\1/p' said) tensors, $seconds s, $((kilobytes / 1000)) MB"
     done
+    tensors=$(sed -n 's/^    "shards": \([0-9]*\),/\1/p' said)
+    row "$title" "$(tail -qn 1 usage.[123] | sort -n | awk -v tensors="$tensors" '
+        NR == 1 {wall = $1}
+        NR == 1 || $2 + $3 < cpu {cpu = $2 + $3}
+        {peak = $4 > peak ? $4 : peak}
+        END {printf "%d tensors, %.2f s, %.2f s of CPU, %d MB", tensors, wall, cpu, peak / 1000}')"
 }
 
 echo "$("$ferry" --version | head -n 1), $(uname -m), $(nproc) CPUs; load: $(cut -d ' ' -f 1-3 /proc/loadavg)"
@@ -63,11 +69,13 @@ row "inspect a small model, ms" "$(milliseconds 20 "$ferry" inspect small)"
 
 "$ferry" synth -q large --model deepseek_v3 --sparse --layers 61 --hidden 7168 --heads 128 --kv-heads 128 \
     --ffn-hidden-size 18432 --vocab-size 129280 --experts 256 --topk 8 --moe-ffn-hidden-size 2048
-dry_run "dry run of DeepSeek V3, 671 B, to TP8 PP16 EP32" large --tp 8 --pp 16 --ep 32 \
+dry_run "dry run of DeepSeek V3, 671 B, to TP8 PP16 EP32" "$ferry" large --tp 8 --pp 16 --ep 32 \
     --decoder-first-pipeline-num-layers 3 --decoder-last-pipeline-num-layers 2
 rm -rf large
 # Layers for as many tensors as DeepSeek V3 has, within a hundredth.
 "$ferry" synth -q large --model qwen3_moe --sparse --layers 58 --hidden 7168 --heads 64 --kv-heads 8 --head-dim 128 \
     --vocab-size 129280 --experts 256 --topk 8 --moe-ffn-hidden-size 2048
-dry_run "dry run of a Qwen 3 MoE of as many tensors, the same layout" large --tp 8 --pp 16 --ep 32 \
-    --decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1
+for program in "$ferry" ${other:+"$other"}; do
+    dry_run "dry run of a Qwen 3 MoE of as many tensors, by $("$program" --version | sed -n '1s/^ferry //p')" "$program" \
+        large --tp 8 --pp 16 --ep 32 --decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1
+done
