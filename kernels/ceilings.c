@@ -65,8 +65,14 @@ static enum status multiply_once(const struct trial *t, struct error *err)
     struct operand in[MAX_INPUTS] = {0}, out[MAX_OUTPUTS] = {0};
     union op_params params = {.matmul = {.transpose_b = true, .alpha = 1}};
     for (unsigned i = 0; i < 2; i++)
-        in[i] = (struct operand){t->memory + i * t->bytes, OPERAND_ELEM, 2, {t->side, t->side}};
-    out[0] = (struct operand){t->memory + 2 * t->bytes, OPERAND_ELEM, 2, {t->side, t->side}};
+        in[i] = (struct operand){.data = t->memory + i * t->bytes,
+                                 .type = OPERAND_ELEM,
+                                 .num_dims = 2,
+                                 .shape = {t->side, t->side}};
+    out[0] = (struct operand){.data = t->memory + 2 * t->bytes,
+                              .type = OPERAND_ELEM,
+                              .num_dims = 2,
+                              .shape = {t->side, t->side}};
     return t->kernel->run(&params, in, out, t->memory + 3 * t->bytes, err);
 }
 
@@ -90,7 +96,8 @@ static enum status fill_operands(const struct trial *t, struct error *err)
 static uint64_t product_workspace(const struct trial *t)
 {
     const union op_params params = {.matmul = {.transpose_b = true, .alpha = 1}};
-    const struct operand x = {NULL, OPERAND_ELEM, 2, {t->side, t->side}};
+    const struct operand x = {
+        .data = NULL, .type = OPERAND_ELEM, .num_dims = 2, .shape = {t->side, t->side}};
     const struct operand in[MAX_INPUTS] = {x, x}, out[MAX_OUTPUTS] = {x};
     return t->kernel->workspace ? t->kernel->workspace(&params, in, out) : 0;
 }

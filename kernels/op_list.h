@@ -13,7 +13,8 @@
  *              at the result's largest magnitude
  *   cpu, cuda  PLAIN; WORKSPACE, if the kernel asks for one; NONE: no kernel
  *
- * TYPE: elem (default), real, int; float: elem or real; any. A dimension is a
+ * TYPE: elem (default), real, int; float: elem or real; any; weight: elem, which
+ * may be coded (ops.h). A dimension is a
  * letter (one number within a signature), a number, or ".." (last: further
  * dimensions, equal wherever they stand). Suffixes, in this order: "?"
  * optional; "=INPUT" may take this input's place; "-inf" may hold -infinity.
@@ -38,7 +39,7 @@
  * add_norm: sum = stream + branch + branch_bias, rounded; y = norm of sum.
  * add: c = a + b + bias. c may take b's place, too.
  * matmul: y = alpha op(a) op(b) + bias + c, where c has y's type. op(a) is [m,
- *     k]: a, or the transpose of a [k, m]. op(b) is [k, n].
+ *     k]: a, or the transpose of a [k, m]. op(b) is [k, n]; a coded b is [n, k].
  * norm_matmul: norm and matmul fused, for few rows: y = a w^T + product_bias,
  *     where a is the norm of stream, or of sum = stream + branch + branch_bias.
  *     sum and a are rounded as in add_norm and norm. sum is present where
@@ -202,7 +203,7 @@
       NULL, NULL, 0, 2, PLAIN, PLAIN) \
     X(OP_ADD, add, none, "a[T,h] b[T,h] bias[h]? -> c[T,h]=a", \
       NULL, NULL, 0, 1, PLAIN, PLAIN) \
-    X(OP_MATMUL, matmul, matmul, "a[i,j] b[k,l] bias[n]? c:float[m,n]? -> y:float[m,n]=c", \
+    X(OP_MATMUL, matmul, matmul, "a[i,j] b:weight[k,l] bias[n]? c:float[m,n]? -> y:float[m,n]=c", \
       matmul_sizes, matmul_flops, 0, 2, WORKSPACE, WORKSPACE) \
     X(OP_NORM_MATMUL, norm_matmul, norm, \
       "stream[T,h] branch[T,h]? branch_bias[h]? weight[h] bias[h]? w[n,h] product_bias[n]? -> y[T,n] sum[T,h]?", \
@@ -236,7 +237,7 @@
       NULL, NULL, OP_IS_COPY | OP_PARTIAL_ROWS, 0, PLAIN, PLAIN) \
     X(OP_UNPERMUTE, unpermute, none, "y[R,h] rows:int[T,k] weights:real[T,k]? -> x[T,h]", \
       NULL, NULL, 0, 2, PLAIN, PLAIN) \
-    X(OP_GROUPED_MATMUL, grouped_matmul, none, "x[R,k] w[E,n,k] counts:int[E] -> y[R,n]", \
+    X(OP_GROUPED_MATMUL, grouped_matmul, none, "x[R,k] w:weight[E,n,k] counts:int[E] -> y[R,n]", \
       NULL, grouped_matmul_flops, OP_PARTIAL_ROWS, 2, WORKSPACE, PLAIN) \
     X(OP_SIGMOID_SCALE, sigmoid_scale, none, "x[T,n] gate[T,1] -> y[T,n]=x", \
       NULL, NULL, 0, 2, PLAIN, PLAIN) \

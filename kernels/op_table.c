@@ -178,7 +178,7 @@ static struct op_row rows[NUM_ALL_OPS] = {
 
 static const char *const type_names[] = {
     [TYPE_ELEM] = "elem",   [TYPE_REAL] = "real", [TYPE_INT] = "int",
-    [TYPE_FLOAT] = "float", [TYPE_ANY] = "any",
+    [TYPE_FLOAT] = "float", [TYPE_ANY] = "any",   [TYPE_WEIGHT] = "weight",
 };
 
 /* Aborts: op_list.h has an invalid signature. */
@@ -288,7 +288,8 @@ const struct op_row *op_row(unsigned op)
 
 static void print_operand(char *to, size_t room, const struct operand *o)
 {
-    int n = snprintf(to, room, o->num_dims ? "%s[" : "absent", type_names[o->type]);
+    const char *coded = o->coding ? "coded " : "";
+    int n = snprintf(to, room, o->num_dims ? "%s%s[" : "absent", coded, type_names[o->type]);
     for (unsigned d = 0; d < o->num_dims && (size_t)n < room; d++)
         n += snprintf(to + n, room - (size_t)n, "%s%" PRIu64, d ? "," : "", o->shape[d]);
     if (o->num_dims && (size_t)n < room) (void)snprintf(to + n, room - (size_t)n, "]");
@@ -312,6 +313,7 @@ static bool type_fits(enum signature_type wanted, enum operand_type is, struct o
 {
     if (wanted == TYPE_ANY) s->any = is;
     if (wanted == TYPE_FLOAT) return is != OPERAND_INT;
+    if (wanted == TYPE_WEIGHT) return is == OPERAND_ELEM;
     return wanted == TYPE_ANY || (unsigned)wanted == (unsigned)is;
 }
 
@@ -339,6 +341,7 @@ static bool operand_fits(const struct op_operand *pattern, const struct operand 
     if (pattern->has_tail ? o->num_dims < pattern->num_dims : o->num_dims != pattern->num_dims)
         return false;
     if (!type_fits(pattern->type, o->type, s)) return false;
+    if (o->coding && pattern->type != TYPE_WEIGHT) return false;
     for (unsigned d = 0; d < pattern->num_dims; d++)
         if (!dim_fits(pattern->dims[d], o->shape[d], s)) return false;
     return !pattern->has_tail || tail_fits(o, pattern->num_dims, s);

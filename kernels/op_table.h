@@ -20,7 +20,7 @@ enum op_flags {
 };
 
 /* One operand of a signature. */
-enum signature_type { TYPE_ELEM, TYPE_REAL, TYPE_INT, TYPE_FLOAT, TYPE_ANY };
+enum signature_type { TYPE_ELEM, TYPE_REAL, TYPE_INT, TYPE_FLOAT, TYPE_ANY, TYPE_WEIGHT };
 struct op_operand {
     char name[16];
     enum signature_type type; /* the first three equal enum operand_type */

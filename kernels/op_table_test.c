@@ -9,24 +9,18 @@ static struct error err;
 
 #define ELEM2(a, b)                                                                                \
     {                                                                                              \
-        NULL, OPERAND_ELEM, 2,                                                                     \
-        {                                                                                          \
-            a, b                                                                                   \
-        }                                                                                          \
+        .type = OPERAND_ELEM, .num_dims = 2, .shape = { a, b }                                     \
     }
 #define ELEM1(a)                                                                                   \
     {                                                                                              \
-        NULL, OPERAND_ELEM, 1,                                                                     \
-        {                                                                                          \
-            a                                                                                      \
-        }                                                                                          \
+        .type = OPERAND_ELEM, .num_dims = 1, .shape = { a }                                        \
     }
 
 /* Prints a parsed signature again. */
 static void print_side(char *to, size_t room, const struct op_row *row, const struct op_operand *o,
                        unsigned count)
 {
-    static const char *const types[] = {"", ":real", ":int", ":float", ":any"};
+    static const char *const types[] = {"", ":real", ":int", ":float", ":any", ":weight"};
     for (unsigned i = 0; i < count; i++) {
         size_t n = strlen(to);
         n += (size_t)snprintf(to + n, room - n, "%s%s%s[", i ? " " : "", o[i].name,
@@ -152,7 +146,8 @@ static void products_of_what_is_made_on_the_way(void **state)
 static void rows_of_collectives_are_those_of_all_members(void **state)
 {
     const union op_params none = {0};
-    const struct operand in[MAX_INPUTS] = {{NULL, OPERAND_INT, 3, {12, 5, 2}}};
+    const struct operand in[MAX_INPUTS] = {
+        {.data = NULL, .type = OPERAND_INT, .num_dims = 3, .shape = {12, 5, 2}}};
     static const struct {
         unsigned op;
         uint64_t rows;
@@ -196,7 +191,9 @@ static void what_does_not_fit_is_named(void **state)
     s = (struct op_sizes){0};
     assert_fails(op_check(OP_NORM, &none, x, out, &s, &err), ERR_OURS, "more operands than in");
     struct operand qkv[MAX_INPUTS] = {
-        ELEM2(4, 80), {NULL, OPERAND_REAL, 2, {9, 6}}, {NULL, OPERAND_INT, 1, {4}}};
+        ELEM2(4, 80),
+        {.data = NULL, .type = OPERAND_REAL, .num_dims = 2, .shape = {9, 6}},
+        {.data = NULL, .type = OPERAND_INT, .num_dims = 1, .shape = {4}}};
     struct operand y[MAX_OUTPUTS] = {ELEM2(4, 80)};
     s = (struct op_sizes){0};
     assert_ok(op_check(OP_ROTARY, &heads, qkv, y, &s, &err));
@@ -205,10 +202,33 @@ static void what_does_not_fit_is_named(void **state)
     assert_fails(op_check(OP_ROTARY, &heads, qkv, y, &s, &err), ERR_OURS, "do not fit");
 }
 
+static void weights_alone_may_be_coded(void **state)
+{
+    const union op_params p = {.matmul = {.transpose_b = true, .alpha = 1}}, none = {0};
+    const struct weight_coding coding = {.group = 32};
+    struct operand x[MAX_INPUTS] = {ELEM2(8, 64), ELEM2(16, 64)};
+    struct operand out[MAX_OUTPUTS] = {ELEM2(8, 16)};
+    struct op_sizes s = {0};
+    (void)state;
+    x[1].coding = &coding;
+    assert_ok(op_check(OP_MATMUL, &p, x, out, &s, &err));
+    x[0].coding = &coding;
+    s = (struct op_sizes){0};
+    assert_fails(op_check(OP_MATMUL, &p, x, out, &s, &err), ERR_OURS,
+                 "matmul: a is coded elem[8,64]");
+    x[1] = (struct operand)ELEM1(64);
+    x[0].coding = NULL;
+    x[1].coding = &coding;
+    s = (struct op_sizes){0};
+    assert_fails(op_check(OP_NORM, &none, x, out, &s, &err), ERR_OURS,
+                 "norm: weight is coded elem[64]");
+}
+
 static void sizes_that_nothing_says_are_asked_for(void **state)
 {
     const union op_params none = {0};
-    const struct operand in[MAX_INPUTS] = {ELEM2(4, 16), {NULL, OPERAND_INT, 2, {4, 2}}};
+    const struct operand in[MAX_INPUTS] = {
+        ELEM2(4, 16), {.data = NULL, .type = OPERAND_INT, .num_dims = 2, .shape = {4, 2}}};
     struct operand out[MAX_OUTPUTS] = {0};
     struct op_sizes s = {0};
     (void)state;
@@ -230,6 +250,7 @@ int main(void)
         cmocka_unit_test(products_of_what_is_made_on_the_way),
         cmocka_unit_test(rows_of_collectives_are_those_of_all_members),
         cmocka_unit_test(what_does_not_fit_is_named),
+        cmocka_unit_test(weights_alone_may_be_coded),
         cmocka_unit_test(sizes_that_nothing_says_are_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

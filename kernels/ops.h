@@ -8,6 +8,8 @@
  *   REAL  type of arithmetic: f64 if ELEM is f64, else f32
  *   INT   int32_t
  *
+ * A weight may be *coded*: codes with scales, which products decode.
+ *
  * Every op computes in REAL and rounds once, when it stores an ELEM. An absent
  * operand has no data (NULL). Operands do not overlap, unless the list lets two
  * share a buffer. A size that depends on data is an upper bound: an INT operand
@@ -25,18 +27,37 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/dtype.h"
 #include "common/status.h"
+#include "kernels/cpu/quant.h"
 #include "kernels/op_list.h"
 
 enum operand_type { OPERAND_ELEM, OPERAND_REAL, OPERAND_INT };
 
 enum { OPERAND_DIMS = 4, MAX_INPUTS = 10, MAX_OUTPUTS = 5 };
 
+/* The data of a coded weight [.., rows, cols] (kernels/cpu/coded.h):
+ *
+ *   1. codes, cols * bits / 8 bytes a row;
+ *   2. at scales_at: for each row, a scale for each `group` elements;
+ *   3. at numbers_at: the number of each code, F32.
+ *
+ * An element is number * scale in F32, rounded to `dtype`, then to ELEM. */
+struct weight_coding {
+    enum quant_code code;
+    unsigned bits; /* of a code: 4, the lower half of a byte first, or 8 */
+    enum dtype dtype;
+    bool scales_are_e8m0; /* F8_E8M0, else F32 */
+    uint64_t group;
+    uint64_t scales_at, numbers_at, bytes; /* bytes: of all data */
+};
+
 struct operand {
     void *data; /* NULL: absent */
     enum operand_type type;
     unsigned num_dims;
     uint64_t shape[OPERAND_DIMS];
+    const struct weight_coding *coding; /* NULL: elements are not coded */
 };
 
 enum op {

@@ -11,7 +11,8 @@ static size_t rows_bytes(size_t rows, size_t columns)
 
 static struct operand rows_of(void *data, size_t rows, size_t columns)
 {
-    return (struct operand){data, OPERAND_ELEM, 2, {rows, columns}};
+    return (struct operand){
+        .data = data, .type = OPERAND_ELEM, .num_dims = 2, .shape = {rows, columns}};
 }
 
 static const union op_params product = {.matmul = {.transpose_b = true, .alpha = 1}};

@@ -1,10 +1,14 @@
 /* matmul.c - OP_MATMUL, OP_GROUPED_MATMUL and its gradients: by BLAS, and by
- * kernels for few rows and for 16-bit types. */
+ * kernels for few rows and for 16-bit types.
+ *
+ * Coded weights are decoded by rows, by blocks of 16-bit types, or whole for
+ * BLAS, which sums by sizes. */
 #include <assert.h>
 #include <cblas.h>
 #include <limits.h>
 
 #include "common/threads.h"
+#include "kernels/cpu/coded.h"
 #include "kernels/cpu/ops/ops_internal.h"
 #ifdef __AVX512BF16__
 #define PAIRS
@@ -17,6 +21,11 @@
 /* y [m, n] = alpha op(a) op(b) + bias + c. If it accumulates, c lies in y. */
 struct product {
     const elem *a, *b, *bias; /* bias may be NULL */
+    /* Instead of b: the rows of a coded weight from first_row on, and room for
+     * decoded ones. */
+    const struct operand *coded;
+    size_t first_row;
+    elem *room;
     void *c;
     size_t m, n, k;
     bool transpose_a, transpose_b, accumulate, c_is_real;
@@ -31,6 +40,30 @@ static bool has_few_rows(const struct product *x)
 {
     return x->m <= FEW_ROWS && !x->transpose_a && x->transpose_b;
 }
+
+/* A decoded row is aligned as in a decoded weight: compilers cut sums at lines
+ * of the cache. */
+enum { LINE = 64 / sizeof(elem) };
+
+static size_t row_room(size_t k)
+{
+    return (k + 2 * LINE - 1) / LINE * LINE;
+}
+
+/* Room of a worker for decoded elements: a row, or a block of 16-bit types. */
+#ifdef ELEM_IS_16_BITS
+enum { BLOCK_K = 256, TILE_M = 256, TILE_N = 256 }; /* at most */
+
+static size_t room_numel(size_t k)
+{
+    return row_room(k) > TILE_N * BLOCK_K ? row_room(k) : TILE_N * BLOCK_K;
+}
+#else
+static size_t room_numel(size_t k)
+{
+    return row_room(k);
+}
+#endif
 
 #ifdef PAIRS
 ALWAYS_INLINE void add_dot(__m512 *sum, const elem *a, const elem *b, __mmask32 present)
@@ -109,21 +142,33 @@ static void store_row(const struct product *x, size_t i, size_t j, real *sums, s
         store_elems(c_elem, sums, n);
 }
 
-static void multiply_few_columns(const struct product *x, size_t j0, size_t n)
+/* Row j of b. Inlined, its cases would be summed in different orders. */
+__attribute__((noinline)) static const elem *row_of_b(const struct product *x, size_t j, elem *room)
+{
+    if (!x->coded) return x->b + j * x->k;
+    elem *to = room + (x->first_row + j) * x->k % LINE;
+    coded_read(x->coded, x->first_row + j, 0, x->k, ELEM_DTYPE, to);
+    return to;
+}
+
+static void multiply_few_columns(const struct product *x, size_t j0, size_t n, elem *room)
 {
     real sums[FEW_ROWS][FEW_COLUMNS];
-    for (size_t j = 0; j < n; j++)
+    for (size_t j = 0; j < n; j++) {
+        const elem *b = row_of_b(x, j0 + j, room);
         for (size_t i = 0; i < x->m; i++)
-            sums[i][j] = dot(x->a + i * x->k, x->b + (j0 + j) * x->k, x->k);
+            sums[i][j] = dot(x->a + i * x->k, b, x->k);
+    }
     for (size_t i = 0; i < x->m; i++)
         store_row(x, i, j0, sums[i], n);
 }
 
 static void multiply_few_rows(const struct product *x)
 {
-#pragma omp parallel for if (x->n * x->k >= WORTH_THREADS)
+#pragma omp parallel for if (x->n * x->k >= WORTH_THREADS) num_threads(workers())
     for (size_t j = 0; j < x->n; j += FEW_COLUMNS)
-        multiply_few_columns(x, j, min_size(x->n - j, FEW_COLUMNS));
+        multiply_few_columns(x, j, min_size(x->n - j, FEW_COLUMNS),
+                             x->coded ? x->room + worker() * room_numel(x->k) : NULL);
 }
 
 /* Larger products are cut into tiles of c by their shape alone, one thread a
@@ -148,8 +193,6 @@ static size_t round_up(size_t n, size_t unit)
 }
 
 #ifdef ELEM_IS_16_BITS
-enum { BLOCK_K = 256, TILE_M = 256, TILE_N = 256 }; /* at most */
-
 /* Products of few tiles have narrower ones. */
 static struct tiling tiling_of(const struct product *x)
 {
@@ -169,19 +212,24 @@ static const elem *a_at(const struct product *x, const struct block *b)
     return x->a + (x->transpose_a ? b->l * x->m + b->i : b->i * x->k + b->l);
 }
 
-static const elem *b_at(const struct product *x, const struct block *b)
-{
-    return x->b + (x->transpose_b ? b->j * x->k + b->l : b->l * x->n + b->j);
-}
-
 static size_t a_stride(const struct product *x)
 {
     return x->transpose_a ? x->m : x->k;
 }
 
-static size_t b_stride(const struct product *x)
+struct right {
+    const elem *at;
+    size_t stride;
+};
+
+static struct right right_of(const struct product *x, const struct block *b)
 {
-    return x->transpose_b ? x->k : x->n;
+    elem *to = x->coded ? x->room + worker() * room_numel(x->k) : NULL;
+    if (!x->coded && x->transpose_b) return (struct right){x->b + b->j * x->k + b->l, x->k};
+    if (!x->coded) return (struct right){x->b + b->l * x->n + b->j, x->n};
+    for (size_t j = 0; j < b->n; j++)
+        coded_read(x->coded, x->first_row + b->j + j, b->l, b->k, ELEM_DTYPE, to + j * BLOCK_K);
+    return (struct right){to, BLOCK_K};
 }
 
 #ifdef PAIRS
@@ -239,8 +287,9 @@ static void pack_a(const struct product *x, const struct block *b, struct blocks
 /* Columns of b and c from n on are multiplied too, and never read. */
 static void add_blocks(const struct product *x, const struct block *b, struct blocks *to)
 {
+    const struct right right = right_of(x, b);
     pack_a(x, b, to);
-    pack_right(to->b[0], B_STRIDE, b_at(x, b), b_stride(x), x->transpose_b, b->n, b->k);
+    pack_right(to->b[0], B_STRIDE, right.at, right.stride, x->transpose_b, b->n, b->k);
     multiply_packed(b, to);
 }
 #else
@@ -258,8 +307,9 @@ static void widen_block(real *to, const elem *from, size_t stride, size_t rows, 
 static void add_blocks(const struct product *x, const struct block *b, struct blocks *to)
 {
     const size_t a_columns = x->transpose_a ? b->m : b->k, b_columns = x->transpose_b ? b->k : b->n;
+    const struct right right = right_of(x, b);
     widen_block(to->a, a_at(x, b), a_stride(x), x->transpose_a ? b->k : b->m, a_columns);
-    widen_block(to->b, b_at(x, b), b_stride(x), x->transpose_b ? b->n : b->k, b_columns);
+    widen_block(to->b, right.at, right.stride, x->transpose_b ? b->n : b->k, b_columns);
     call_gemm(x, b->m, b->n, b->k, 1, to->a, a_columns, to->b, b_columns, 1, to->c[0], TILE_N);
 }
 #endif
@@ -353,6 +403,65 @@ static void multiply_tiles(const struct product *x, void *workspace)
     }
 }
 
+/* ---- coded weights ---- */
+
+#ifdef ELEM_IS_16_BITS
+static size_t matrix_numel(size_t n, size_t k)
+{
+    (void)n, (void)k;
+    return 0;
+}
+
+static void decode_matrix(struct product *x)
+{
+    (void)x;
+}
+#else
+static size_t matrix_numel(size_t n, size_t k)
+{
+    return n * k;
+}
+
+static void decode_matrix(struct product *x)
+{
+    if (!x->coded || has_few_rows(x)) return;
+#pragma omp parallel for if (x->n * x->k >= WORTH_THREADS)
+    for (size_t j = 0; j < x->n; j++)
+        coded_read(x->coded, x->first_row + j, 0, x->k, ELEM_DTYPE, x->room + j * x->k);
+    x->b = x->room;
+    x->coded = NULL;
+}
+#endif
+
+/* Bytes of a workspace for decoded elements, which begin it. */
+static size_t room_bytes(const struct operand *w)
+{
+    const size_t n = w->shape[w->num_dims - 2], k = w->shape[w->num_dims - 1], unit = 256;
+    const size_t rows = most_workers() * room_numel(k), matrix = matrix_numel(n, k);
+    return w->coding ? round_up((rows > matrix ? rows : matrix) * sizeof(elem), unit) : 0;
+}
+
+/* The workspace behind it. */
+static void *rest_of(void *workspace, const struct operand *w)
+{
+    return w->coding ? (char *)workspace + room_bytes(w) : workspace;
+}
+
+/* Makes rows `first` on of a weight the product's b. */
+static void take_weight(struct product *x, const struct operand *w, size_t first, void *workspace)
+{
+    if (!w->coding) {
+        x->b = (const elem *)w->data + first * x->k;
+        return;
+    }
+    x->coded = w;
+    x->first_row = first;
+    x->room = workspace;
+    decode_matrix(x);
+}
+
+/* ---- a product ---- */
+
 static enum status multiply(const struct product *x, void *workspace, struct error *err)
 {
     if (x->m > INT_MAX || x->n > INT_MAX || x->k > INT_MAX)
@@ -436,7 +545,6 @@ static struct product matmul_product(const union op_params *p, const struct oper
                                      const struct operand *out)
 {
     return (struct product){.a = in[0].data,
-                            .b = in[1].data,
                             .bias = in[2].data,
                             .c = out[0].data,
                             .m = out[0].shape[0],
@@ -452,11 +560,14 @@ static struct product matmul_product(const union op_params *p, const struct oper
 enum status NAME(matmul)(const union op_params *p, const struct operand *in,
                          const struct operand *out, void *workspace, struct error *err)
 {
-    const struct product x = matmul_product(p, in, out);
+    struct product x = matmul_product(p, in, out);
+    void *const rest = rest_of(workspace, in + 1);
     assert(!in[3].data || in[3].type == out[0].type);
+    assert(!in[1].coding || p->matmul.transpose_b);
     start_as(out, in + 3);
-    if (!is_deep(&x)) return multiply(&x, workspace, err);
-    multiply_parts(&x, workspace);
+    take_weight(&x, in + 1, 0, workspace);
+    if (!is_deep(&x)) return multiply(&x, rest, err);
+    multiply_parts(&x, rest);
     return OK;
 }
 
@@ -464,27 +575,29 @@ size_t NAME(matmul_workspace)(const union op_params *p, const struct operand *in
                               const struct operand *out)
 {
     const struct product x = matmul_product(p, in, out);
-    return is_deep(&x) ? PARTS * x.m * x.n * sizeof(real) : blocks_bytes();
+    return room_bytes(in + 1) + (is_deep(&x) ? PARTS * x.m * x.n * sizeof(real) : blocks_bytes());
 }
 
 enum status NAME(grouped_matmul)(const union op_params *p, const struct operand *in,
                                  const struct operand *out, void *workspace, struct error *err)
 {
     (void)p;
-    const elem *x = in[0].data, *w = in[1].data;
+    const elem *x = in[0].data;
     const int32_t *counts = in[2].data;
+    void *const rest = rest_of(workspace, in + 1);
     elem *y = out[0].data;
     const size_t num_experts = in[1].shape[0], n = in[1].shape[1], k = in[1].shape[2];
     for (size_t e = 0, row = 0; e < num_experts; row += (size_t)counts[e], e++) {
-        const struct product one = {.a = x + row * k,
-                                    .b = w + e * n * k,
-                                    .c = y + row * n,
-                                    .m = (size_t)counts[e],
-                                    .n = n,
-                                    .k = k,
-                                    .transpose_b = true,
-                                    .alpha = 1};
-        TRY(multiply(&one, workspace, err));
+        struct product one = {.a = x + row * k,
+                              .c = y + row * n,
+                              .m = (size_t)counts[e],
+                              .n = n,
+                              .k = k,
+                              .transpose_b = true,
+                              .alpha = 1};
+        if (counts[e] == 0) continue; /* a matrix that is not decoded */
+        take_weight(&one, in + 1, e * n, workspace);
+        TRY(multiply(&one, rest, err));
     }
     return OK;
 }
@@ -492,8 +605,8 @@ enum status NAME(grouped_matmul)(const union op_params *p, const struct operand 
 size_t NAME(grouped_matmul_workspace)(const union op_params *p, const struct operand *in,
                                       const struct operand *out)
 {
-    (void)p, (void)in, (void)out;
-    return blocks_bytes();
+    (void)p, (void)out;
+    return room_bytes(in + 1) + blocks_bytes();
 }
 
 enum status NAME(grouped_dgrad)(const union op_params *p, const struct operand *in,

@@ -1,4 +1,6 @@
 #include "common/count.h"
+#include "kernels/cpu/cast.h"
+#include "kernels/cpu/coded_testing.h"
 #include "kernels/cpu/ops/gradient_testing.h"
 
 struct matrices {
@@ -267,9 +269,105 @@ OP_TEST(gradients_of_experts_by_their_rows, 10)
     if (!in[3].data) check_gradient(t, &g, 1, &dw);
 }
 
+/* ---- coded weights ---- */
+
+struct coded_weight {
+    struct weight_coding coding;
+    struct operand coded, decoded;
+};
+
+static void round_to(enum dtype dtype, float *x)
+{
+    uint16_t rounded;
+    if (dtype == DT_F32) return;
+    (void)cast_elements(&rounded, dtype, x, DT_F32, 1);
+    (void)cast_elements(x, DT_F32, &rounded, dtype, 1);
+}
+
+/* A random weight, in both forms. */
+static void make_coded(struct op_test *t, struct coded_weight *w, uint64_t matrices, uint64_t rows,
+                       uint64_t cols)
+{
+    static const enum dtype dtypes[] = {DT_BF16, DT_F32, DT_F16};
+    static const uint64_t sizes[] = {32, 128, 7, 1, 5000};
+    w->coding =
+        (struct weight_coding){.code = (enum quant_code)test_below(&t->seed, NUM_QUANT_CODES),
+                               .dtype = dtypes[test_below(&t->seed, COUNT(dtypes))],
+                               .group = sizes[test_below(&t->seed, COUNT(sizes))],
+                               .scales_are_e8m0 = test_coin(t)};
+    if (cols % 2) w->coding.code = QUANT_E4M3;
+    w->decoded = matrices ? ELEMS(matrices, rows, cols) : ELEMS(rows, cols);
+    w->coded = w->decoded;
+    w->coded.coding = &w->coding;
+    rows *= matrices ? matrices : 1;
+    assert_true(coding_place(&w->coding, rows, cols));
+    w->coded.data = test_alloc(t, w->coding.bytes);
+    coded_fill_random(&w->coding, rows, cols, &t->seed, w->coded.data);
+    for (uint64_t i = 0; i < rows * cols; i++) {
+        float x = coded_element(&w->coded, i / cols, i % cols);
+        round_to(w->coding.dtype, &x);
+        (void)cast_elements((char *)w->decoded.data + i * operand_bytes_of(OPERAND_ELEM, t->elem),
+                            elem_dtype(t->elem), &x, DT_F32, 1);
+    }
+}
+
+/* Both forms of input 1 give the same bits. */
+static void check_coded(struct op_test *t, enum op op, const union op_params *p,
+                        const struct coded_weight *w, struct operand *in, const struct operand *out)
+{
+    const struct operand start = test_copy(t, out);
+    struct operand decoded;
+    in[1] = w->decoded;
+    test_op(t, op, p, in, out);
+    decoded = test_copy(t, out);
+    memcpy(out->data, start.data, test_bytes(t, out));
+    in[1] = w->coded;
+    test_op(t, op, p, in, out);
+    assert_memory_equal(decoded.data, out->data, test_bytes(t, out));
+}
+
+OP_TEST(a_coded_weight_gives_the_bits_of_its_elements, 30)
+{
+    union op_params p = random_params(t);
+    p.matmul.transpose_b = true;
+    const size_t k = test_coin(t) ? test_between(t, 1, 300) : edge(t);
+    struct matrices x =
+        matrices_of(t, &p, test_coin(t) ? test_between(t, 1, 4) : edge(t), edge(t), k);
+    struct coded_weight w;
+    if (x.in[3].data) x.in[3] = x.before;
+    make_coded(t, &w, 0, x.n, k);
+    check_coded(t, OP_MATMUL, &p, &w, x.in, x.out);
+}
+
+OP_TEST(coded_weights_of_long_sums, 3)
+{
+    union op_params p = random_params(t);
+    p.matmul.transpose_b = true;
+    const size_t k = 8192 + edge(t);
+    struct matrices x = matrices_of(t, &p, test_between(t, 3, 9), test_between(t, 1, 20), k);
+    struct coded_weight w;
+    if (x.in[3].data) x.in[3] = x.before;
+    make_coded(t, &w, 0, x.n, k);
+    check_coded(t, OP_MATMUL, &p, &w, x.in, x.out);
+}
+
+OP_TEST(experts_with_coded_weights, 12)
+{
+    struct groups g = groups_of(t, t->seed % 2 ? 30 : 5);
+    struct coded_weight w;
+    const union op_params p = {0};
+    const size_t k = test_between(t, 1, 300), n = edge(t);
+    struct operand in[] = {ELEMS(g.bound, k), ABSENT, g.counts}, out[] = {ELEMS(g.bound, n)};
+    make_coded(t, &w, g.num_experts, n, k);
+    check_coded(t, OP_GROUPED_MATMUL, &p, &w, in, out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_coded_weight_gives_the_bits_of_its_elements),
+        cmocka_unit_test(coded_weights_of_long_sums),
+        cmocka_unit_test(experts_with_coded_weights),
         cmocka_unit_test(products_have_every_shape),
         cmocka_unit_test(products_end_at_every_edge),
         cmocka_unit_test(products_are_larger_than_a_block),

@@ -23,10 +23,17 @@ struct op_test {
     size_t num_owned;
 };
 
+/* Aligned as in programs, but of exact size, for sanitizers. */
+static inline void *test_aligned(size_t bytes)
+{
+    void *p;
+    assert_int_equal(posix_memalign(&p, 256, bytes ? bytes : 1), 0);
+    return p;
+}
+
 static inline void *test_alloc(struct op_test *t, size_t bytes)
 {
-    void *p = malloc(bytes ? bytes : 1); /* exact size, for sanitizers */
-    assert_non_null(p);
+    void *p = test_aligned(bytes);
     assert_true(t->num_owned < COUNT(t->owned));
     return t->owned[t->num_owned++] = p;
 }
@@ -128,8 +135,7 @@ static inline enum status test_try(struct op_test *t, enum op op, const union op
     const struct op_kernel *kernel = cpu_ops(t->elem) + op;
     test_signature(op, p, in, out);
     const size_t bytes = kernel->workspace ? kernel->workspace(p, in, out) : 0;
-    void *workspace = malloc(bytes ? bytes : 1);
-    assert_non_null(workspace);
+    void *workspace = test_aligned(bytes);
     memset(workspace, 0xFF, bytes); /* NaN in every type */
     enum status st = kernel->run(p, in, out, workspace, err);
     free(workspace);

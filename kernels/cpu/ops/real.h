@@ -13,6 +13,7 @@
 #include <immintrin.h>
 #endif
 
+#include "common/dtype.h"
 #include "common/half.h"
 
 #define JOIN_(a, b) a##_##b
@@ -22,9 +23,11 @@
 #ifdef ELEM_f64
 typedef double elem;
 typedef double real;
+#define ELEM_DTYPE DT_F64
 #elif defined ELEM_f32
 typedef float elem;
 typedef float real;
+#define ELEM_DTYPE DT_F32
 #elif defined ELEM_bf16 || defined ELEM_f16
 #define ELEM_IS_16_BITS
 typedef struct {
@@ -34,6 +37,7 @@ typedef float real;
 #endif
 
 #ifdef ELEM_bf16
+#define ELEM_DTYPE DT_BF16
 static inline real load(elem x)
 {
     uint32_t bits = (uint32_t)x.bits << 16;
@@ -51,6 +55,7 @@ static inline elem store(real x)
     return (elem){(uint16_t)(x == x ? rounded : (bits >> 16) | 0x40)};
 }
 #elif defined ELEM_f16
+#define ELEM_DTYPE DT_F16
 static inline real load(elem x)
 {
     return half_load(x.bits);

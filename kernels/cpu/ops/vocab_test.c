@@ -97,7 +97,8 @@ OP_TEST(gradients_are_softmax_minus_target, 12)
 {
     struct vocab v = make_vocab(t, test_between(t, 1, 1500), true);
     const bool in_place = operand_bytes_of(OPERAND_ELEM, t->elem) != 2 && test_coin(t);
-    const struct operand place = {v.in[0].data, OPERAND_ELEM, 2, {v.n, v.columns}};
+    const struct operand place = {
+        .data = v.in[0].data, .type = OPERAND_ELEM, .num_dims = 2, .shape = {v.n, v.columns}};
     const struct operand dlogits = in_place ? place : ELEMS(v.n, v.columns);
     test_op(t, OP_VOCAB_BACKWARD, &v.p, v.in, &dlogits);
     for (size_t i = 0; i < v.n * v.columns; i++) {
