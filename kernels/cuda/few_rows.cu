@@ -173,10 +173,10 @@ static struct op_call small_case(const struct product &x)
     call.elem = x.elem;
     call.p.matmul.transpose_b = true;
     call.p.matmul.alpha = 0.5;
-    call.in[0] = {const_cast<void *>(x.a), OPERAND_ELEM, 2, {x.m, k}};
-    call.in[1] = {const_cast<void *>(x.b), OPERAND_ELEM, 2, {n, k}};
-    call.in[2] = {const_cast<void *>(x.bias), OPERAND_ELEM, 1, {n}};
-    call.out[0] = {x.c, x.c_is_real ? OPERAND_REAL : OPERAND_ELEM, 2, {x.m, n}};
+    call.in[0] = {const_cast<void *>(x.a), OPERAND_ELEM, 2, {x.m, k}, nullptr};
+    call.in[1] = {const_cast<void *>(x.b), OPERAND_ELEM, 2, {n, k}, nullptr};
+    call.in[2] = {const_cast<void *>(x.bias), OPERAND_ELEM, 1, {n}, nullptr};
+    call.out[0] = {x.c, x.c_is_real ? OPERAND_REAL : OPERAND_ELEM, 2, {x.m, n}, nullptr};
     return call;
 }
 

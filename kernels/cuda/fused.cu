@@ -310,7 +310,7 @@ template <typename E> static size_t made_bytes(size_t rows, size_t columns)
 
 static struct operand made_rows(void *workspace, size_t rows, size_t columns)
 {
-    return {workspace, OPERAND_ELEM, 2, {rows, columns}};
+    return {workspace, OPERAND_ELEM, 2, {rows, columns}, nullptr};
 }
 
 template <typename E>

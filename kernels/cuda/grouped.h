@@ -274,26 +274,35 @@ template <typename E> struct plain_side {
     const E *at;
     size_t stride, step;
     int size;
+
+    __device__ inline bool depth_is_last() const
+    {
+        return step == 1;
+    }
+
+    __device__ inline real_of<E> element(size_t row, size_t d) const
+    {
+        return to_real(at[row * stride + d * step]);
+    }
 };
 
 /* Loads depth [at, at + PLAIN_DEPTH) of PLAIN_TILE rows. Threads run along the
  * stride of 1. */
-template <typename E>
-__device__ inline void load_plain(real_of<E> (*to)[PLAIN_TILE + 1], const plain_side<E> &s, int at,
-                                  int depth)
+template <typename R, typename S>
+__device__ inline void load_plain(R (*to)[PLAIN_TILE + 1], const S &s, int at, int depth)
 {
     for (int i = (int)threadIdx.x; i < PLAIN_TILE * PLAIN_DEPTH; i += GROUPED_THREADS) {
-        const int row = s.step == 1 ? i / PLAIN_DEPTH : i % PLAIN_TILE;
-        const int d = s.step == 1 ? i % PLAIN_DEPTH : i / PLAIN_TILE;
-        const bool there = row < s.size && at + d < depth;
-        to[d][row] = there ? to_real(s.at[row * s.stride + (at + d) * s.step]) : 0;
+        const int row = s.depth_is_last() ? i / PLAIN_DEPTH : i % PLAIN_TILE;
+        const int d = s.depth_is_last() ? i % PLAIN_DEPTH : i / PLAIN_TILE;
+        const bool there = row < (int)s.size && at + d < depth;
+        to[d][row] = there ? s.element((size_t)row, (size_t)(at + d)) : 0;
     }
 }
 
-/* Calls f(row of the tile, column, sum) for each element; 4 x 4 a thread. */
-template <typename E, typename F>
-__device__ inline void multiply_plain(const plain_side<E> &a, const plain_side<E> &b, int depth,
-                                      F f)
+/* Calls f(row of the tile, column, sum) for each element; 4 x 4 a thread. B:
+ * another plain_side<E>, or coded_rows<E>. */
+template <typename E, typename B, typename F>
+__device__ inline void multiply_plain(const plain_side<E> &a, const B &b, int depth, F f)
 {
     __shared__ real_of<E> left[PLAIN_DEPTH][PLAIN_TILE + 1], right[PLAIN_DEPTH][PLAIN_TILE + 1];
     const int row = (int)threadIdx.x / 16, column = (int)threadIdx.x % 16;
@@ -312,7 +321,7 @@ __device__ inline void multiply_plain(const plain_side<E> &a, const plain_side<E
     }
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++)
-            if (row + 16 * i < a.size && column + 16 * j < b.size)
+            if (row + 16 * i < a.size && column + 16 * j < (int)b.size)
                 f(row + 16 * i, column + 16 * j, sum[i][j]);
 }
 

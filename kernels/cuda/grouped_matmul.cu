@@ -4,7 +4,9 @@
  * 1. bf16 and f16 with k a multiple of 8: tiles on tensor cores, with three
  *    stages, or two if a block's shared memory is too small (99 KB on compute
  *    capability 8.6, 8.9, 12.0).
- * 2. Everything else: plain tiles, 4 x 4 elements a thread. */
+ * 2. Everything else: plain tiles, 4 x 4 elements a thread. Coded weights are
+ *    decoded as they are read. */
+#include "kernels/cuda/coded.h"
 #include "kernels/cuda/grouped.h"
 #include "kernels/device.h"
 
@@ -46,16 +48,31 @@ __global__ void __launch_bounds__(GROUPED_THREADS) multiply_groups(const grouped
     }
 }
 
+/* Rows of w from `row` on, `rows` of them. */
 template <typename E>
-__global__ void __launch_bounds__(GROUPED_THREADS) multiply_groups_plain(const grouped_args<E> a)
+__device__ inline plain_side<E> rows_of_weight(const grouped_args<E> &a, const E *w, size_t row,
+                                               int rows)
+{
+    return {w + row * a.k, (size_t)a.k, 1, rows};
+}
+
+template <typename E>
+__device__ inline coded_rows<E> rows_of_weight(const grouped_args<E> &, const coded_rows<E> &w,
+                                               size_t row, int rows)
+{
+    return w.rows_from(row, (size_t)rows);
+}
+
+template <typename E, typename W>
+__global__ void __launch_bounds__(GROUPED_THREADS)
+    multiply_groups_plain(const grouped_args<E> a, const W w)
 {
     __shared__ struct schedule s;
     make_schedule(&s, a.counts, a.num_experts, a.n, PLAIN_TILE, PLAIN_TILE);
     for (int i = (int)blockIdx.x; i < s.first_tile[a.num_experts]; i += (int)gridDim.x) {
         const struct grouped_tile t = find_tile(&s, a.num_experts, i, PLAIN_TILE, PLAIN_TILE);
-        const E *w = a.w + ((size_t)t.expert * a.n + t.column) * a.k;
         const plain_side<E> x = {a.x + (size_t)t.row * a.k, (size_t)a.k, 1, t.num_rows};
-        const plain_side<E> b = {w, (size_t)a.k, 1, a.n - t.column};
+        const auto b = rows_of_weight(a, w, (size_t)t.expert * a.n + t.column, a.n - t.column);
         multiply_plain(x, b, a.k, [&](int row, int column, real_of<E> sum) {
             a.y[(size_t)(t.row + row) * a.n + t.column + column] = from_real<E>(sum);
         });
@@ -64,12 +81,13 @@ __global__ void __launch_bounds__(GROUPED_THREADS) multiply_groups_plain(const g
 
 /* ---- the op ---- */
 
-template <typename E>
-static enum status launch_plain(const grouped_args<E> &a, size_t rows, struct error *err)
+template <typename E, typename W>
+static enum status launch_plain(const grouped_args<E> &a, const W &w, size_t rows,
+                                struct error *err)
 {
-    return launch("grouped_matmul", err, multiply_groups_plain<E>,
+    return launch("grouped_matmul", err, multiply_groups_plain<E, W>,
                   grouped_grid(rows, (size_t)a.n, a.num_experts, PLAIN_TILE, PLAIN_TILE),
-                  GROUPED_THREADS, 0, a);
+                  GROUPED_THREADS, 0, a, w);
 }
 
 template <int ROWS, int STAGES, typename E>
@@ -105,7 +123,7 @@ static enum status launch_best(const grouped_args<E> &a, size_t rows, struct err
         if (fits_tiles(a))
             return rows <= 64 * (size_t)a.num_experts ? launch_tiles<32>(a, rows, err)
                                                       : launch_tiles<128>(a, rows, err);
-    return launch_plain(a, rows, err);
+    return launch_plain(a, a.w, rows, err);
 }
 
 template <typename E>
@@ -131,6 +149,7 @@ enum status op_grouped_matmul(OP_ARGUMENTS)
         return fail(err, ERR_UNSUPPORTED,
                     "grouped_matmul: %u experts exceed the GPU kernels' limit of %d", a.num_experts,
                     MAX_GROUPED_EXPERTS);
+    if (in[1].coding) return launch_plain(a, coded_rows_of<E>(in[1]), in[0].shape[0], err);
     return launch_best(a, in[0].shape[0], err);
 }
 
@@ -142,7 +161,7 @@ template <typename E, int ROWS, int STAGES> static bool takes_stages(WORKSPACE_A
 {
     const struct grouped_args<E> a = args_of<E>(in, out);
     (void)p;
-    return a.num_experts <= MAX_GROUPED_EXPERTS && fits_tiles(a) &&
+    return !in[1].coding && a.num_experts <= MAX_GROUPED_EXPERTS && fits_tiles(a) &&
            has_room_for<forward_shape<ROWS>>(STAGES);
 }
 

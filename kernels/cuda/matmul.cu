@@ -12,7 +12,8 @@
  *    kernel adds it afterwards: nothing is rounded twice if c is REAL. If
  *    cuBLASLt has an algorithm only without bias, an ELEM c is rounded twice.
  * 4. If cuBLASLt has no algorithm that can run, tiles.cu computes the product.
- * 5. few_rows_mma.cu and few_rows_sm90.cu are among the timed ones. Untimed,
+ * 5. A coded b is decoded by tiles.cu, slice by slice.
+ * 6. few_rows_mma.cu and few_rows_sm90.cu are among the timed ones. Untimed,
  *    the first is taken if cuBLASLt has no algorithm, the second if
  *    FERRY_CUDA_SM90=first asks for it, whatever the file says. */
 // clang-format on
@@ -544,6 +545,7 @@ template <typename E> enum status op_matmul(OP_ARGUMENTS)
     c.add_bias = add_bias<E>;
     if (c.x.m == 0 || c.x.n == 0) return OK;
     TRY(place_c<E>(in, out, err));
+    if (in[1].coding) return multiply_coded<E>(c.x, in[1], err);
     const struct plan_key key = key_of<E>(c.x);
     set_scales(&c, key.elem_type == CUDA_R_64F);
     TRY(find_plan(&plan, &key, &c, err));
@@ -563,23 +565,23 @@ WORKSPACE_FOR_ALL_TYPES(op_matmul_workspace)
 
 template <typename E> static bool takes_few_rows(WORKSPACE_ARGUMENTS)
 {
-    return few_rows_takes(matmul_product<E>(p, in, out));
+    return !in[1].coding && few_rows_takes(matmul_product<E>(p, in, out));
 }
 
 template <typename E> static bool takes_few_rows_sm90(WORKSPACE_ARGUMENTS)
 {
-    return few_rows_sm90_takes(matmul_product<E>(p, in, out));
+    return !in[1].coding && few_rows_sm90_takes(matmul_product<E>(p, in, out));
 }
 
 template <typename E> static bool takes_few_rows_mma(WORKSPACE_ARGUMENTS)
 {
-    return few_rows_mma_takes(matmul_product<E>(p, in, out));
+    return !in[1].coding && few_rows_mma_takes(matmul_product<E>(p, in, out));
 }
 
-static bool takes_all(WORKSPACE_ARGUMENTS)
+static bool takes_elements(WORKSPACE_ARGUMENTS)
 {
-    (void)p, (void)in, (void)out;
-    return true;
+    (void)p, (void)out;
+    return !in[1].coding;
 }
 
 template <typename E, enum way W> static enum status multiply_by(OP_ARGUMENTS)
@@ -599,10 +601,10 @@ const struct device_kernel matmul_kernels[] = {
     {"few_rows_sm90", ELEM_F16, takes_few_rows_sm90<f16>, {multiply_by<f16, BY_FEW_ROWS_SM90>, NULL}},
     {"few_rows_mma", ELEM_BF16, takes_few_rows_mma<bf16>, {multiply_by<bf16, BY_FEW_ROWS_MMA>, NULL}},
     {"few_rows_mma", ELEM_F16, takes_few_rows_mma<f16>, {multiply_by<f16, BY_FEW_ROWS_MMA>, NULL}},
-    {"tiles", ELEM_F32, takes_all, {multiply_by<float, BY_TILES>, NULL}},
-    {"tiles", ELEM_F64, takes_all, {multiply_by<double, BY_TILES>, NULL}},
-    {"tiles", ELEM_BF16, takes_all, {multiply_by<bf16, BY_TILES>, NULL}},
-    {"tiles", ELEM_F16, takes_all, {multiply_by<f16, BY_TILES>, NULL}},
+    {"tiles", ELEM_F32, takes_elements, {multiply_by<float, BY_TILES>, NULL}},
+    {"tiles", ELEM_F64, takes_elements, {multiply_by<double, BY_TILES>, NULL}},
+    {"tiles", ELEM_BF16, takes_elements, {multiply_by<bf16, BY_TILES>, NULL}},
+    {"tiles", ELEM_F16, takes_elements, {multiply_by<f16, BY_TILES>, NULL}},
     {},
 };
 // clang-format on

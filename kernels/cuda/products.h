@@ -38,5 +38,8 @@ void fused_close(void);
 
 /* Any product, in plain tiles. */
 template <typename E> enum status multiply_tiles(const struct product &x, struct error *err);
+/* The same with a coded weight [n, k] in place of b. */
+template <typename E>
+enum status multiply_coded(const struct product &x, const struct operand &w, struct error *err);
 
 #endif

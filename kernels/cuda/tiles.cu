@@ -1,6 +1,7 @@
 /* Products of any type, layout and size: a block makes a tile of c from slices
  * of a and b in shared memory, each thread 4 x 4 elements. About ten times
- * slower than cuBLASLt. */
+ * slower than cuBLASLt. Slices of a coded b are decoded. */
+#include "kernels/cuda/coded.h"
 #include "kernels/cuda/products.h"
 
 enum { TILE = 64, DEPTH = 16, THREADS = 256 };
@@ -10,10 +11,22 @@ enum { TILE = 64, DEPTH = 16, THREADS = 256 };
 template <typename E> struct factor {
     const E *data;
     size_t size, step, depth_step;
+
+    __device__ inline bool depth_is_last() const
+    {
+        return depth_step == 1;
+    }
+
+    __device__ inline real_of<E> element(size_t i, size_t d) const
+    {
+        return to_real(data[i * step + d * depth_step]);
+    }
 };
 
-template <typename E, typename C> struct tiles_args {
-    struct factor<E> a, b;
+/* B: factor<E>, or coded_rows<E>. */
+template <typename E, typename C, typename B> struct tiles_args {
+    struct factor<E> a;
+    B b;
     const E *bias;
     C *c;
     size_t k;
@@ -23,21 +36,19 @@ template <typename E, typename C> struct tiles_args {
 
 /* Elements [first, first + TILE) x [at, at + DEPTH), zeros if missing.
  * Neighbouring threads read neighbouring elements. */
-template <typename E>
-__device__ inline void load_slice(real_of<E> (*to)[TILE + 1], const struct factor<E> &f,
-                                  size_t first, size_t at, size_t k)
+template <typename R, typename F>
+__device__ inline void load_slice(R (*to)[TILE + 1], const F &f, size_t first, size_t at, size_t k)
 {
     for (unsigned i = threadIdx.x; i < TILE * DEPTH; i += THREADS) {
-        const unsigned row = f.depth_step == 1 ? i / DEPTH : i % TILE;
-        const unsigned d = f.depth_step == 1 ? i % DEPTH : i / TILE;
+        const unsigned row = f.depth_is_last() ? i / DEPTH : i % TILE;
+        const unsigned d = f.depth_is_last() ? i % DEPTH : i / TILE;
         const bool is_there = first + row < f.size && at + d < k;
-        to[d][row] =
-            is_there ? to_real(f.data[(first + row) * f.step + (at + d) * f.depth_step]) : 0;
+        to[d][row] = is_there ? f.element(first + row, at + d) : 0;
     }
 }
 
-template <typename E, typename C>
-__device__ inline void store_element(const tiles_args<E, C> &x, size_t row, size_t column,
+template <typename E, typename C, typename B>
+__device__ inline void store_element(const tiles_args<E, C, B> &x, size_t row, size_t column,
                                      real_of<E> sum)
 {
     if (row >= x.a.size || column >= x.b.size) return;
@@ -48,8 +59,8 @@ __device__ inline void store_element(const tiles_args<E, C> &x, size_t row, size
     *to = from_real<C>(sum);
 }
 
-template <typename E, typename C>
-__global__ void __launch_bounds__(THREADS) multiply_in_tiles(const tiles_args<E, C> x)
+template <typename E, typename C, typename B>
+__global__ void __launch_bounds__(THREADS) multiply_in_tiles(const tiles_args<E, C, B> x)
 {
     __shared__ real_of<E> a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
     const size_t tiles_across = (x.b.size + TILE - 1) / TILE;
@@ -82,26 +93,47 @@ static struct factor<E> factor_of(const void *data, size_t size, size_t k, bool 
     return {static_cast<const E *>(data), size, depth_is_last ? k : 1, depth_is_last ? 1 : size};
 }
 
-template <typename E, typename C>
-static enum status launch_in_tiles(const struct product &x, struct error *err)
+template <typename E, typename C, typename B>
+static enum status launch_in_tiles(const struct product &x, const B &b, struct error *err)
 {
-    const tiles_args<E, C> args = {factor_of<E>(x.a, x.m, x.k, !x.transpose_a),
-                                   factor_of<E>(x.b, x.n, x.k, x.transpose_b),
-                                   static_cast<const E *>(x.bias),
-                                   static_cast<C *>(x.c),
-                                   x.k,
-                                   (real_of<E>)x.alpha,
-                                   x.accumulate};
-    return launch("matmul", err, multiply_in_tiles<E, C>,
+    const tiles_args<E, C, B> args = {factor_of<E>(x.a, x.m, x.k, !x.transpose_a),
+                                      b,
+                                      static_cast<const E *>(x.bias),
+                                      static_cast<C *>(x.c),
+                                      x.k,
+                                      (real_of<E>)x.alpha,
+                                      x.accumulate};
+    return launch("matmul", err, multiply_in_tiles<E, C, B>,
                   dim3(blocks_for(x.m, TILE) * blocks_for(x.n, TILE)), THREADS, 0, args);
+}
+
+template <typename E, typename B>
+static enum status multiply_by(const struct product &x, const B &b, struct error *err)
+{
+    return x.c_is_real ? launch_in_tiles<E, real_of<E>>(x, b, err)
+                       : launch_in_tiles<E, E>(x, b, err);
 }
 
 template <typename E> enum status multiply_tiles(const struct product &x, struct error *err)
 {
-    return x.c_is_real ? launch_in_tiles<E, real_of<E>>(x, err) : launch_in_tiles<E, E>(x, err);
+    return multiply_by<E>(x, factor_of<E>(x.b, x.n, x.k, x.transpose_b), err);
+}
+
+template <typename E>
+enum status multiply_coded(const struct product &x, const struct operand &w, struct error *err)
+{
+    return multiply_by<E>(x, coded_rows_of<E>(w), err);
 }
 
 template enum status multiply_tiles<float>(const struct product &x, struct error *err);
 template enum status multiply_tiles<double>(const struct product &x, struct error *err);
 template enum status multiply_tiles<bf16>(const struct product &x, struct error *err);
 template enum status multiply_tiles<f16>(const struct product &x, struct error *err);
+template enum status multiply_coded<float>(const struct product &x, const struct operand &w,
+                                           struct error *err);
+template enum status multiply_coded<double>(const struct product &x, const struct operand &w,
+                                            struct error *err);
+template enum status multiply_coded<bf16>(const struct product &x, const struct operand &w,
+                                          struct error *err);
+template enum status multiply_coded<f16>(const struct product &x, const struct operand &w,
+                                         struct error *err);

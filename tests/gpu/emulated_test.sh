@@ -251,6 +251,7 @@ check_own_check_of_wrong_sm90() {
 check_models() {
     check "models and layouts, staged through the host" engine_test forward_test
     check "generation, as graphs" engine_test generate_test
+    check "weights that stay codes" engine_test as_stored_test
 }
 
 check_weights_and_training() {

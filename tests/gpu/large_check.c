@@ -154,9 +154,11 @@ static enum status compare_pair(struct trial *t, const struct pair *p, const str
 
 static char somewhere[256] __attribute__((aligned(256)));
 
-#define SHAPE(type, ...)                                                                           \
-    ((struct operand){                                                                             \
-        somewhere, type, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t), {__VA_ARGS__}})
+#define SHAPE(kind, ...)                                                                           \
+    ((struct operand){.data = somewhere,                                                           \
+                      .type = kind,                                                                \
+                      .num_dims = sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t),            \
+                      .shape = {__VA_ARGS__}})
 
 static bool takes_shapes(const struct trial *t, const struct device_kernel *k)
 {

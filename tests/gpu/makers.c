@@ -137,7 +137,10 @@ void make_matmul(struct trial *t)
     t->params.matmul.alpha = coin() ? 1 : 0.25;
     t->depth = (double)k;
     MAKE(t->in[0], ELEM, ta ? k : m, ta ? m : k);
-    MAKE(t->in[1], ELEM, tb ? n : k, tb ? k : n);
+    if (tb && coin())
+        trial_make_coded(t, &t->in[1], 2, (const uint64_t[]){n, k});
+    else
+        MAKE(t->in[1], ELEM, tb ? n : k, tb ? k : n);
     if (coin()) MAKE(t->in[2], ELEM, n);
     MAKE(t->out[0], coin() ? ELEM : REAL, m, n);
     if (coin() && !decodes) make_like(t, &t->in[3], &t->out[0]);
@@ -540,7 +543,10 @@ void make_grouped_matmul(struct trial *t)
     const uint64_t each = random_between(1, making.small ? 150 : making.trial % 2 ? 400 : 10);
     const uint64_t n = size_up_to(150, 1000), k = size_up_to(150, 1000);
     MAKE(t->in[0], ELEM, experts * each + 5, k);
-    MAKE(t->in[1], ELEM, experts, n, k);
+    if (coin())
+        trial_make_coded(t, &t->in[1], 3, (const uint64_t[]){experts, n, k});
+    else
+        MAKE(t->in[1], ELEM, experts, n, k);
     MAKE(t->in[2], INT, experts);
     set_ints(&t->in[2], 0, (int64_t)each);
     if (coin()) ((int32_t *)t->in[2].data)[0] = 0;

@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/lib"
 for file in ferry libferry_engine.so libferry_cuda.so tests/gpu/ops_check tests/gpu/gpu_ops_bench tests/gpu/collectives_check \
-    train/loop/forward_test train/loop/generate_test; do
+    train/loop/forward_test train/loop/generate_test train/loop/as_stored_test; do
     mkdir -p "$work/$(dirname "$file")"
     cp "$build/$file" "$work/$file"
     strip "$work/$file"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/half.h"
+#include "kernels/cpu/coded_testing.h"
 #include "kernels/op_table.h"
 
 static uint64_t random_state;
@@ -45,6 +46,7 @@ static double random_normal(void)
 
 static size_t bytes_of(const struct trial *t, const struct operand *o)
 {
+    if (o->coding) return o->coding->bytes;
     return operand_numel(o) * operand_bytes_of(o->type, t->elem);
 }
 
@@ -89,6 +91,24 @@ void trial_make(struct trial *t, struct operand *o, enum operand_type type, unsi
     if (!o->data) abort();
     for (size_t i = 0; i < operand_numel(o); i++)
         operand_set(t, o, i, type == OPERAND_INT ? (double)random_between(0, 9) : random_normal());
+}
+
+void trial_make_coded(struct trial *t, struct operand *o, unsigned num_dims, const uint64_t *shape)
+{
+    static const enum dtype dtypes[] = {DT_BF16, DT_F32, DT_F16};
+    static const uint64_t groups[] = {32, 128, 7, 5000};
+    const uint64_t cols = shape[num_dims - 1];
+    struct weight_coding *c = &t->coding;
+    *o = (struct operand){.type = OPERAND_ELEM, .num_dims = num_dims, .coding = c};
+    memcpy(o->shape, shape, num_dims * sizeof *shape);
+    c->code = cols % 2 ? QUANT_E4M3 : (enum quant_code)random_between(0, NUM_QUANT_CODES - 1);
+    c->dtype = dtypes[random_between(0, 2)];
+    c->group = groups[random_between(0, 3)];
+    c->scales_are_e8m0 = random_between(0, 1);
+    if (!coding_place(c, operand_numel(o) / cols, cols)) abort();
+    o->data = aligned_alloc(256, bytes_of(t, o) / 256 * 256 + 256);
+    if (!o->data) abort();
+    coded_fill_random(c, operand_numel(o) / cols, cols, &random_state, o->data);
 }
 
 /* The input that an output lies in; -1: none. */

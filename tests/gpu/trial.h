@@ -11,6 +11,7 @@ struct trial {
     union op_params params;
     struct operand in[MAX_INPUTS], out[MAX_OUTPUTS]; /* on the host; outputs have random contents */
     struct operand device_in[MAX_INPUTS], device_out[MAX_OUTPUTS];
+    struct weight_coding coding; /* of a coded input */
     void *host_workspace, *device_workspace;
     double depth; /* largest number of summed numbers */
 };
@@ -19,6 +20,10 @@ struct trial {
  * N(0, 1). */
 void trial_make(struct trial *t, struct operand *o, enum operand_type type, unsigned num_dims,
                 const uint64_t *shape);
+
+/* A coded weight of any encoding; bits are whole bytes if the last dimension is
+ * even. */
+void trial_make_coded(struct trial *t, struct operand *o, unsigned num_dims, const uint64_t *shape);
 
 /* Uniform in [0, 1), and in [low, high]. */
 double random_double(void);
