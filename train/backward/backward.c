@@ -253,10 +253,20 @@ static value_id take_in_gradient(struct walk *w)
     return id;
 }
 
+static enum status refuse_codes(const struct program *p, struct error *err)
+{
+    for (size_t i = 0; i < p->num_values; i++)
+        if (p->values[i].coding)
+            return fail(err, ERR_UNSUPPORTED, "%s: a weight that stays coded has no gradient",
+                        p->values[i].name);
+    return OK;
+}
+
 enum status backward_make(struct program *p, const struct backward *b, size_t *forward_calls,
                           value_id *in_gradient, struct error *err)
 {
     struct arena scratch;
+    TRY(refuse_codes(p, err));
     arena_init(&scratch);
     struct walk w = {.p = p,
                      .b = b,

@@ -551,9 +551,28 @@ static void what_has_no_gradient_is_refused(void **state)
     groups_close(&groups);
 }
 
+static void coded_weights_have_no_gradients(void **state)
+{
+    const struct weight_coding coding = {.group = 32};
+    const struct backward none = {.head = 0};
+    const struct groups groups = {.sizes = {.tp = 1}};
+    struct program p;
+    size_t calls;
+    value_id in;
+    (void)state;
+    program_init(&p, ELEM_F32, &groups);
+    const value_id w =
+        program_add_value(&p, VALUE_PARAMETER, OPERAND_ELEM, 2, (uint64_t[]){4, 32}, "w");
+    p.values[w].coding = &coding;
+    assert_fails(backward_make(&p, &none, &calls, &in, &err), ERR_UNSUPPORTED,
+                 "w: a weight that stays coded has no gradient");
+    program_release(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(coded_weights_have_no_gradients),
         cmocka_unit_test(gradients_are_those_of_transformers),
         cmocka_unit_test(gradients_are_differences_of_the_loss),
         cmocka_unit_test(gradients_are_multiplied_by_the_scales),

@@ -18,6 +18,7 @@ const struct arg engine_args[] = {
     {"--dtype",                        ARG_CHOICE, AT(dtype), NULL, "f32|bf16|fp16|f64", "compute dtype of weights and activations (accumulation in f32; f64 accumulates in f64); default f32"},
     {"--device", ARG_CHOICE, AT(device), NULL, "cpu|cuda", "compute device; default cpu. Ranks of one host share its GPUs"},
     {"--collectives", ARG_CHOICE, AT(collectives), NULL, "auto|staged|nccl", "communication between ranks on GPUs: staged through the host (ranks may share a GPU) or nccl (one GPU per rank); default auto"},
+    {"--weights", ARG_CHOICE, AT(weights), NULL, "decoded|as-stored", "weights in memory: decoded to --dtype, or as-stored, as the codes and scales of a quantised checkpoint, which products decode; default decoded"},
     {"--threads",                      ARG_UINT,   AT(threads), "N", NULL, "total CPU threads of all ranks on this host, at most 1024; default: number of CPUs"},
     {"--dry-run",                      ARG_FLAG,   AT(dry_run), NULL, NULL, "print the memory each rank needs and whether it fits, then stop; with -v in detail"},
 };
@@ -59,20 +60,21 @@ enum status engine_model_of(const char *path, const struct compute_flags *f,
     const struct engine_flags *e = &f->engine;
     struct executor_options run = executor_options_of(&(struct run_flags){0}, &f->output);
     TRY(check_layout_sizes(f, err));
-    *out = (struct engine_model){.path = path,
-                                 .source = source_options_of(&f->source),
-                                 .model_map = f->source.model_map,
-                                 .options = {.layout = e->layout,
-                                             .sequence_parallel = e->sequence_parallel,
-                                             .cp_kind = e->cp_kind && strcmp(e->cp_kind, "p2p") == 0
-                                                            ? CP_RING
-                                                            : CP_ALL_GATHER,
-                                             .elem = elem_of(e->dtype),
-                                             .collectives = collectives_of(e)},
-                                 .on_gpu = e->device && strcmp(e->device, "cuda") == 0,
-                                 .threads = (unsigned)e->threads,
-                                 .progress = run.progress,
-                                 .quiet = f->output.quiet};
+    *out = (struct engine_model){
+        .path = path,
+        .source = source_options_of(&f->source),
+        .model_map = f->source.model_map,
+        .options = {.layout = e->layout,
+                    .sequence_parallel = e->sequence_parallel,
+                    .cp_kind =
+                        e->cp_kind && strcmp(e->cp_kind, "p2p") == 0 ? CP_RING : CP_ALL_GATHER,
+                    .elem = elem_of(e->dtype),
+                    .keeps_codes = e->weights && strcmp(e->weights, "as-stored") == 0,
+                    .collectives = collectives_of(e)},
+        .on_gpu = e->device && strcmp(e->device, "cuda") == 0,
+        .threads = (unsigned)e->threads,
+        .progress = run.progress,
+        .quiet = f->output.quiet};
     return OK;
 }
 

@@ -11,14 +11,14 @@
 struct engine_flags {
     struct layout_options layout; /* by layout_args; cp and dp by engine_args */
     bool sequence_parallel;
-    const char *cp_kind, *dtype, *device, *collectives;
+    const char *cp_kind, *dtype, *device, *collectives, *weights;
     uint64_t threads;
     bool dry_run;
 };
 
 extern const struct arg engine_args[];
-enum { NUM_ENGINE_ARGS = 9 };
-/* The first rows, without --threads and --dry-run. */
+enum { NUM_ENGINE_ARGS = 10 };
+/* The first rows, without --weights, --threads and --dry-run. */
 enum { NUM_PARALLEL_ARGS = 7 };
 
 /* The options of a computing command. */

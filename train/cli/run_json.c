@@ -38,6 +38,7 @@ static cJSON *rank_json(const struct fit_memory *x, unsigned rank)
     json_add_u64(o, "rank", rank);
     json_add_u64(o, "parameters_and_caches", x->parameters);
     json_add_u64(o, "inputs_outputs_and_activations", x->passes);
+    json_add_u64(o, "coded_weights", x->coded.bytes);
     json_add_u64(o, "results", x->results);
     json_add_u64(o, "loading", x->loading);
     json_add_u64(o, "communication", x->talking);

@@ -82,6 +82,7 @@ struct operand program_operand(const struct program *p, value_id id)
     o.type = v->type;
     o.num_dims = v->num_dims;
     memcpy(o.shape, v->shape, sizeof o.shape);
+    o.coding = v->coding;
     return o;
 }
 
@@ -291,6 +292,13 @@ static void leave_out_repeated(const struct call *c, struct operand *in)
             if (c->in[i] == c->in[k]) in[i] = (struct operand){0};
 }
 
+/* Bytes of an element in memory. */
+static double element_bytes(const struct program *p, const struct operand *o)
+{
+    if (o->coding) return (double)o->coding->bytes / (double)operand_numel(o);
+    return (double)operand_bytes_of(o->type, p->elem);
+}
+
 struct op_cost program_cost(const struct program *p, const struct call *c)
 {
     struct operand in[MAX_INPUTS], out[MAX_OUTPUTS];
@@ -302,7 +310,7 @@ struct op_cost program_cost(const struct program *p, const struct call *c)
     const unsigned few_copied = OP_IS_COPY | OP_FEW_ROWS;
     double read = 0, written = 0;
     for (unsigned i = 0; i < MAX_INPUTS; i++)
-        read += op_moved(c->op, in, &in[i]) * (double)operand_bytes_of(in[i].type, p->elem) *
+        read += op_moved(c->op, in, &in[i]) * element_bytes(p, &in[i]) *
                 op_share_read(c->op, &c->params, in, i, in_place);
     for (unsigned i = 0; i < MAX_OUTPUTS; i++)
         written += op_moved(c->op, in, &out[i]) * (double)operand_bytes_of(out[i].type, p->elem) *

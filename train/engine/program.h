@@ -68,6 +68,7 @@ struct program_value {
     /* Parameters and gradients: bits 1 << enum group_kind of the groups over
      * which gradients are summed. */
     unsigned sums;
+    const struct weight_coding *coding; /* of a parameter; NULL: not coded */
 
     uint64_t bytes,
         offset; /* bytes in the region of its class, by the memory plan; of a view, in its base */

@@ -49,8 +49,8 @@ enum status run_is_finite(const struct run *r, value_id id, bool *finite, struct
 {
     struct operand o = operand_of(r, id);
     enum elem_type elem = r->program->elem;
-    *finite = true;
-    if (!o.data || o.type == OPERAND_INT) return OK;
+    *finite = true; /* scales are, since they were loaded */
+    if (!o.data || o.type == OPERAND_INT || o.coding) return OK;
     void *copy = r->device->is_host ? NULL : must_malloc(operand_data_bytes(r, &o) + 1);
     enum status st = OK;
     if (copy) st = r->device->download(copy, o.data, operand_data_bytes(r, &o), err);

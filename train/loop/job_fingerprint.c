@@ -18,7 +18,7 @@ static void add_options(struct sha256 *s, const struct engine_model *m)
     const struct model_options *o = &m->options;
     for (size_t i = 0; i < NUM_LAYOUT_FIELDS; i++)
         fingerprint_field(s, &o->layout, &layout_fields[i]);
-    ADD(s, o->sequence_parallel, o->cp_kind, o->elem, o->collectives, m->on_gpu);
+    ADD(s, o->sequence_parallel, o->cp_kind, o->elem, o->collectives, o->keeps_codes, m->on_gpu);
 }
 
 static void add_pass(struct sha256 *s, const struct pass_options *o)

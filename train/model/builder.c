@@ -16,12 +16,12 @@ static void mlp_block(struct builder *x)
     value_id in = builder_normed(x, "mlp.linear_fc1.layer_norm_weight",
                                  "mlp.linear_fc1.layer_norm_bias", "mlp_norm");
     builder_trace(x, in, x->shape->sequence_parallel && x->tp > 1, false, "mlp_norm");
-    value_id w = builder_parameter(x, "mlp.linear_fc1.weight");
+    value_id w = builder_weight(x, "mlp.linear_fc1.weight");
     value_id bias = builder_optional(x, biased, "mlp.linear_fc1.bias");
     value_id a = builder_activated(
         x, builder_product(x, OPERAND_ELEM, builder_gathered(x, in), w, bias, "fc1"), NO_VALUE);
     builder_trace(x, a, false, true, "activation");
-    w = builder_parameter(x, "mlp.linear_fc2.weight");
+    w = builder_weight(x, "mlp.linear_fc2.weight");
     value_id y = builder_reduced(x, builder_product(x, OPERAND_ELEM, a, w, NO_VALUE, "fc2"));
     builder_trace(x, y, x->shape->sequence_parallel && x->tp > 1, false, "mlp");
     builder_branch(x, y, builder_optional(x, biased, "mlp.linear_fc2.bias"), DROPOUT_AFTER_MLP);

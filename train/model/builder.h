@@ -124,7 +124,8 @@ struct build {
     const struct param_table *params; /* of config */
     const struct layout *layout;
     const struct groups *groups;
-    struct parameters *parameters; /* missing ones are added */
+    struct parameters *parameters;  /* missing ones are added */
+    const struct checkpoint *coded; /* weights of products stay coded as in it; NULL: none do */
     struct forward_shape shape;
     enum elem_type elem;
     /* Vocabulary rows of the softmax, a checkpoint's padding included; 0: the

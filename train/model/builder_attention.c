@@ -151,7 +151,7 @@ static value_id core_attention(struct builder *x, value_id qkv, value_id cache)
 /* Queries, keys and values. */
 static value_id project_qkv(struct builder *x, value_id in)
 {
-    value_id w = builder_parameter(x, "self_attention.linear_qkv.weight");
+    value_id w = builder_weight(x, "self_attention.linear_qkv.weight");
     value_id bias = builder_optional(x, x->c->add_qkv_bias, "self_attention.linear_qkv.bias");
     return builder_product(x, OPERAND_ELEM, builder_gathered(x, in), w, bias, "qkv");
 }
@@ -189,7 +189,7 @@ void builder_attention(struct builder *x)
     }
     value_id o = core_attention(x, qkv, cache);
     builder_trace(x, o, false, true, "attention");
-    value_id w = builder_parameter(x, "self_attention.linear_proj.weight");
+    value_id w = builder_weight(x, "self_attention.linear_proj.weight");
     value_id y = builder_reduced(x, builder_product(x, OPERAND_ELEM, o, w, NO_VALUE, "projection"));
     builder_trace(x, y, x->shape->sequence_parallel && x->tp > 1, false, "projection");
     builder_branch(x, y, builder_optional(x, biased, "self_attention.linear_proj.bias"),

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "train/model/builder_internal.h"
+#include "train/model/coded.h"
 
 /* ---- values ---- */
 
@@ -78,6 +79,7 @@ value_id builder_held(struct builder *x, enum value_class class, uint32_t number
     value_id id = program_add_value(x->p, class, q->type, q->num_dims, q->shape, q->name);
     x->p->values[id].source = number;
     x->p->values[id].offset = q->offset;
+    x->p->values[id].coding = q->coding;
     x->p->values[id].tp_sharded =
         q->spec && q->spec->group == PARAM_TP && q->spec->split >= 0 && x->tp > 1;
     x->p->values[id].sums = q->spec ? sums_of(x, q) : 0;
@@ -128,6 +130,20 @@ static uint32_t add_named_parameter(struct builder *x, const char *name)
 value_id builder_parameter(struct builder *x, const char *name)
 {
     return builder_held(x, VALUE_PARAMETER, add_named_parameter(x, name));
+}
+
+void builder_keep_codes(struct builder *x, size_t before)
+{
+    struct parameters *p = x->b->parameters;
+    if (!x->st && x->b->coded && p->count > before) x->st = coded_keep(p, x->b->coded, x->err);
+}
+
+value_id builder_weight(struct builder *x, const char *name)
+{
+    const size_t before = x->b->parameters->count;
+    const uint32_t number = add_named_parameter(x, name);
+    builder_keep_codes(x, before);
+    return builder_held(x, VALUE_PARAMETER, number);
 }
 
 value_id builder_buffer(struct builder *x, const char *name)

@@ -46,8 +46,8 @@ static value_id losses_of(struct builder *x, value_id logits, value_id targets, 
 static value_id logits_of(struct builder *x, value_id in)
 {
     bool untied = x->c->untie_embeddings_and_output_weights;
-    value_id w =
-        builder_parameter(x, untied ? "output_layer.weight" : "embedding.word_embeddings.weight");
+    value_id w = untied ? builder_weight(x, "output_layer.weight")
+                        : builder_parameter(x, "embedding.word_embeddings.weight");
     const enum operand_type type = x->shape->logits_are_elem ? OPERAND_ELEM : OPERAND_REAL;
     return builder_product(x, type, in, w, NO_VALUE, "logits");
 }

@@ -18,9 +18,11 @@ static value_id expert_weights(struct builder *x, const char *name)
     for (uint64_t i = 0; i < count; i++)
         names[i] = builder_full_name(
             x, arena_printf(a, "mlp.experts.experts.%" PRIu64 ".%s", first + i, name));
+    const size_t before = x->b->parameters->count;
     if (builder_spec(x, names[0], &spec, &cut))
         x->st = parameters_add_stack(x->b->parameters, stack, names, count, spec, &cut, &number,
                                      x->err);
+    builder_keep_codes(x, before);
     return builder_held(x, VALUE_PARAMETER, number);
 }
 
@@ -161,7 +163,7 @@ static struct routed route_tokens(struct builder *x, value_id in)
     union op_params p = route_params(x);
     add_loss_params(x, n, &p);
     if (x->c->moe_router_enable_expert_bias) bias = builder_buffer(x, "mlp.router.expert_bias");
-    value_id w = builder_parameter(x, "mlp.router.weight");
+    value_id w = builder_weight(x, "mlp.router.weight");
     value_id logits = builder_product(x, OPERAND_REAL, in, w, NO_VALUE, "router");
     builder_trace(x, logits, x->tp > 1, false, "router");
     emit(x, OP_ROUTE, "route", IN(logits, bias), OUT(&r.weights, &chosen), .params = p);

@@ -71,8 +71,13 @@ value_id builder_held(struct builder *x, enum value_class class, uint32_t number
 /* This rank's shard of a parameter of this layer, or of no layer.
  * builder_optional: NO_VALUE if not `there`. */
 value_id builder_parameter(struct builder *x, const char *name);
+/* The same for one that products alone read, so it may be coded. */
+value_id builder_weight(struct builder *x, const char *name);
 value_id builder_optional(struct builder *x, bool there, const char *name);
 value_id builder_buffer(struct builder *x, const char *name);
+/* Keeps the parameter added last coded, if weights stay coded and there were
+ * `before` parameters. */
+void builder_keep_codes(struct builder *x, size_t before);
 /* Finds a parameter's spec by its full name, and this rank's shard. */
 bool builder_spec(struct builder *x, const char *full_name, const struct param_spec **spec,
                   struct cut *cut);

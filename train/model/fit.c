@@ -18,6 +18,7 @@ static struct fit_memory without_passes(const struct fit *f)
     const struct comm *c = m->groups.of[GROUP_WORLD].comm; /* NULL: simulated model */
     const struct comm_memory talking = c ? c->backend->memory(c) : (struct comm_memory){0, 0};
     struct fit_memory x = {.parameters = m->parameters.bytes,
+                           .coded = coded_summarise(&m->parameters),
                            .talking = talking.all,
                            .shared = talking.all - talking.own};
     struct error ignored; /* loading reports it */

@@ -7,6 +7,7 @@
 #ifndef FERRY_TRAIN_MODEL_FIT_H
 #define FERRY_TRAIN_MODEL_FIT_H
 
+#include "train/model/coded.h"
 #include "train/model/model.h"
 
 enum { FIT_MAX_RANKS = 64 };
@@ -31,7 +32,8 @@ struct fit_memory {
     uint64_t talking, shared;
     /* Peaks: of the device; of the host, 0 if it is the device. */
     uint64_t device, host;
-    uint64_t program; /* already resident: program and libraries */
+    uint64_t program;           /* already resident: program and libraries */
+    struct coded_summary coded; /* part of `parameters` */
 };
 
 struct fit_memory fit_memory(const struct fit *f);

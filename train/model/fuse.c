@@ -16,12 +16,12 @@ static bool is_parameter(const struct program *p, value_id id)
     return p->values[id].class == VALUE_PARAMETER;
 }
 
-/* y = a w^T + bias of ELEM; w and the bias are parameters. */
+/* y = a w^T + bias of ELEM; w and the bias are parameters, w is not coded. */
 static bool is_plain_product(const struct program *p, const struct call *c)
 {
     return c->op == OP_MATMUL && c->params.matmul.transpose_b && !c->params.matmul.transpose_a &&
            c->params.matmul.alpha == 1 && c->in[3] == NO_VALUE && is_parameter(p, c->in[1]) &&
-           (c->in[2] == NO_VALUE || is_parameter(p, c->in[2])) &&
+           !p->values[c->in[1]].coding && (c->in[2] == NO_VALUE || is_parameter(p, c->in[2])) &&
            p->values[c->out[0]].type == OPERAND_ELEM;
 }
 

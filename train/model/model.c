@@ -123,6 +123,7 @@ static struct build build_of(const struct pass *p)
                       .layout = &m->layout,
                       .groups = &m->groups,
                       .parameters = &m->parameters,
+                      .coded = m->options.keeps_codes ? m->checkpoint : NULL,
                       .elem = m->options.elem};
     struct token_shape tokens = tokens_shape(&p->batch, &m->groups.sizes, m->groups.sizes.tp);
     /* A GPU's library would make a plan for each shape, which takes seconds. */

@@ -21,6 +21,7 @@ struct model_options {
     bool sequence_parallel;
     enum cp_kind cp_kind;
     enum elem_type elem;
+    bool keeps_codes; /* weights of products stay codes, where the checkpoint has these */
     enum collectives_way collectives;
     /* For a model without a checkpoint, to make and measure programs only.
      * NULL: the checkpoint's config. */

@@ -45,11 +45,15 @@ void parameters_release(struct parameters *p)
     arena_release(&p->arena);
 }
 
+uint64_t parameter_bytes(const struct parameters *p, const struct parameter *x)
+{
+    return x->coding ? x->coding->bytes : x->numel * operand_bytes_of(x->type, p->elem);
+}
+
 static void take_room(struct parameters *p, struct parameter *x)
 {
-    uint64_t bytes = x->numel * operand_bytes_of(x->type, p->elem);
     x->offset = p->bytes;
-    p->bytes += ceil_div_u64(bytes, MEMORY_ALIGNMENT) * MEMORY_ALIGNMENT;
+    p->bytes += ceil_div_u64(parameter_bytes(p, x), MEMORY_ALIGNMENT) * MEMORY_ALIGNMENT;
 }
 
 /* Adds a parameter behind the last one. */

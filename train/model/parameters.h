@@ -29,6 +29,12 @@ struct parameter_part {
     struct pair part; /* a: flat in the tensor; b: element of the parameter */
 };
 
+/* Elements of a coded parameter in a tensor of the checkpoint. */
+struct coded_part {
+    const struct encoded *encoded;
+    struct pair part; /* a: its elements, nested; b: element of the parameter */
+};
+
 struct parameter {
     const char *name;
     enum operand_type type; /* parameters: ELEM; buffers: REAL */
@@ -41,8 +47,12 @@ struct parameter {
     unsigned sums; /* bits 1 << enum group_kind: groups that sum its gradients; set by the trainer
                       (backward.h) */
     const struct param_parts *cut; /* pairs: (flat in the padded tensor, flat in the shard) */
-    struct parameter_part *parts;  /* of bound parameters */
+    struct parameter_part *parts;  /* of bound parameters that are not coded */
     size_t num_parts, capacity;
+    const struct weight_coding *coding; /* NULL: not coded */
+    struct coded_part *coded_parts;
+    size_t num_coded_parts, coded_capacity;
+    const char *why_decoded; /* though the checkpoint has codes; NULL: no reason yet */
 };
 
 struct parameters {
@@ -96,6 +106,9 @@ uint32_t parameters_add_state(struct parameters *p, const char *name, enum opera
  * follows the last, begin at a multiple of `unit` bytes. */
 void parameters_arrange(struct parameters *p, unsigned (*rank)(const struct parameter *x),
                         uint64_t unit);
+
+/* Bytes of a parameter in the region. */
+uint64_t parameter_bytes(const struct parameters *p, const struct parameter *x);
 
 /* Loads all parameters into `region` [bytes] of the device, which is zeroed;
  * states stay zero. On another device than the host, parameters go through two

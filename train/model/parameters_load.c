@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/checked.h"
-#include "train/model/parameters.h"
+#include "train/model/coded.h"
 
 /* Bytes [from, to) of the region, and its parameters [first, end), of which the
  * first and the last may be partial. */
@@ -170,7 +170,7 @@ static void zero_rest(const struct parameters *p, const struct window *w, char *
 {
     for (size_t i = w->first; i < w->end; i++) {
         const struct parameter *x = &p->items[i];
-        const uint64_t bytes = x->numel * operand_bytes_of(x->type, p->elem);
+        const uint64_t bytes = parameter_bytes(p, x);
         uint64_t from = x->offset + (is_filled(x) ? bytes : 0);
         const uint64_t to = min_u64(end_of(p, i), w->to);
         from = max_u64(from, w->from);
@@ -207,17 +207,14 @@ static uint64_t tensor_bytes(const struct parameters *p)
         for (size_t k = 0; k < p->items[i].num_parts; k++)
             bytes += pair_count(&p->items[i].parts[k].part) *
                      dtype_bytes(parameter_dtype(p, &p->items[i]));
-    return bytes;
+    return bytes + coded_summarise(p).bytes;
 }
 
 static enum status load_through_buffers(struct loading *x, struct error *err)
 {
-    const struct load_options *o = &x->options;
     unsigned buffers;
     x->buffer_bytes = measure_windows(x->p, &buffers);
-    x->options.shown = progress_start(o->progress, load_what(o), tensor_bytes(x->p));
     enum status st = load_by_turns(x, err);
-    progress_finish(x->options.shown, st == OK);
     for (unsigned i = 0; i < BUFFERS; i++)
         x->device->buffers->free(&x->buffers[i]);
     return st;
@@ -229,8 +226,12 @@ enum status parameters_load(struct parameters *p, const struct checkpoint *c,
 {
     const struct window all = all_of(p);
     struct loading x = {.p = p, .c = c, .device = device, .region = region, .options = *o};
-    if (device->is_host) return load_window(p, c, &all, region, o, err);
-    return load_through_buffers(&x, err);
+    x.options.shown = progress_start(o->progress, load_what(o), tensor_bytes(p));
+    enum status st = device->is_host ? load_window(p, c, &all, region, &x.options, err)
+                                     : load_through_buffers(&x, err);
+    if (!st) st = coded_load(p, c, device, region, &x.options, err);
+    progress_finish(x.options.shown, st == OK);
+    return st;
 }
 
 enum status parameters_load_bytes(const struct parameters *p, const struct device *device,
@@ -239,10 +240,13 @@ enum status parameters_load_bytes(const struct parameters *p, const struct devic
     const struct window all = all_of(p);
     struct targets t;
     unsigned buffers;
+    uint64_t coded = 0;
     enum status st = list_targets(&t, p, &all, NULL, err);
     if (!st) st = load_own_bytes(t.items, t.count, o, bytes, err);
     const uint64_t buffer_bytes = measure_windows(p, &buffers);
     if (!device->is_host) *bytes += buffers * buffer_bytes;
     arena_release(&t.arena);
+    if (!st) st = coded_load_bytes(p, device, o, &coded, err);
+    *bytes = max_u64(*bytes, coded);
     return st;
 }

@@ -54,13 +54,14 @@ struct digesting {
 
 static struct operand array_of(const struct model *m, const struct parameter *x)
 {
-    return (struct operand){(char *)m->memory + x->offset, x->type, 1, {x->numel}};
+    return (struct operand){
+        .data = (char *)m->memory + x->offset, .type = x->type, .num_dims = 1, .shape = {x->numel}};
 }
 
 static uint64_t workspace_bytes(const struct digesting *d)
 {
     const struct parameters *p = &d->model->parameters;
-    const struct operand out = {NULL, OPERAND_INT, 1, {4}};
+    const struct operand out = {.data = NULL, .type = OPERAND_INT, .num_dims = 1, .shape = {4}};
     uint64_t most = 0;
     for (size_t i = 0; i < p->count && d->kernel->workspace; i++)
         for (size_t k = 0; k < p->items[i].num_parts; k++) {
@@ -79,7 +80,8 @@ static enum status run_digests(const struct digesting *d, struct error *err)
         for (size_t k = 0; k < p->items[i].num_parts; k++, sums += sizeof(struct digest)) {
             const union op_params params = digest_params(&p->items[i].parts[k].part);
             const struct operand in = array_of(d->model, &p->items[i]);
-            const struct operand out = {sums, OPERAND_INT, 1, {4}};
+            const struct operand out = {
+                .data = sums, .type = OPERAND_INT, .num_dims = 1, .shape = {4}};
             TRY(work_check(err));
             TRY(d->kernel->run(&params, &in, &out, d->workspace, err));
         }
@@ -244,10 +246,20 @@ static enum status visit_tensors(const struct model *m, struct weight_parts *all
     return OK;
 }
 
+static enum status refuse_codes(const struct parameters *p, struct error *err)
+{
+    for (size_t i = 0; i < p->count; i++)
+        if (p->items[i].coding)
+            return fail(err, ERR_UNSUPPORTED, "%s: a weight that stays coded has no digest",
+                        p->items[i].name);
+    return OK;
+}
+
 enum status weights_digest(struct model *m, weights_visit *visit, void *context, struct error *err)
 {
     struct comm_group *world = &m->groups.of[GROUP_WORLD];
     struct weight_parts parts = {0};
+    TRY(refuse_codes(&m->parameters, err));
     enum status st = own_parts(m, &parts, err);
     if (!st && world->index) st = send_parts(world, &parts, err);
     if (!st && !world->index) st = receive_parts(world, &parts, err);

@@ -330,10 +330,14 @@ static enum status make_masters(struct step *s, uint64_t from, uint64_t to, uint
                                 struct error *err)
 {
     char *weights = s->regions[VALUE_PARAMETER], *masters = s->regions[VALUE_MASTER];
-    const struct operand in[MAX_INPUTS] = {
-        {weights + from * step_elem_bytes(s), OPERAND_ELEM, 1, {count}}};
-    const struct operand out[MAX_OUTPUTS] = {
-        {masters + to * step_real_bytes(s), OPERAND_REAL, 1, {count}}};
+    const struct operand in[MAX_INPUTS] = {{.data = weights + from * step_elem_bytes(s),
+                                            .type = OPERAND_ELEM,
+                                            .num_dims = 1,
+                                            .shape = {count}}};
+    const struct operand out[MAX_OUTPUTS] = {{.data = masters + to * step_real_bytes(s),
+                                              .type = OPERAND_REAL,
+                                              .num_dims = 1,
+                                              .shape = {count}}};
     const union op_params none = {0};
     return s->model->kernels[OP_CAST].run(&none, in, out, NULL, err);
 }
