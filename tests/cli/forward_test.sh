@@ -651,3 +651,59 @@ run bench nan --seq 4 --repeats 1 --json
 json 'j["finite"] is False'
 run bench "$golden/llama2" --seq 4 --repeats 1 --json
 json 'j["finite"] is True'
+
+encodings=$(dirname "$golden")/encodings
+encoded=$encodings/fp8-channel-ct-qwen3-moe
+
+it "weights stay codes if asked for, and a note counts them"
+run generate "$encoded" --prompt-ids "1,2,3" --max-new-tokens 4 --weights as-stored
+exits 0
+says "note: 4 weights stay coded, in 21.7 kB instead of 64.5 kB"
+cp "$stdout" coded
+run generate "$encoded" --prompt-ids "1,2,3" --max-new-tokens 4
+exits 0
+cmp -s coded "$stdout" || is_wrong "other tokens"
+run generate "$encodings/fp8-block-ct-qwen3" --prompt-ids "1,2,3" --max-new-tokens 4 --weights as-stored --tp 2
+exits 0
+says "6 weights stay coded on 2 ranks, in 28.4 kB instead of 77.4 kB; 2 are decoded, to 12.9 kB"
+says "decoder.layers.0.self_attention.linear_proj.weight: its groups of scales are cut"
+run generate "$encodings/int4-ct-qwen3" --prompt-ids 1 --max-new-tokens 1 --weights codes
+exits 2
+says "decoded|as-stored"
+run generate "$golden/llama2" --prompt-ids 1 --max-new-tokens 1 --weights as-stored
+exits 0
+says "note: 0 weights stay coded: the checkpoint has no codes"
+run train "$encoded" --weights as-stored
+exits 2
+says "--weights"
+
+it "their memory is planned"
+run generate "$encoded" --prompt-ids 1 --max-new-tokens 1 --dry-run --json
+json 'j["memory_bytes"][0]["coded_weights"] == 0'
+cp "$stdout" decoded.json
+run generate "$encoded" --prompt-ids 1 --max-new-tokens 1 --dry-run --json --weights as-stored
+json '0 < j["memory_bytes"][0]["coded_weights"] <= j["memory_bytes"][0]["parameters_and_caches"]'
+json 'j["memory_bytes"][0]["parameters_and_caches"] < 0.7 * json.load(open("decoded.json"))["memory_bytes"][0]["parameters_and_caches"]'
+
+it "a scale of 0 whose codes are not 0 is named"
+cp -r "$encoded" zero
+chmod -R u+w zero
+python3 - <<'P'
+import json, struct
+path = "zero/model.safetensors"
+data = bytearray(open(path, "rb").read())
+size = struct.unpack("<Q", data[:8])[0]
+header = json.loads(data[8:8 + size])
+name = "model.layers.0.self_attn.o_proj.weight_scale"
+entry = header[name]
+width = {"F32": 4, "BF16": 2}[entry["dtype"]]
+at = 8 + size + entry["data_offsets"][0] + 5 * width
+data[at:at + width] = bytes(width)
+open(path, "wb").write(data)
+P
+for weights in decoded as-stored; do
+    run generate zero --prompt-ids 1 --max-new-tokens 1 --weights "$weights"
+    exits 5
+    says "model.layers.0.self_attn.o_proj.weight_scale: "
+    says " is 0, but not all its codes"
+done
