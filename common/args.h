@@ -91,6 +91,8 @@ struct command {
     const char *text;       /* paragraphs for --help and the man page; may be NULL */
     const struct arg_group *groups;
     size_t num_groups;
+    /* One more group, of options that are data and not shown in help. NULL: none. */
+    const struct arg_group *(*others)(void);
     const struct arg_spelling *spellings;
     size_t num_spellings;
     size_t options_bytes;            /* of the options struct; zeroed before parsing */

@@ -32,7 +32,8 @@ static inline const struct arg *arg_at(const struct command *c, size_t n,
         if (n < c->groups[g].num_args) return &c->groups[g].args[n];
         n -= c->groups[g].num_args;
     }
-    return NULL;
+    *group = c->others ? c->others() : NULL;
+    return *group && n < (*group)->num_args ? &(*group)->args[n] : NULL;
 }
 
 static inline bool is_flag(const struct arg *a)

@@ -97,6 +97,14 @@ static const struct arg_group convert_groups[] = {
 };
 // clang-format on
 
+static const struct arg_group *other_args(void)
+{
+    static struct arg_group group = {.title = "Other options of Megatron-LM",
+                                     .offset = AT(training)};
+    megatron_options_make(&group, training_flag_make);
+    return &group;
+}
+
 static void set_convert_defaults(void *options)
 {
     struct convert_flags *f = options;
@@ -825,6 +833,7 @@ const struct command command_convert = {
         "settings in the source; others (--use-distributed-optimizer, --cp, ...) change nothing, "
         "and a note names them.",
     .groups = convert_groups,
+    .others = other_args,
     .num_groups = COUNT(convert_groups),
     .spellings = to_spellings,
     .num_spellings = NUM_TO_SPELLINGS,

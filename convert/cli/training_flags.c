@@ -13,34 +13,6 @@
 #include "convert/format.h"
 
 // clang-format off
-/* Flags that the model must agree with: option, placeholder of its value in
- * help (NULL: no value), field, the value that a flag without value stands for. */
-#define MODEL_FLAGS(X) \
-    X("--num-layers", "N", "num_layers", NULL) \
-    X("--hidden-size", "N", "hidden_size", NULL) \
-    X("--ffn-hidden-size", "N", "ffn_hidden_size", NULL) \
-    X("--num-attention-heads", "N", "num_attention_heads", NULL) \
-    X("--num-query-groups", "N", "num_query_groups", NULL) \
-    X("--kv-channels", "N", "kv_channels", NULL) \
-    X("--vocab-size", "N", "vocab_size", NULL) \
-    X("--max-position-embeddings", "N", "max_position_embeddings", NULL) \
-    X("--normalization", "NAME", "normalization", NULL) \
-    X("--norm-epsilon --layernorm-epsilon", "X", "layernorm_epsilon", NULL) \
-    X("--position-embedding-type", "NAME", "position_embedding_type", NULL) \
-    X("--use-rotary-position-embeddings", NULL, "position_embedding_type", "rope") \
-    X("--rotary-base", "X", "rotary_base", NULL) \
-    X("--rotary-percent", "X", "rotary_percent", NULL) \
-    X("--rope-scaling-factor", "X", "rope_factor", NULL) \
-    X("--use-rope-scaling", NULL, "rope_type", "llama3") \
-    X("--swiglu", NULL, "gated_linear_unit", "true") \
-    X("--disable-bias-linear", NULL, "add_bias_linear", "false") \
-    X("--add-qkv-bias", NULL, "add_qkv_bias", "true") \
-    X("--qk-layernorm", NULL, "qk_layernorm", "true") \
-    X("--untie-embeddings-and-output-weights", NULL, "untie_embeddings_and_output_weights", "true") \
-    X("--num-experts", "N", "num_experts", NULL) \
-    X("--moe-router-topk", "N", "moe_router_topk", NULL) \
-    X("--moe-ffn-hidden-size", "N", "moe_ffn_hidden_size", NULL)
-
 /* The dtype of weights: --bf16 stands for its name. */
 #define DTYPE_FLAGS(X) \
     X("--bf16", NULL, "bf16") \
@@ -90,14 +62,6 @@ static const struct optimizer_flag {
 #undef X
 };
 
-static const struct model_flag {
-    const char *names, *field, *stands_for;
-} model_flags[] = {
-#define X(names, value, field, stands_for) {names, field, stands_for},
-    MODEL_FLAGS(X)
-#undef X
-};
-
 static const struct dtype_flag {
     const char *names, *stands_for;
 } dtype_flags[] = {
@@ -107,11 +71,7 @@ static const struct dtype_flag {
 };
 
 #define AT(field) offsetof(struct training_flags, field)
-#define UNUSED(names, value) {names, ARG_NOTED, AT(unused), value, NULL, NULL},
 const struct arg training_args[] = {
-#define X(names, value, field, stands_for) {names, ARG_NOTED, AT(model), value, NULL, NULL},
-    MODEL_FLAGS(X)
-#undef X
 #define X(names, value, stands_for) {names, ARG_NOTED, AT(dtypes), value, NULL, NULL},
     DTYPE_FLAGS(X)
 #undef X
@@ -122,121 +82,16 @@ const struct arg training_args[] = {
 #define X(names, what) {names, ARG_NOTED, AT(converter), "NAME", NULL, NULL},
     CONVERTER_FLAGS(X)
 #undef X
-    UNUSED("--megatron-path", "DIR")
-    UNUSED("--not-strict", NULL)
-    UNUSED("--no-checking", NULL)
-    UNUSED("--max-queue-size", "N")
-    UNUSED("--loader-transformer-impl", "NAME")
-    UNUSED("--model-size", "NAME")
-    UNUSED("--use-distributed-optimizer", NULL)
-    UNUSED("--context-parallel-size --cp", "N")
-    UNUSED("--sequence-parallel --sp", NULL)
-    UNUSED("--micro-batch-size", "N")
-    UNUSED("--global-batch-size", "N")
-    UNUSED("--seq-length", "N")
-    UNUSED("--group-query-attention", NULL)
-    UNUSED("--use-mcore-models", NULL)
-    UNUSED("--use-flash-attn", NULL)
-    UNUSED("--attention-backend", "NAME")
-    UNUSED("--distributed-backend", "NAME")
-    UNUSED("--overlap-grad-reduce", NULL)
-    UNUSED("--overlap-param-gather", NULL)
-    UNUSED("--recompute-activations", NULL)
-    UNUSED("--recompute-granularity", "NAME")
-    UNUSED("--recompute-method", "NAME")
-    UNUSED("--recompute-num-layers", "N")
-    UNUSED("--attention-dropout", "X")
-    UNUSED("--hidden-dropout", "X")
-    UNUSED("--init-method-std", "X")
-    UNUSED("--tokenizer-type", "NAME")
-    UNUSED("--tokenizer-model", "PATH")
-    UNUSED("--vocab-file", "FILE")
-    UNUSED("--merge-file", "FILE")
-    UNUSED("--trust-remote-code", NULL)
-    UNUSED("--use-checkpoint-args", NULL)
-    UNUSED("--no-load-rng", NULL)
-    UNUSED("--no-save-rng", NULL)
-    UNUSED("--finetune", NULL)
-    UNUSED("--train-iters", "N")
-    UNUSED("--train-samples", "N")
-    UNUSED("--lr-warmup-fraction", "X")
-    UNUSED("--lr-warmup-init", "X")
-    UNUSED("--clip-grad", "X")
-    UNUSED("--optimizer", "NAME")
-    UNUSED("--data-path", "PATH")
-    UNUSED("--data-cache-path", "PATH")
-    UNUSED("--split", "TEXT")
-    UNUSED("--log-interval", "N")
-    UNUSED("--save-interval", "N")
-    UNUSED("--eval-interval", "N")
-    UNUSED("--eval-iters", "N")
-    UNUSED("--seed", "N")
-    UNUSED("--num-workers", "N")
-    UNUSED("--rampup-batch-size", "TEXT")
-    UNUSED("--log-throughput", NULL)
-    UNUSED("--log-params-norm", NULL)
-    UNUSED("--log-num-zeros-in-grad", NULL)
-    UNUSED("--log-timers-to-tensorboard", NULL)
-    UNUSED("--log-memory-to-tensorboard", NULL)
-    UNUSED("--tensorboard-dir", "DIR")
-    UNUSED("--tensorboard-queue-size", "N")
-    UNUSED("--wandb-project", "NAME")
-    UNUSED("--wandb-exp-name", "NAME")
-    UNUSED("--wandb-save-dir", "DIR")
-    UNUSED("--timing-log-level", "N")
-    UNUSED("--async-save", NULL)
-    UNUSED("--ckpt-fully-parallel-load", NULL)
-    UNUSED("--ckpt-fully-parallel-save", NULL)
-    UNUSED("--use-dist-ckpt", NULL)
-    UNUSED("--dist-ckpt-strictness", "NAME")
-    UNUSED("--exit-on-missing-checkpoint", NULL)
-    UNUSED("--exit-duration-in-mins", "N")
-    UNUSED("--exit-signal-handler", NULL)
-    UNUSED("--distributed-timeout-minutes", "N")
-    UNUSED("--no-masked-softmax-fusion", NULL)
-    UNUSED("--no-bias-gelu-fusion", NULL)
-    UNUSED("--no-bias-swiglu-fusion", NULL)
-    UNUSED("--no-bias-dropout-fusion", NULL)
-    UNUSED("--no-rope-fusion", NULL)
-    UNUSED("--no-gradient-accumulation-fusion", NULL)
-    UNUSED("--attention-softmax-in-fp32", NULL)
-    UNUSED("--accumulate-allreduce-grads-in-fp32", NULL)
-    UNUSED("--no-create-attention-mask-in-dataloader", NULL)
-    UNUSED("--manual-gc", NULL)
-    UNUSED("--manual-gc-interval", "N")
-    UNUSED("--tp-comm-overlap", NULL)
-    UNUSED("--empty-unused-memory-level", "N")
-    UNUSED("--moe-token-dispatcher-type", "NAME")
-    UNUSED("--moe-aux-loss-coeff", "X")
-    UNUSED("--moe-z-loss-coeff", "X")
-    UNUSED("--moe-router-load-balancing-type", "NAME")
-    UNUSED("--moe-permute-fusion", NULL)
-    UNUSED("--moe-router-dtype", "NAME")
-    UNUSED("--use-cpu-initialization", NULL)
-    UNUSED("--no-initialization", NULL)
-    UNUSED("--no-async-tensor-model-parallel-allreduce", NULL)
-    UNUSED("--cross-entropy-loss-fusion", NULL)
-    UNUSED("--use-precision-aware-optimizer", NULL)
-    UNUSED("--override-opt-param-scheduler", NULL)
-    UNUSED("--local-rank", "N")
-    UNUSED("--mock-data", NULL)
-    UNUSED("--dataloader-type", "NAME")
-    UNUSED("--reset-position-ids", NULL)
-    UNUSED("--reset-attention-mask", NULL)
-    UNUSED("--eod-mask-loss", NULL)
-    UNUSED("--device-map", "NAME")
-    UNUSED("--no-progress", NULL)
-    UNUSED("--check-for-nan-in-loss-and-grad", NULL)
-    UNUSED("--no-check-for-nan-in-loss-and-grad", NULL)
-    UNUSED("--initial-loss-scale", "X")
-    UNUSED("--cp-comm-type", "NAME")
-    UNUSED("--calculate-per-token-loss", NULL)
-    UNUSED("--delay-wgrad-compute", NULL)
-    UNUSED("--ddp-bucket-size", "N")
-    UNUSED("--overlap-param-gather-with-optimizer-step", NULL)
 };
 // clang-format on
 _Static_assert(COUNT(training_args) == NUM_TRAINING_ARGS, "training_flags.h");
+
+bool training_flag_make(struct arg *to, const struct megatron_option *o)
+{
+    to->kind = ARG_NOTED;
+    to->offset = o->field ? AT(model) : AT(unused);
+    return o->field || !o->why;
+}
 
 /* Pair i of a list: "--num-layers", "32"; length is that of the option's first
  * name. */
@@ -275,18 +130,15 @@ static bool same_value(const char *a, const char *b)
 static enum status check_model(const struct given *g, const struct checkpoint *c, struct error *err)
 {
     static const struct scalar_style style = {10, "true", "false", "none"};
-    const struct model_flag *flag = model_flags;
-    while (strcmp(flag->names, g->names))
-        flag++;
+    const struct megatron_option *flag = megatron_option_find(g->names);
     struct arena a;
     arena_init(&a);
-    const char *has =
-        scalar_text(field_get(&model_field_find(flag->field)->field, &c->config), &style, &a);
+    const char *has = scalar_text(field_get(&flag->field->field, &c->config), &style, &a);
     enum status st = OK;
-    if (!same_value(g->value ? g->value : flag->stands_for, has))
-        st =
-            fail(err, ERR_USAGE, "%.*s%s%s: the model has %s %s, read from %s", g->length, g->names,
-                 g->value ? " " : "", g->value ? g->value : "", flag->field, has, c->path);
+    if (!same_value(g->value ? g->value : flag->means, has))
+        st = fail(err, ERR_USAGE, "%.*s%s%s: the model has %s %s, read from %s", g->length,
+                  g->names, g->value ? " " : "", g->value ? g->value : "", flag->field->field.name,
+                  has, c->path);
     arena_release(&a);
     return st;
 }

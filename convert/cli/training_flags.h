@@ -9,13 +9,16 @@
 
 #include "ckpt/checkpoint.h"
 #include "common/args.h"
+#include "convert/cli/megatron_options.h"
 
 struct training_flags {
     struct arg_list unused, model, dtypes, optimizer, converter; /* ARG_NOTED */
 };
 
 extern const struct arg training_args[];
-enum { NUM_TRAINING_ARGS = 154 };
+enum { NUM_TRAINING_ARGS = 18 };
+/* Makes the others: flags of the model, and those without effect. */
+bool training_flag_make(struct arg *to, const struct megatron_option *o);
 
 /* ERR_USAGE, with both values, if a flag contradicts the model, the formats or
  * the dtype of the written weights (`dtype` if casts, else as stored);

@@ -56,10 +56,9 @@ static cJSON *embedded; /* the tree of fields.json */
 
 static void load(void)
 {
-    const struct embedded_file *file = embedded_file_find("fields.json");
     struct error err = {0};
-    enum status st = json_parse(file->text, file->length, JSON_STRICT, &embedded, &err);
-    if (!st) st = fields_declare(embedded, &err);
+    embedded = embedded_file_parse("fields.json");
+    enum status st = fields_declare(embedded, &err);
     if (st) fprintf(stderr, "fields.json: %s\n", err.text);
     assert(!st);
 }
@@ -70,11 +69,16 @@ void fields_load(void)
     (void)pthread_once(&once, load);
 }
 
+const cJSON *fields_list(void)
+{
+    fields_load();
+    return embedded;
+}
+
 void fields_add_rows(cJSON *rows)
 {
     static const char *const files[] = {"args", "run_config"};
-    fields_load();
-    for (const cJSON *i = embedded->child; i; i = i->next) {
+    for (const cJSON *i = fields_list()->child; i; i = i->next) {
         cJSON *row = cJSON_CreateObject();
         bool any = false;
         const char *when = json_as_text(json_get(i, "when"));

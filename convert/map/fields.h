@@ -18,6 +18,8 @@
 void fields_load(void);
 /* Declares the fields of a list. ERR_USAGE names a wrong row. */
 MUST_CHECK enum status fields_declare(const cJSON *list, struct error *err);
+/* The list of fields.json. */
+const cJSON *fields_list(void);
 /* Adds to a list of config rows those of fields with names in Megatron's files. */
 void fields_add_rows(cJSON *rows);
 

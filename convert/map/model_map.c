@@ -23,6 +23,18 @@ const struct embedded_file *embedded_file_find(const char *name)
     return &embedded_models[i];
 }
 
+cJSON *embedded_file_parse(const char *name)
+{
+    const struct embedded_file *file = embedded_file_find(name);
+    struct error err = {0};
+    cJSON *tree;
+    if (json_parse(file->text, file->length, JSON_STRICT, &tree, &err)) {
+        fprintf(stderr, "%s: %s\n", name, err.text);
+        abort();
+    }
+    return tree;
+}
+
 enum status map_bad(const struct map_loader *l, const char *what)
 {
     return fail(l->err, ERR_USAGE, "model map %s: %s: %s",
@@ -600,12 +612,12 @@ static enum status list_built_in(struct model_maps *m, const struct embedded_fil
                                  size_t num_files, struct error *err)
 {
     static const char *const others[] = {"params.json", "fields.json", "megatron.json",
-                                         "quantization.json"};
+                                         "options.json", "quantization.json"};
     for (size_t i = 0; i < num_files; i++) {
         const bool hows = strcmp(files[i].name, "hows.json") == 0,
                    inert = strcmp(files[i].name, "hf.json") == 0;
         cJSON *tree;
-        bool other = false; /* read by params_read.c, fields.c, megatron_args.c, quantization.c */
+        bool other = false; /* embedded_file_parse() reads it */
         for (size_t k = 0; k < COUNT(others); k++)
             other |= strcmp(files[i].name, others[k]) == 0;
         if (!other && !hows && !inert) TRY(add_slot(m, &files[i], err));

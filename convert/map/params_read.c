@@ -376,8 +376,7 @@ enum status param_rows_load(struct arena *a, cJSON **tree, struct param_rows **o
 {
     struct model_map none = {.family = "params.json"};
     struct map_loader l = {.a = a, .map = &none, .err = err};
-    const struct embedded_file *file = embedded_file_find("params.json");
     *out = arena_alloc(a, sizeof **out);
-    TRY(json_parse(file->text, file->length, JSON_STRICT, tree, err));
+    *tree = embedded_file_parse("params.json");
     return read_megatron(&l, *tree, *out);
 }

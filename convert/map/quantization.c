@@ -292,11 +292,8 @@ static const char *const rule_names[NUM_ENCODER_RULES] = {
 
 bool quantization_export(const char *name, struct quant_export *out)
 {
-    const struct embedded_file *file = embedded_file_find("quantization.json");
-    struct error err;
-    cJSON *tree;
+    cJSON *tree = embedded_file_parse("quantization.json");
     *out = (struct quant_export){.config = NULL};
-    if (json_parse(file->text, file->length, JSON_STRICT, &tree, &err)) return false;
     const cJSON *found = json_get(json_get(tree, "exports"), name);
     const char *rule = json_as_text(json_get(found, "rule"));
     for (int i = 0; rule && i < NUM_ENCODER_RULES; i++)
@@ -359,9 +356,7 @@ static void read_excluded(struct reading *x, const cJSON *q)
 
 static enum status read_rows(struct reading *x, const cJSON *q, struct error *err)
 {
-    const struct embedded_file *file = embedded_file_find("quantization.json");
-    cJSON *tree;
-    TRY(json_parse(file->text, file->length, JSON_STRICT, &tree, err));
+    cJSON *tree = embedded_file_parse("quantization.json");
     const cJSON *globs = json_get(tree, "activations");
     size_t n = 0;
     x->rows = json_get(tree, "encodings");

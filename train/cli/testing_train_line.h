@@ -6,6 +6,7 @@
 #include "common/count.h"
 #include "common/memory.h"
 #include "train/cli/train_finish.h"
+#include "train/cli/train_names.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -20,6 +21,7 @@
 
 static const struct command command = {.name = "train",
                                        .groups = train_groups,
+                                       .others = train_other_args,
                                        .num_groups = NUM_TRAIN_GROUPS,
                                        .options_bytes = sizeof(struct train_options),
                                        .defaults = train_options_defaults};

@@ -11,6 +11,7 @@
 #include "common/ranks.h"
 #include "common/result.h"
 #include "train/cli/engine_commands.h"
+#include "train/cli/train_names.h"
 #include "train/cli/train_options.h"
 #include "train/loop/engine.h"
 
@@ -201,6 +202,7 @@ const struct command command_train = {
         "Megatron-LM; without it the folder does. A run resumes from the checkpoint in --save, if "
         "there is one. A signal ends the run after the current iteration, which is saved.",
     .groups = train_groups,
+    .others = train_other_args,
     .num_groups = NUM_TRAIN_GROUPS,
     .options_bytes = sizeof(struct train_options),
     .defaults = train_options_defaults,

@@ -1,16 +1,15 @@
 /* train_names.h - options of pretrain_gpt.py without a field in struct
- * train_options.
+ * train_options (convert/cli/megatron_options.h).
  *
- * A row has many names. The words typed go to three lists of struct
- * train_options: no_effect (details of Megatron-LM's own kernels, processes and
- * files), refused (not implemented), limited (implemented for one value only). */
+ * The words typed go to three lists of struct train_options: no_effect (details of Megatron-LM's
+ * own kernels, processes and files), refused (not implemented), limited (implemented for one value
+ * only). */
 #ifndef FERRY_TRAIN_CLI_TRAIN_NAMES_H
 #define FERRY_TRAIN_CLI_TRAIN_NAMES_H
 
 #include "train/trainer/train_options.h"
 
-extern const struct arg train_other_args[];
-enum { NUM_TRAIN_OTHER_ARGS = 109 };
+const struct arg_group *train_other_args(void);
 
 /* Why an option of the list `refused` is refused. `typed` may end with
  * "=value". */

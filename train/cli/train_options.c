@@ -251,7 +251,6 @@ const struct arg_group train_groups[NUM_TRAIN_GROUPS] = {
     GROUP("Source", source_args_of_train),
     GROUP("Parallel", run_args_of_train),
     {"Layout", layout_args, NUM_LAYOUT_ARGS, AT(layout)},
-    {"Other options of Megatron-LM", train_other_args, NUM_TRAIN_OTHER_ARGS, 0},
 };
 // clang-format on
 

@@ -12,7 +12,7 @@
 
 /* For `groups`, `defaults` and `options_bytes` of struct command. The options
  * struct is a struct train_options, or begins with one. */
-enum { NUM_TRAIN_GROUPS = 15 };
+enum { NUM_TRAIN_GROUPS = 14 };
 extern const struct arg_group train_groups[NUM_TRAIN_GROUPS];
 void train_options_defaults(void *options);
 

@@ -362,10 +362,11 @@ static void what_cannot_be_done_is_refused_with_its_reason(void **state)
     (void)state;
     refused(GOOD "--fp8-format hybrid",
             "--fp8-format: FP8 and FP4 are not implemented; --bf16 is the nearest");
-    refused(GOOD "--multi-latent-attention --spec a b --q-lora-rank 3",
-            "the options do not fit together:\n"
-            "  --multi-latent-attention: multi-latent attention is not implemented\n"
-            "  --spec: layer specifications are Python code of Megatron-LM");
+    refused(
+        GOOD "--multi-latent-attention --spec a b --q-lora-rank 3",
+        "the options do not fit together:\n"
+        "  --multi-latent-attention: not implemented: keys and values come from a latent vector\n"
+        "  --spec: layer specifications are Python code of Megatron-LM");
     refused(GOOD "--mtp-num-layers 0 --mtp-num-layers 2",
             "--mtp-num-layers 2: multi-token prediction is not implemented");
     refused(GOOD "--vision_pretraining", "--vision_pretraining: vision models are not implemented");
@@ -374,8 +375,8 @@ static void what_cannot_be_done_is_refused_with_its_reason(void **state)
     refused(GOOD "--load_dir=x", "--load_dir: use --load");
     refused(GOOD "--optimizer muon",
             "--optimizer muon is not supported (adam, which is AdamW, or sgd)");
-    refused(GOOD "--moe-router-num-groups 2",
-            "--moe-router-num-groups: this kind of routing is not implemented");
+    refused(GOOD "--moe-router-num-groups 2", "--moe-router-num-groups: not implemented: groups of "
+                                              "experts that the router chooses first");
     refused(GOOD "--position-embedding-type yarn",
             "--position-embedding-type: \"yarn\" is not one of learned_absolute|rope|none");
     refused(GOOD "--moe-router-load-balancing-type sinkhorn",

@@ -1,0 +1,148 @@
+#include "convert/cli/megatron_options.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "common/arena.h"
+#include "common/count.h"
+#include "common/json.h"
+#include "common/text.h"
+#include "convert/map/embedded.h"
+#include "convert/map/fields.h"
+
+static struct arena arena; /* never released */
+static struct megatron_option *options;
+static size_t num_options, capacity;
+
+static struct megatron_option *find(const char *names)
+{
+    for (size_t i = 0; i < num_options; i++)
+        if (strcmp(options[i].names, names) == 0) return &options[i];
+    return NULL;
+}
+
+/* ---- listed options ---- */
+
+static void add_listed(const cJSON *row)
+{
+    const char *field = json_as_text(json_get(row, "field"));
+    const struct megatron_option o = {.value = json_as_text(json_get(row, "value")),
+                                      .field = field ? model_field_find(field) : NULL,
+                                      .means = json_as_text(json_get(row, "means")),
+                                      .is_of_training = cJSON_IsTrue(json_get(row, "training")),
+                                      .why = json_as_text(json_get(row, "why")),
+                                      .only = json_as_text(json_get(row, "only"))};
+    assert(!field || o.field);
+    for (const cJSON *i = json_get(row, "options")->child; i; i = i->next) {
+        struct megatron_option *to = ARENA_PUSH(&arena, options, num_options, capacity);
+        *to = o;
+        to->names = i->valuestring;
+    }
+}
+
+/* ---- options of fields ---- */
+
+static bool is_listed(const struct model_field *f, size_t num_listed)
+{
+    for (size_t i = 0; i < num_listed; i++)
+        if (options[i].field == f) return true;
+    return false;
+}
+
+/* Whether the field is the argument as it is. */
+static bool is_plain(const cJSON *row)
+{
+    static const char *const others[] = {"read", "value", "how", "when", "default", "null"};
+    for (size_t i = 0; i < COUNT(others); i++)
+        if (json_get(row, others[i])) return false;
+    return !text_equal(json_as_text(json_get(row, "only")), "export");
+}
+
+static char *option_of(const char *arg)
+{
+    char *name = arena_printf(&arena, "--%s", arg);
+    for (char *c = name; *c; c++)
+        if (*c == '_') *c = '-';
+    return name;
+}
+
+/* A declared field is refused by what computes, unless it only counts with
+ * another declared field, which is refused itself. */
+static const char *refusal_of(const struct model_field *f, const cJSON *row)
+{
+    const char *when = json_as_text(json_get(row, "when")),
+               *about = json_as_text(json_get(row, "about"));
+    const struct model_field *other = when ? model_field_find(when) : NULL;
+    if (!f->declared || (other && other->declared)) return NULL;
+    return arena_printf(&arena, "not implemented: %s", about);
+}
+
+/* A listed option keeps what the list says. */
+static void add_field(const struct model_field *f, const cJSON *row)
+{
+    static const char *const values[] = {
+        [FIELD_UINT] = "N", [FIELD_REAL] = "X", [FIELD_BOOL] = NULL, [FIELD_TEXT] = "NAME"};
+    const char *arg = json_as_text(json_get(row, "args"));
+    if (!arg) return;
+    const char *name = option_of(arg);
+    struct megatron_option *o = find(name);
+    if (!o) {
+        o = ARENA_PUSH(&arena, options, num_options, capacity);
+        *o = (struct megatron_option){
+            .names = name, .value = values[f->field.kind], .why = refusal_of(f, row)};
+    }
+    o->field = f;
+    o->means = f->field.kind == FIELD_BOOL ? "true" : NULL;
+}
+
+/* Fields that a conversion must find as given: no sizes in storage, and none of
+ * training alone. */
+static bool is_checked(const struct model_field *f)
+{
+    return f->role == FIELD_MODEL || f->role == FIELD_LENGTH || f->role == FIELD_VOCABULARY;
+}
+
+static void load(void)
+{
+    arena_init(&arena);
+    fields_load();
+    for (const cJSON *i = embedded_file_parse("options.json")->child; i; i = i->next)
+        add_listed(i);
+    const size_t num_listed = num_options;
+    const cJSON *model = json_get(embedded_file_parse("megatron.json"), "model");
+    for (const cJSON *i = model->child; i; i = i->next) {
+        const char *name = json_as_text(json_get(i, "megatron"));
+        const struct model_field *f = name ? model_field_find(name) : NULL;
+        if (f && is_plain(i) && is_checked(f) && !is_listed(f, num_listed)) add_field(f, i);
+    }
+    for (const cJSON *i = fields_list()->child; i; i = i->next)
+        add_field(model_field_find(json_as_text(json_get(i, "name"))), i);
+}
+
+const struct megatron_option *megatron_options(size_t *count)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, load);
+    *count = num_options;
+    return options;
+}
+
+void megatron_options_make(struct arg_group *group,
+                           bool (*make)(struct arg *to, const struct megatron_option *o))
+{
+    size_t count;
+    const struct megatron_option *all = megatron_options(&count);
+    if (group->args) return;
+    struct arg *args = arena_array(&arena, count, sizeof *args);
+    for (size_t i = 0; i < count; i++) {
+        args[group->num_args] = (struct arg){.names = all[i].names, .value = all[i].value};
+        group->num_args += make(&args[group->num_args], &all[i]);
+    }
+    group->args = args;
+}
+
+const struct megatron_option *megatron_option_find(const char *names)
+{
+    return find(names);
+}
