@@ -67,6 +67,7 @@ OPENMP = $(if $(findstring clang, $(CC)), -Wno-source-uses-openmp -Wno-unknown-p
 OBJECTS = $(SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/embedded_models.o
 
 MODELS = $(wildcard convert/models/*.json)
+EMBEDDED = $(MODELS) train/cli/train_rules.json
 FORMATTED = $(wildcard *.c $(SOURCE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch] \
               kernels/cuda/*.cu kernels/cuda/*.h tests/gpu/*.cu tests/gpu/emulator/*.h tests/gpu/emulator/*.cpp \
               tests/gpu/emulator/kernels/cuda/*.h)
@@ -105,9 +106,9 @@ $(BUILD)/libferry.a: $(OBJECTS)
 	$(call say,linking $@)rm -f $@ && $(AR) rcs $@ $^
 
 # Model maps become part of the program: convert/map/embedded.h.
-$(BUILD)/embedded_models.c: $(MODELS) convert/map/embed.sh
+$(BUILD)/embedded_models.c: $(EMBEDDED) convert/map/embed.sh
 	@mkdir -p $(@D)
-	$(call say,embedding model maps)sh convert/map/embed.sh $(MODELS) > $@
+	$(call say,embedding model maps)sh convert/map/embed.sh $(EMBEDDED) > $@
 
 $(BUILD)/embedded_models.o: $(BUILD)/embedded_models.c Makefile
 	$(call say,compiling $(@F:.o=.c))$(CC) $(FLAGS) -Wno-overlength-strings -c -o $@ $<

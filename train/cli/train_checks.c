@@ -1,7 +1,12 @@
-/* train_checks.c - contradictions of a command line. Each check reports its
- * problems; the line is refused with all of them. Most rules are those of
+/* train_checks.c - contradictions of a command line, by the rules of
+ * train_rules.json. The line is refused with all of them. Most rules are those of
  * megatron/training/arguments.py (validate_args) and
- * core/optimizer_param_scheduler.py. */
+ * core/optimizer_param_scheduler.py.
+ *
+ * A rule has an expression `when`, and `why` or `note`, in which {EXPR} is a
+ * value. It is for x: each of the options `of`, each item of the list `each`;
+ * or it has `rules`. Names of expressions are options (seq_length), those in
+ * `names`, and the values in `own` below. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,70 +14,212 @@
 
 #include "common/checked.h"
 #include "common/count.h"
+#include "common/json.h"
 #include "common/ranks.h"
 #include "common/text.h"
 #include "common/threads.h"
+#include "convert/map/embedded.h"
+#include "convert/map/expr.h"
 #include "train/cli/train_finish.h"
 
-/* ---- precision ---- */
+/* ---- values ---- */
 
-static void check_precision(struct train_finish *x)
+struct named_value {
+    const char *name;
+    struct term value;
+};
+
+struct rules {
+    struct train_finish *x;
+    struct arena arena;
+    const cJSON *names;
+    struct named_value own[13]; /* up to one without a name */
+};
+enum { OWN_OPTION, OWN_X };
+
+static struct term text_or_none(const char *text)
 {
-    const struct train_options *o = x->o;
-    const char *flag = o->bf16 ? "bf16" : "fp16";
-    if (o->bf16 && o->fp16)
-        train_problem(x, "give one of bfloat16 and float16 (--bf16, --fp16, --dtype)");
-    else if ((o->bf16 || o->fp16) && strcmp(o->dtype, flag) != 0)
-        train_problem(x, "--%s conflicts with --dtype %s", flag, o->dtype);
-    if (o->loss_scale <= 0) train_problem(x, "--loss-scale %g is not above 0", o->loss_scale);
-    if (o->min_loss_scale <= 0)
-        train_problem(x, "--min-loss-scale %g is not above 0", o->min_loss_scale);
-    else if (o->initial_loss_scale < o->min_loss_scale)
-        train_problem(x, "--initial-loss-scale %g is below --min-loss-scale %g",
-                      o->initial_loss_scale, o->min_loss_scale);
+    return text ? term_text(text, strlen(text)) : (struct term){.kind = TERM_NONE};
 }
 
-/* ---- length of the run ---- */
-
-static void check_length(struct train_finish *x)
+static struct term list_of(struct arena *a, const struct arg_list *l)
 {
-    const struct train_options *o = x->o;
-    if (!o->train_iters && !o->train_samples)
-        train_problem(x, "the length of the run is missing: --train-iters or --train-samples");
-    if (o->train_iters && o->train_samples)
-        train_problem(x, "give one of --train-iters and --train-samples");
-    if (o->train_iters && (o->lr_decay_samples || o->lr_warmup_samples || o->lr_wsd_decay_samples))
-        train_problem(x, "--train-iters conflicts with a schedule in samples (--lr-decay-samples, "
-                         "--lr-warmup-samples, --lr-wsd-decay-samples)");
-    if (o->train_samples && (o->lr_decay_iters || o->lr_warmup_iters || o->lr_wsd_decay_iters))
-        train_problem(x,
-                      "--train-samples conflicts with a schedule in iterations (--lr-decay-iters, "
-                      "--lr-warmup-iters, --lr-wsd-decay-iters)");
+    struct term *items = arena_array(a, l->count + 1, sizeof *items);
+    for (size_t i = 0; i < l->count; i++)
+        items[i] = text_or_none(l->items[i]);
+    return (struct term){.kind = TERM_LIST, .items = items, .length = l->count};
 }
 
-/* ---- batches ---- */
-
-static void check_divides(struct train_finish *x, const char *name, uint64_t size,
-                          const char *micro_name, uint64_t micro)
+/* What is not given is nothing, but a whole number above 0: that is 0. */
+static struct term option_value(struct arena *a, const struct arg *arg, const void *field)
 {
-    const uint64_t dp = x->o->layout.dp ? x->o->layout.dp : 1;
-    uint64_t unit;
-    if (!micro || !size) return;
-    if (!mul_u64(micro, dp, &unit) || size % unit)
-        train_problem(x,
-                      "%s %" PRIu64 " is not a multiple of %s %" PRIu64 " times %" PRIu64
-                      " data parallel rank%s",
-                      name, size, micro_name, micro, dp, dp == 1 ? "" : "s");
+    switch (arg->kind) {
+    case ARG_FLAG:
+        return term_bool(*(const bool *)field);
+    case ARG_FLAG_OFF:
+        return term_bool(!*(const bool *)field);
+    case ARG_UINT:
+        return term_whole((int64_t) * (const uint64_t *)field);
+    case ARG_UINT_OR_0:
+        if (*(const uint64_t *)field == UINT64_MAX) return text_or_none(NULL);
+        return term_whole((int64_t) * (const uint64_t *)field);
+    case ARG_FLOAT:
+        if (isnan(*(const double *)field)) return text_or_none(NULL);
+        return term_real(*(const double *)field);
+    case ARG_WORDS:
+    case ARG_LIST:
+        return list_of(a, field);
+    default:
+        return text_or_none(*(const char *const *)field);
+    }
 }
+
+static char folded(char c)
+{
+    return c == '_' ? '-' : c;
+}
+
+/* Whether one of several names, without their dashes, is this one; `_` is `-`. */
+static bool has_name(const char *names, const char *name, size_t length)
+{
+    for (const char *at = names; *at; at += strspn(at, " ")) {
+        at += strspn(at, "-");
+        const size_t n = strcspn(at, " ");
+        size_t i = 0;
+        while (i < n && i < length && folded(name[i]) == folded(at[i]))
+            i++;
+        if (i == n && i == length) return true;
+        at += n;
+    }
+    return false;
+}
+
+static bool find_option(const struct rules *r, const char *name, size_t length, struct term *out)
+{
+    for (size_t g = 0; g < NUM_TRAIN_GROUPS; g++)
+        for (size_t i = 0; i < train_groups[g].num_args; i++) {
+            const struct arg *arg = &train_groups[g].args[i];
+            if (!has_name(arg->names, name, length)) continue;
+            *out = option_value((struct arena *)(uintptr_t)&r->arena, arg,
+                                (const char *)r->x->o + train_groups[g].offset + arg->offset);
+            return true;
+        }
+    return false;
+}
+
+static enum status value_of(const struct rules *r, const char *text, size_t length,
+                            struct term *out, struct error *err);
+
+static bool find_value(const void *context, const char *name, size_t length, int64_t index,
+                       struct term *out)
+{
+    const struct rules *r = context;
+    struct error ignored;
+    if (index >= 0) return false;
+    for (const struct named_value *v = r->own; v->name; v++)
+        if (has_name(v->name, name, length)) {
+            *out = v->value;
+            return true;
+        }
+    for (const cJSON *i = r->names->child; i; i = i->next)
+        if (has_name(i->string, name, length))
+            return !value_of(r, i->valuestring, strlen(i->valuestring), out, &ignored);
+    return find_option(r, name, length, out);
+}
+
+static enum status value_of(const struct rules *r, const char *text, size_t length,
+                            struct term *out, struct error *err)
+{
+    const struct expr_names names = {find_value, r, (struct arena *)(uintptr_t)&r->arena};
+    return expr_value(text, length, &names, out, err);
+}
+
+/* ---- rules ---- */
+
+static void add_term(struct strbuf *out, const struct term *t)
+{
+    if (t->kind == TERM_REAL) strbuf_printf(out, "%g", t->real);
+    if (t->kind == TERM_WHOLE) strbuf_printf(out, "%" PRId64, t->whole);
+    if (t->kind == TERM_TEXT) strbuf_add(out, t->text, t->length);
+}
+
+/* The text with the values of its {EXPR}. */
+static enum status fill(const struct rules *r, const char *text, struct strbuf *out,
+                        struct error *err)
+{
+    for (const char *at = text; *at; at++) {
+        const size_t length = *at == '{' ? strcspn(at, "}") : 0;
+        struct term value;
+        if (length) {
+            TRY(value_of(r, at + 1, length - 1, &value, err));
+            add_term(out, &value);
+            at += length;
+        } else {
+            strbuf_add_char(out, *at);
+        }
+    }
+    return OK;
+}
+
+static enum status apply_all(struct rules *r, const cJSON *list, struct error *err);
+
+static enum status apply(struct rules *r, const cJSON *rule, struct error *err)
+{
+    const char *when = json_as_text(json_get(rule, "when")),
+               *why = json_as_text(json_get(rule, "why")),
+               *note = json_as_text(json_get(rule, "note"));
+    struct strbuf text = {0};
+    struct term holds;
+    TRY(value_of(r, when, strlen(when), &holds, err));
+    if (!term_is_true(&holds)) return OK;
+    if (json_get(rule, "rules")) return apply_all(r, json_get(rule, "rules"), err);
+    enum status st = fill(r, why ? why : note, &text, err);
+    if (!st) (why ? train_problem : train_note)(r->x, "%s", text.data);
+    strbuf_release(&text);
+    return st;
+}
+
+/* A rule of each of some options, or of each item of a list. */
+static enum status apply_to_each(struct rules *r, const cJSON *rule, struct error *err)
+{
+    const char *each = json_as_text(json_get(rule, "each"));
+    struct term list = {0};
+    for (const cJSON *i = json_get(rule, "of") ? json_get(rule, "of")->child : NULL; i;
+         i = i->next) {
+        const char *name = i->valuestring + strspn(i->valuestring, "-");
+        r->own[OWN_OPTION].value = text_or_none(i->valuestring);
+        (void)find_value(r, name, strlen(name), -1, &r->own[OWN_X].value);
+        TRY(apply(r, rule, err));
+    }
+    if (each) TRY(value_of(r, each, strlen(each), &list, err));
+    for (size_t i = 0; i < list.length; i++) {
+        r->own[OWN_X].value = list.items[i];
+        TRY(apply(r, rule, err));
+    }
+    return OK;
+}
+
+static enum status apply_all(struct rules *r, const cJSON *list, struct error *err)
+{
+    for (const cJSON *i = list->child; i; i = i->next)
+        if (json_get(i, "of") || json_get(i, "each"))
+            TRY(apply_to_each(r, i, err));
+        else
+            TRY(apply(r, i, err));
+    return OK;
+}
+
+/* ---- what no expression says ---- */
 
 /* The last size of the schedule that the run reaches. The trainer checks the
- * sizes before it: the run may resume behind them. */
-static const struct batch_size_step *last_reached(const struct train_options *o)
+ * sizes before it: the run may resume behind them. 0: no schedule. */
+static uint64_t last_batch_size(const struct train_options *o)
 {
     const struct batch_size_step *const steps = o->batch_size_steps;
     const uint64_t samples = o->train_samples ? o->train_samples : UINT64_MAX;
     uint64_t iterations = o->train_iters ? o->train_iters : UINT64_MAX, consumed = 0;
     size_t reached = 0;
+    if (!o->num_batch_size_steps) return 0;
     for (size_t i = 1; i < o->num_batch_size_steps; i++) {
         const uint64_t size = steps[i - 1].global_batch_size, from = steps[i].from_sample,
                        n = from > consumed ? ceil_div_u64(from - consumed, size) : 0;
@@ -83,207 +230,8 @@ static const struct batch_size_step *last_reached(const struct train_options *o)
         iterations -= n;
         reached = i;
     }
-    return &steps[reached];
+    return steps[reached].global_batch_size;
 }
-
-static void check_batches(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    if (!o->micro_batch_size) train_problem(x, "--micro-batch-size is missing");
-    if (o->step_batch_size_schedule && o->is_global_batch_size_given)
-        train_problem(x, "give one of --step-batch-size-schedule and --global-batch-size");
-    if (o->num_batch_size_steps)
-        check_divides(x, "--step-batch-size-schedule: a size of",
-                      last_reached(o)->global_batch_size, "--micro-batch-size",
-                      o->micro_batch_size);
-    else
-        check_divides(x, "--global-batch-size", o->global_batch_size, "--micro-batch-size",
-                      o->micro_batch_size);
-    if (o->eval_global_batch_size != o->global_batch_size ||
-        o->eval_micro_batch_size != o->micro_batch_size)
-        check_divides(x, "--eval-global-batch-size", o->eval_global_batch_size,
-                      "--eval-micro-batch-size", o->eval_micro_batch_size);
-}
-
-/* ---- schedule ---- */
-
-static void check_lr(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    if (isnan(o->lr)) train_problem(x, "--lr is missing");
-    if (o->lr >= 0 && o->min_lr > o->lr)
-        train_problem(x, "--min-lr %g is above --lr %g", o->min_lr, o->lr);
-    if (o->lr >= 0 && o->lr_warmup_init > o->lr)
-        train_problem(x, "--lr-warmup-init %g is above --lr %g", o->lr_warmup_init, o->lr);
-    if (o->override_opt_param_scheduler && o->use_checkpoint_opt_param_scheduler)
-        train_problem(x, "give one of --override-opt-param-scheduler and "
-                         "--use-checkpoint-opt-param-scheduler");
-}
-
-/* Warmup is part of the decay, and ends before it. */
-static void check_warmup(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    const bool by_samples = o->train_samples && !o->train_iters;
-    const char *unit = by_samples ? "samples" : "iters";
-    const uint64_t warmup = by_samples ? o->lr_warmup_samples : o->lr_warmup_iters;
-    const uint64_t whole = by_samples ? o->train_samples : o->train_iters;
-    const uint64_t given = by_samples ? o->lr_decay_samples : o->lr_decay_iters;
-    const uint64_t decay = given ? given : whole;
-    if (warmup && decay && warmup >= decay)
-        train_problem(x, "--lr-warmup-%s %" PRIu64 " is not below --lr-decay-%s %" PRIu64, unit,
-                      warmup, unit, decay);
-    if (isnan(o->lr_warmup_fraction)) return;
-    if (o->lr_warmup_iters || o->lr_warmup_samples)
-        train_problem(x, "give one of --lr-warmup-fraction and --lr-warmup-%s",
-                      o->lr_warmup_iters ? "iters" : "samples");
-    if (o->lr_warmup_fraction < 0 || o->lr_warmup_fraction >= 1)
-        train_problem(x, "--lr-warmup-fraction %g must be at least 0 and below 1",
-                      o->lr_warmup_fraction);
-}
-
-static void check_wsd(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    const bool is_wsd = strcmp(o->lr_decay_style, "WSD") == 0;
-    if (is_wsd && !o->lr_wsd_decay_iters && !o->lr_wsd_decay_samples)
-        train_problem(x, "--lr-decay-style WSD needs --lr-wsd-decay-%s",
-                      o->train_samples ? "samples" : "iters");
-}
-
-static void check_weight_decay(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    const bool is_constant = strcmp(o->weight_decay_incr_style, "constant") == 0;
-    if (o->weight_decay < 0) train_problem(x, "--weight-decay %g is below 0", o->weight_decay);
-    if (!is_constant && o->start_weight_decay < 0)
-        train_problem(x, "--start-weight-decay %g is below 0", o->start_weight_decay);
-    if (!is_constant && o->end_weight_decay < o->start_weight_decay)
-        train_problem(x, "--end-weight-decay %g is below --start-weight-decay %g",
-                      o->end_weight_decay, o->start_weight_decay);
-}
-
-/* ---- ranges ---- */
-
-static void check_ranges(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    const struct {
-        const char *name;
-        double value;
-    } below_1[] = {{"--adam-beta1", o->adam_beta1},
-                   {"--adam-beta2", o->adam_beta2},
-                   {"--sgd-momentum", o->sgd_momentum},
-                   {"--hidden-dropout", o->hidden_dropout},
-                   {"--attention-dropout", o->attention_dropout}},
-      from_0[] = {{"--lr", o->lr},
-                  {"--min-lr", o->min_lr},
-                  {"--lr-warmup-init", o->lr_warmup_init},
-                  {"--adam-eps", o->adam_eps},
-                  {"--clip-grad", o->clip_grad},
-                  {"--init-method-std", o->init_method_std},
-                  {"--moe-aux-loss-coeff", o->moe_aux_loss_coeff},
-                  {"--moe-z-loss-coeff", o->moe_z_loss_coeff},
-                  {"--moe-router-topk-scaling-factor", o->line.moe_router_topk_scaling_factor},
-                  {"--moe-router-bias-update-rate", o->moe_router_bias_update_rate},
-                  {"--exit-duration-in-mins", o->exit_duration_in_mins}};
-    for (size_t i = 0; i < COUNT(below_1); i++)
-        if (!(below_1[i].value >= 0 && below_1[i].value < 1))
-            train_problem(x, "%s %g must be at least 0 and below 1", below_1[i].name,
-                          below_1[i].value);
-    for (size_t i = 0; i < COUNT(from_0); i++)
-        if (from_0[i].value < 0)
-            train_problem(x, "%s %g is below 0", from_0[i].name, from_0[i].value);
-    if (strcmp(o->optimizer, "adam") != 0 && strcmp(o->optimizer, "sgd") != 0)
-        train_problem(x, "--optimizer %s is not supported (adam, which is AdamW, or sgd)",
-                      o->optimizer);
-    if (o->threads > MAX_THREADS)
-        train_problem(x, "--threads %" PRIu64 " is out of range (1 to %d)", o->threads,
-                      MAX_THREADS);
-}
-
-/* ---- values that are not supported ---- */
-
-static bool differs(double x, double y)
-{
-    return !isnan(x) && fabs(x - y) > 0;
-}
-
-/* Up to 1e9 GB: the bytes fit 64 bits. */
-static void check_memory(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    if (isnan(o->memory_per_rank)) return;
-    if (!o->dry_run) train_problem(x, "--memory-per-rank needs --dry-run");
-    if (!(o->memory_per_rank > 0 && o->memory_per_rank <= 1e9))
-        train_problem(x, "--memory-per-rank %g must be above 0 and at most 1e9",
-                      o->memory_per_rank);
-}
-
-static void check_timeline(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    if (!o->timeline) return;
-    if (!*o->timeline) train_problem(x, "--timeline is empty");
-    if (!o->dry_run) train_problem(x, "--timeline needs --dry-run");
-    if (o->layout.pp <= 1)
-        train_problem(x, "--timeline needs --pipeline-model-parallel-size above 1");
-}
-
-static void check_supported(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    if (text_equal(o->moe_router_dtype, "fp64") && strcmp(o->dtype, "f64") != 0)
-        train_problem(x, "--moe-router-dtype fp64 needs --dtype f64: routers compute in fp32");
-    if (differs(o->mid_level_dataset_surplus, 0.005))
-        train_problem(x, "--mid-level-dataset-surplus %g is not supported (0.005)",
-                      o->mid_level_dataset_surplus);
-}
-
-/* ---- recompute ---- */
-
-static void check_modules(struct train_finish *x)
-{
-#define NAME(name, bits) name,
-    static const char *const known[] = {TRAIN_RECOMPUTE_MODULES(NAME)};
-#undef NAME
-    const struct arg_list *l = &x->o->recompute_modules;
-    for (size_t i = 0; i < l->count; i++) {
-        bool is_known = false;
-        for (size_t k = 0; k < COUNT(known); k++)
-            is_known = is_known || strcmp(l->items[i], known[k]) == 0;
-        if (!is_known)
-            train_problem(x,
-                          "--recompute-modules %s is not supported (core_attn, layernorm, mlp, "
-                          "moe_act, moe)",
-                          l->items[i]);
-    }
-}
-
-static void check_recompute(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    const char *granularity = o->recompute_granularity;
-    const bool is_full = text_equal(granularity, "full");
-    if (!granularity && (o->recompute_method || o->recompute_num_layers))
-        train_problem(x, "%s needs --recompute-granularity full",
-                      o->recompute_method ? "--recompute-method" : "--recompute-num-layers");
-    if (text_equal(granularity, "selective") && (o->recompute_method || o->recompute_num_layers))
-        train_problem(x, "--recompute-granularity selective conflicts with --recompute-method and "
-                         "--recompute-num-layers; give --recompute-modules");
-    if (is_full && !(o->recompute_method && o->recompute_num_layers))
-        train_problem(x, "--recompute-granularity full needs --recompute-method and "
-                         "--recompute-num-layers");
-    if (o->recompute_modules.count && !text_equal(granularity, "selective"))
-        train_problem(x, "--recompute-modules needs --recompute-granularity selective");
-    if (is_full && (o->recompute_activations || o->moe_layer_recompute))
-        train_problem(x, "--recompute-granularity full conflicts with %s",
-                      o->recompute_activations ? "--recompute-activations"
-                                               : "--moe-layer-recompute");
-    check_modules(x);
-}
-
-/* ---- data ---- */
 
 static bool is_split(const char *text)
 {
@@ -304,88 +252,6 @@ static bool is_split(const char *text)
     return parts >= 1 && parts <= 3 && sum > 0 && isfinite(sum);
 }
 
-static void check_data(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    const bool by_part =
-        o->train_data_path.count || o->valid_data_path.count || o->test_data_path.count;
-    const char *data = o->data_path.count ? "--data-path" : "--train-data-path";
-    if (!o->data_path.count && !by_part && !o->mock_data && !o->dry_run)
-        train_problem(x, "no data: give --data-path, --train-data-path or --mock-data");
-    if (o->data_path.count && by_part)
-        train_problem(x, "--data-path conflicts with --train-data-path, --valid-data-path and "
-                         "--test-data-path");
-    if (o->mock_data && (o->data_path.count || by_part))
-        train_problem(x, "--mock-data conflicts with %s", data);
-    if (by_part && !o->train_data_path.count)
-        train_problem(x, "--valid-data-path and --test-data-path need --train-data-path");
-    if (by_part && o->split)
-        train_problem(x, "--split divides --data-path and does not apply to --train-data-path");
-    if (o->split && !is_split(o->split))
-        train_problem(x, "--split: \"%s\" is not a list of up to three numbers such as 969,30,1",
-                      o->split);
-}
-
-/* ---- lengths and positions ---- */
-
-static void check_positions(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    const struct model_line *l = &o->line;
-    const bool has_rope =
-        l->use_rotary_position_embeddings || strcmp(l->position_embedding_type, "rope") == 0;
-    if (!o->seq_length) train_problem(x, "--seq-length is missing");
-    if (o->has_model && !l->max_position_embeddings)
-        train_problem(x, "--max-position-embeddings is missing");
-    if (o->has_model && l->max_position_embeddings && o->seq_length > l->max_position_embeddings)
-        train_problem(x, "--seq-length %" PRIu64 " is above --max-position-embeddings %" PRIu64,
-                      o->seq_length, l->max_position_embeddings);
-    if (o->has_model && !l->add_position_embedding && !has_rope)
-        train_problem(x, "--no-position-embedding: use --position-embedding-type none");
-    if (o->layout.cp > 1 && o->seq_length % 2)
-        train_problem(x, "--seq-length %" PRIu64 " is not a multiple of 2 times --cp %" PRIu64,
-                      o->seq_length, o->layout.cp);
-    else if (o->layout.cp > 1 && o->seq_length / 2 % o->layout.cp)
-        train_problem(x, "--seq-length %" PRIu64 " is not a multiple of 2 times --cp %" PRIu64,
-                      o->seq_length, o->layout.cp);
-}
-
-/* ---- model ---- */
-
-static void check_heads(struct train_finish *x)
-{
-    const struct model_line *l = &x->o->line;
-    if (!l->hidden_size) train_problem(x, "--hidden-size is missing");
-    if (!l->num_attention_heads) {
-        train_problem(x, "--num-attention-heads is missing");
-        return;
-    }
-    if (!l->kv_channels && l->hidden_size % l->num_attention_heads)
-        train_problem(
-            x, "--hidden-size %" PRIu64 " is not a multiple of --num-attention-heads %" PRIu64,
-            l->hidden_size, l->num_attention_heads);
-    if (l->group_query_attention && l->num_attention_heads % l->num_query_groups)
-        train_problem(
-            x, "--num-attention-heads %" PRIu64 " is not a multiple of --num-query-groups %" PRIu64,
-            l->num_attention_heads, l->num_query_groups);
-}
-
-static void check_mlp(struct train_finish *x)
-{
-    const struct model_line *l = &x->o->line;
-    if (l->swiglu + l->squared_relu + l->quick_geglu + l->openai_gelu > 1)
-        train_problem(x, "give one of --swiglu, --squared-relu, --quick-geglu and "
-                         "--openai-gelu");
-    if (l->swiglu && !l->ffn_hidden_size && l->hidden_size && l->hidden_size < 24)
-        train_problem(x, "--ffn-hidden-size is missing: 8/3 of --hidden-size is below 64");
-    if (l->num_experts && l->moe_router_topk > l->num_experts)
-        train_problem(x, "--moe-router-topk %" PRIu64 " is above --num-experts %" PRIu64,
-                      l->moe_router_topk, l->num_experts);
-    if (l->moe_router_enable_expert_bias && !text_equal(l->moe_router_score_function, "sigmoid"))
-        train_problem(x, "--moe-router-enable-expert-bias needs --moe-router-score-function "
-                         "sigmoid");
-}
-
 /* Whether a typed option, perhaps with "=VALUE", names the tokenizer. */
 static bool names_tokenizer(const char *typed)
 {
@@ -395,127 +261,36 @@ static bool names_tokenizer(const char *typed)
 }
 
 /* Megatron-LM asks its tokenizer for the size. */
-static void refuse_no_vocabulary(struct train_finish *x)
+static struct term tokenizer_option(const struct train_options *o)
 {
-    const struct arg_list *l = &x->o->no_effect;
-    const char *option = x->o->tokenizer_type ? "--tokenizer-type" : NULL;
-    for (size_t i = 0; i < l->count && !option; i++)
-        if (names_tokenizer(l->items[i])) option = l->items[i];
-    if (option)
-        train_problem(x, "--vocab-size is missing: the tokenizer (%.*s) is not read yet",
-                      (int)strcspn(option, "="), option);
-    else
-        train_problem(x, "--vocab-size is missing");
-}
-
-static void check_vocabulary(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    const uint64_t padded = o->line.padded_vocab_size;
-    if (padded && o->vocab_size > padded)
-        train_problem(x, "--vocab-size %" PRIu64 " is above --padded-vocab-size %" PRIu64,
-                      o->vocab_size, padded);
-    if (!padded && !o->vocab_size && !o->load) refuse_no_vocabulary(x);
-}
-
-static void check_model(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    if (!o->load && !o->hf_config && !o->line.num_layers)
-        train_problem(x, "no model: give --load, --hf-config or --num-layers");
-    if (o->use_checkpoint_args && !o->load) train_problem(x, "--use-checkpoint-args needs --load");
-    if (o->has_model && o->hf_config)
-        train_problem(x, "--hf-config and --num-layers both describe the model: give one");
-    if (!o->has_model) return;
-    check_heads(x);
-    check_mlp(x);
-    check_vocabulary(x);
-}
-
-/* ---- layout ---- */
-
-static void check_context_parallel(struct train_finish *x)
-{
-    const struct layout_options *l = &x->o->layout;
-    if (l->cp > 1)
-        train_problem(x,
-                      "--context-parallel-size %" PRIu64
-                      ": training with context parallelism is not supported; leave it out (a "
-                      "checkpoint of any layout can be loaded)",
-                      l->cp);
-}
-
-/* Megatron-Core's rules of pipelines (schedules.py). */
-static void check_pipeline(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    const struct layout_options *l = &o->layout;
-    const struct {
-        const char *name;
-        bool is_given;
-    } of_pipelines[] = {
-        {"--num-virtual-stages-per-pipeline-rank", l->virtual_stages > 1},
-        {"--num-layers-per-virtual-pipeline-stage", l->layers_per_virtual_stage > 0},
-        {"--microbatch-group-size-per-virtual-pipeline-stage", o->microbatch_group_size > 0},
-        {"--pipeline-schedule", o->pipeline_schedule != NULL}};
-    for (size_t i = 0; i < COUNT(of_pipelines); i++)
-        if (l->pp <= 1 && of_pipelines[i].is_given)
-            train_problem(x, "%s needs --pipeline-model-parallel-size above 1",
-                          of_pipelines[i].name);
-    if (l->pp > 1 && o->microbatch_group_size &&
-        (o->microbatch_group_size < l->pp || o->microbatch_group_size > MAX_RANKS_OF_A_JOB))
-        train_problem(x,
-                      "--microbatch-group-size-per-virtual-pipeline-stage %" PRIu64
-                      " is out of range (--pipeline-model-parallel-size %" PRIu64 " to %d)",
-                      o->microbatch_group_size, l->pp, MAX_RANKS_OF_A_JOB);
-}
-
-static void check_layout(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    const struct layout_options *l = &o->layout;
-    if (!!l->virtual_stages + !!l->layers_per_virtual_stage + !!l->pipeline_layout > 1)
-        train_problem(
-            x, "give one of --num-virtual-stages-per-pipeline-rank, "
-               "--num-layers-per-virtual-pipeline-stage and --pipeline-model-parallel-layout");
-    if (l->ep > 1 && o->has_model && !o->line.num_experts)
-        train_problem(x, "--ep %" PRIu64 " needs --num-experts", l->ep);
-    else if (l->ep > 1 && o->has_model && o->line.num_experts % l->ep)
-        train_problem(x, "--num-experts %" PRIu64 " is not a multiple of --ep %" PRIu64,
-                      o->line.num_experts, l->ep);
-    if (o->num_distributed_optimizer_instances > 1 && !o->use_distributed_optimizer)
-        train_problem(x, "--num-distributed-optimizer-instances needs "
-                         "--use-distributed-optimizer");
-    for (size_t i = 0; i < o->cp_comm_type.count; i++)
-        if (strcmp(o->cp_comm_type.items[i], "p2p") &&
-            strcmp(o->cp_comm_type.items[i], "all_gather"))
-            train_problem(x, "--cp-comm-type %s is not supported (p2p, all_gather)",
-                          o->cp_comm_type.items[i]);
-}
-
-/* ---- checkpoints ---- */
-
-static void check_checkpoints(struct train_finish *x)
-{
-    const struct train_options *o = x->o;
-    if (o->ckpt_step != UINT64_MAX && !o->load) train_problem(x, "--ckpt-step needs --load");
-    if (o->save && !o->save_interval)
-        train_note(x, "no --save-interval: the run is saved at its end only");
-    if (o->save_hf && !o->save)
-        train_note(x, "no --save: a run that is stopped cannot be continued");
+    const char *option = o->tokenizer_type ? "--tokenizer-type" : NULL;
+    for (size_t i = 0; i < o->no_effect.count && !option; i++)
+        if (names_tokenizer(o->no_effect.items[i])) option = o->no_effect.items[i];
+    return option ? term_text(option, strcspn(option, "=")) : text_or_none(NULL);
 }
 
 void train_check(struct train_finish *x)
 {
-    static void (*const checks[])(struct train_finish *) = {
-        check_model,       check_positions, check_data,
-        check_length,      check_batches,   check_lr,
-        check_warmup,      check_wsd,       check_weight_decay,
-        check_ranges,      check_precision, check_recompute,
-        check_layout,      check_pipeline,  check_context_parallel,
-        check_checkpoints, check_supported, check_memory,
-        check_timeline,
-    };
-    for (size_t i = 0; i < COUNT(checks); i++)
-        checks[i](x);
+    const struct train_options *o = x->o;
+    cJSON *tree = embedded_file_parse("train_rules.json");
+    struct rules r = {.x = x,
+                      .names = json_get(tree, "names"),
+                      .own = {
+                          [OWN_OPTION] = {"option", text_or_none(NULL)},
+                          [OWN_X] = {"x", text_or_none(NULL)},
+                          {"has_model", term_bool(o->has_model)},
+                          {"is_global_batch_size_given", term_bool(o->is_global_batch_size_given)},
+                          {"last_batch_size", term_whole((int64_t)last_batch_size(o))},
+                          {"split", text_or_none(o->split)},
+                          {"is_split", term_bool(o->split && is_split(o->split))},
+                          {"tokenizer_option", tokenizer_option(o)},
+                          {"moe_aux_loss_coeff", term_real(o->moe_aux_loss_coeff)},
+                          {"max_threads", term_whole(MAX_THREADS)},
+                          {"max_ranks", term_whole(MAX_RANKS_OF_A_JOB)},
+                      }};
+    struct error err;
+    arena_init(&r.arena);
+    if (apply_all(&r, json_get(tree, "rules"), &err)) train_problem(x, "%s", err.text);
+    arena_release(&r.arena);
+    cJSON_Delete(tree);
 }
