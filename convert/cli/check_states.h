@@ -16,9 +16,8 @@ struct states_wanted {
  * or if the format needs --optim or --no-optim to decide. */
 MUST_CHECK enum status check_states(const struct checkpoint *c, const struct states_wanted *w,
                                     struct error *err);
-/* Compares weights with their masters: some hundred elements of each, or all.
- * If they differ: adds a note, or fails with ERR_CORRUPT if the format does not
- * say to which weight each state belongs. */
+/* Compares weights with their masters: some hundred elements, or all. Notes a
+ * difference; ERR_CORRUPT if the format does not name the weights of states. */
 MUST_CHECK enum status check_masters(struct checkpoint *c, const struct masters_options *o,
                                      struct error *err);
 

@@ -67,8 +67,7 @@ static char *option_of(const char *arg)
     return name;
 }
 
-/* A declared field is refused by what computes, unless it only counts with
- * another declared field, which is refused itself. */
+/* NULL: it only counts with another declared field, which is refused. */
 static const char *refusal_of(const struct model_field *f, const cJSON *row)
 {
     const char *when = json_as_text(json_get(row, "when")),
@@ -96,8 +95,7 @@ static void add_field(const struct model_field *f, const cJSON *row)
     o->means = f->field.kind == FIELD_BOOL ? "true" : NULL;
 }
 
-/* Fields that a conversion must find as given: no sizes in storage, and none of
- * training alone. */
+/* Whether a conversion must find the field as given. */
 static bool is_checked(const struct model_field *f)
 {
     return f->role == FIELD_MODEL || f->role == FIELD_LENGTH || f->role == FIELD_VOCABULARY;

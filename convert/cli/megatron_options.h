@@ -1,9 +1,8 @@
 /* megatron_options.h - options of Megatron-LM's training scripts, as data.
  *
- * An option of a field is "--" and the field's name in Megatron's args: it comes
- * from the row of fields.json or megatron.json. convert/models/options.json
- * lists those of fields under other names, and options that no command has a
- * member for. */
+ * A field's option is "--" and its name in Megatron's args, from its row in
+ * fields.json or megatron.json. options.json lists other names of fields, and
+ * options without a member. */
 #ifndef FERRY_CONVERT_CLI_MEGATRON_OPTIONS_H
 #define FERRY_CONVERT_CLI_MEGATRON_OPTIONS_H
 
@@ -12,8 +11,7 @@
 
 struct megatron_option {
     const char *names, *value; /* as in struct arg */
-    /* The field of the model that it sets, and the value that a flag stands for;
-     * NULL: none. */
+    /* The field that it sets, and a flag's value; NULL: none. */
     const struct model_field *field;
     const char *means;
     bool is_of_training; /* `ferry train` computes with it: without effect on a conversion */
@@ -24,8 +22,7 @@ struct megatron_option {
 /* Listed options come before those of fields. */
 const struct megatron_option *megatron_options(size_t *count);
 
-/* Fills a group's options, which are never freed, unless it has any. make() fills
- * *to from an option, and returns whether the command has it. */
+/* Fills a group once. make() fills *to, and returns whether the command has it. */
 void megatron_options_make(struct arg_group *group,
                            bool (*make)(struct arg *to, const struct megatron_option *o));
 /* The option with these names, as in struct arg. */

@@ -5,10 +5,10 @@
 
 #include "convert/map/model_map.h"
 
-/* Makes a map that extends the map whose tensors match most: with a declared
- * field for each field of config.json that it does not know, and a row, which
- * every rank holds whole, for each tensor. Prints on stderr what it leaves to be
- * done. *out: the caller deletes it. ERR_UNSUPPORTED if no map fits any tensor. */
+/* Makes a map that extends the one that fits most tensors: it declares unknown
+ * fields, and has a row for each unknown tensor, which every rank holds whole.
+ * Prints the rest on stderr. The caller deletes *out. ERR_UNSUPPORTED if no map
+ * fits any tensor. */
 MUST_CHECK enum status models_scaffold(const struct model_maps *m, const char *folder, cJSON **out,
                                        struct error *err);
 

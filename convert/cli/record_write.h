@@ -18,8 +18,8 @@ void record_digests(const struct plan *p, const struct copy_result *results, boo
 void record_add_digests(cJSON *o, const char *whole_name, const char *tensors_name,
                         struct tensor_digest *digests, size_t count);
 
-/* Writes ferry.json into the folder. It lists all files there, and `later` (may
- * be NULL), a file written afterwards. */
+/* Writes ferry.json into the folder, with its files, and `later` (may be NULL),
+ * which is written afterwards. */
 MUST_CHECK enum status record_write(const struct conversion *c, const char *folder,
                                     const char *later, bool durable, struct error *err);
 #endif

@@ -164,6 +164,9 @@ enum naming config_expr_names(const struct config_map *map, const char *text, co
 
 /* ---- all rows ---- */
 
+/* Whether a row sets this member. */
+bool config_rows_set(const struct config_map *map, const char *member);
+
 /* Like config_map_read() and config_map_write(), with errors: unless the map is
  * partial, the first field that is missing or has an impossible value is an
  * error. */

@@ -241,6 +241,13 @@ static bool row_sets(const struct config_row *row, const char *member)
     return false;
 }
 
+bool config_rows_set(const struct config_map *map, const char *member)
+{
+    for (size_t i = 0; i < map->num_rows; i++)
+        if (row_sets(&map->rows[i], member)) return true;
+    return false;
+}
+
 /* Whether a row replaces an inherited one: it sets one of its members or, if it
  * sets none, writes its field. */
 static bool replaces(const struct config_row *row, const struct config_row *old)

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "common/text.h"
 #include "convert/map/params_internal.h"
 
 const struct model_config map_samples[NUM_MAP_SAMPLES] = {
@@ -241,6 +242,70 @@ static enum status check_hf(struct map_loader *l, const struct model_config *c)
     return OK;
 }
 
+/* ---- names that Megatron's files spell otherwise ---- */
+
+static const char of_layer[] = "decoder.layers.{l}.";
+
+/* Whether layer 1 has a tensor whose name begins so. */
+static enum status layer_has(const struct map_loader *l, const struct model_config *c,
+                             const char *begin, bool *out)
+{
+    *out = false;
+    for (size_t i = 0; i < l->map->num_tensors && !*out; i++) {
+        const struct tensor_row *row = &l->map->tensors[i];
+        const char *rest = row->megatron;
+        const struct map_names names = {
+            .map = l->map, .config = c, .row = row, .layer = 1, .expert = -1};
+        if (!text_skip_prefix(&rest, of_layer) || !text_starts_with(rest, begin)) continue;
+        if (map_condition(&names, row->when, out, l->err)) return map_bad_in(l);
+    }
+    return OK;
+}
+
+/* Refuses tensors `name` in layers with, or without, tensors `beside`. */
+static enum status refuse_name(const struct map_loader *l, const struct model_config *c,
+                               const char *name, const char *beside, bool with, const char *other)
+{
+    bool there, companion;
+    TRY(layer_has(l, c, name, &there));
+    TRY(layer_has(l, c, beside, &companion));
+    if (!there || companion != with) return OK;
+    return map_bad(l, arena_printf(l->a, "Megatron's files name it %s%s* in layers %s %s%s",
+                                   of_layer, other, with ? "with" : "without", of_layer, beside));
+}
+
+static enum status check_names(struct map_loader *l, const struct model_config *c)
+{
+    static const char qkv[] = "self_attention.linear_qkv.", router[] = "mlp.router.weight";
+    const struct param_spellings *s = &l->map->params->spellings;
+    for (size_t i = 0; i < s->num_in_layers; i++) {
+        const struct param_spelling *x = &s->in_layers[i];
+        l->where = arena_printf(l->a, "tensor %s%s*", of_layer, x->theirs);
+        if (text_starts_with(x->ours, qkv))
+            TRY(refuse_name(l, c, x->theirs, "self_attention.linear_qkv.weight", true, x->ours));
+    }
+    for (size_t i = 0; i < s->num_beside_router; i++) {
+        const struct param_spelling *x = &s->beside_router[i];
+        l->where = arena_printf(l->a, "tensor %s%s*", of_layer, x->theirs);
+        TRY(refuse_name(l, c, x->theirs, router, true, x->ours));
+        l->where = arena_printf(l->a, "tensor %s%s*", of_layer, x->ours);
+        TRY(refuse_name(l, c, x->ours, router, false, x->theirs));
+    }
+    return OK;
+}
+
+/* Tries experts if the config can have them, and then a dense layer. */
+static enum status check_all_names(struct map_loader *l)
+{
+    static const bool but_layer_1[] = {true, false};
+    struct model_config c = map_samples[0];
+    if (!config_rows_set(&l->map->config, "num_experts")) c.num_experts = 0;
+    TRY(check_names(l, &c));
+    if (!c.num_experts || !config_rows_set(&l->map->config, "moe_layers")) return OK;
+    c.moe_layers = but_layer_1;
+    return check_names(l, &c);
+}
+
 /* ---- a whole map ---- */
 
 enum status map_check(struct map_loader *l)
@@ -258,5 +323,5 @@ enum status map_check(struct map_loader *l)
         TRY(check_tensor_row(l, &map->tensors[i]));
     for (unsigned i = 0; i < NUM_MAP_SAMPLES; i++)
         TRY(check_hf(l, &map_samples[i]));
-    return OK;
+    return check_all_names(l);
 }

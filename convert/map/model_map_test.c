@@ -423,7 +423,8 @@ static void a_derived_map_replaces_rows_in_their_place_and_inserts_after(void **
             "{'megatron':'decoder.layers.{l}.mlp.router.bias','shape':'1','hf':'one.{l}'},"
             "{'megatron':'decoder.layers.{l}.mlp.router.expert_bias','shape':'d','hf':'two.{l}',"
             "'after':'decoder.layers.{l}.mlp.linear_fc2.bias'},"
-            "{'megatron':'decoder.layers.{l}.mlp.router.weight','shape':'h','hf':'three.{l}'}]");
+            "{'megatron':'decoder.layers.{l}.self_attention.core_attention.softmax_offset','shape':"
+            "'h','hf':'three.{l}'}]");
     assert_string_equal(names_of(map, &c), "model.embed_tokens.weight\n"
                                            "model.layers.0.self_attn.q_proj.weight\n"
                                            "model.layers.0.self_attn.k_proj.weight\n"
@@ -566,6 +567,15 @@ static void a_map_of_a_known_family_takes_its_place(void **state)
 #define PARAM(members) "'parameters':[{" members "}]"
 #define XW "'name':'decoder.layers.{l}.x.weight'"
 
+#define NORM(name) "{'megatron':'decoder.layers.{l}." name "','hf':'{l}.n','shape':'h'}"
+#define QKV                                                                                        \
+    "'tensors':[{'megatron':'decoder.layers.{l}.self_attention.linear_qkv.weight',"                \
+    "'hf':'{l}.q','shape':'h'}"
+#define ROUTER "{'megatron':'decoder.layers.{l}.mlp.router.weight','hf':'{l}.r','shape':'E h'}"
+#define EXPERTS                                                                                    \
+    "'sizes':{'h':'hidden_size','E':'num_experts'},"                                               \
+    "'config':[{'megatron':'num_experts','hf':'num_experts','default':0}],"
+
 static const struct {
     const char *members, *message;
 } mistakes[] = {
@@ -617,6 +627,25 @@ static const struct {
     {"'unsupported':[{'when':'hf.a'}]", "unsupported[0] (hf.a): when and why are required"},
     {"'unsupported':[{'when':'zzz','why':'b'}]", "unsupported[0] (zzz): \"zzz\": an unknown name"},
     {"'unsupported':[[]]", "unsupported[0]: not an object"},
+    /* names that Megatron's files spell otherwise */
+    {PARAM("'name':'decoder.layers.{l}.input_norm.weight','shape':'h'"),
+     "parameters[0] (decoder.layers.{l}.input_norm.weight): Megatron's files mean "
+     "decoder.layers.{l}.self_attention.linear_qkv.layer_norm_weight by it"},
+    {PARAM("'name':'decoder.layers.{l}.attention.dense.bias','shape':'h'"),
+     "Megatron's files mean decoder.layers.{l}.self_attention.linear_proj.bias by it"},
+    {PARAM("'name':'final_norm.weight','place':'last','shape':'h'"),
+     "Megatron's files mean decoder.final_layernorm.weight by it"},
+    {QKV "," NORM("input_layernorm.weight") "]",
+     "tensor decoder.layers.{l}.input_layernorm.*: Megatron's files name it "
+     "decoder.layers.{l}.self_attention.linear_qkv.layer_norm_* in layers with"},
+    {"'tensors':[" NORM("pre_mlp_layernorm.weight") "]",
+     "tensor decoder.layers.{l}.pre_mlp_layernorm.*: Megatron's files name it "
+     "decoder.layers.{l}.mlp.linear_fc1.layer_norm_* in layers without"},
+    {EXPERTS "'tensors':[" NORM("mlp.linear_fc1.layer_norm_weight") "," ROUTER "]",
+     "tensor decoder.layers.{l}.mlp.linear_fc1.layer_norm_*: Megatron's files name it "
+     "decoder.layers.{l}.pre_mlp_layernorm.* in layers with"},
+    {EXPERTS "'tensors':[" NORM("pre_mlp_layernorm.weight") "]",
+     "in layers without decoder.layers.{l}.mlp.router.weight"},
     /* the parameters */
     {"'parameters':{}", "parameters is not a list"},
     {"'parameters':[1]", "parameters[0]: not an object"},
@@ -914,7 +943,7 @@ static void there_may_be_any_number_of_maps(void **state)
     cJSON *first = json_tree("{'model_type':'type_number_0'}"),
           *none = json_tree("{'model_type':'zzz'}");
     assert_ok(map_load_files(&m, chain_of_maps(), num_embedded_models + MANY, NULL, &err));
-    assert_int_equal(m.num_maps, MANY + num_embedded_models - 6); /* the six files of no family */
+    assert_int_equal(m.num_maps, MANY + num_embedded_models - 8); /* the eight files of no family */
     assert_ok(model_map_of_config(&m, first, &map, &err));
     assert_string_equal(model_map_family(map), "family_number_0");
     assert_fails(model_map_of_config(&m, none, &map, &err), ERR_UNSUPPORTED,

@@ -1,6 +1,5 @@
-/* model_names.c - looks up names in a model map's expressions: l and e (layer
- * and expert), sizes of the row and of the map, fields of the config and of the
- * file, features of layers. */
+/* model_names.c - names in expressions of maps: l and e (layer, expert), sizes,
+ * fields of config and file, features of layers. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -21,8 +20,7 @@ static const char *size_text(const struct size *sizes, size_t count, const char 
     return NULL;
 }
 
-/* Evaluates a size, an expression over other names. The depth limit ends sizes
- * that refer to themselves. */
+/* Evaluates a size. The depth limit ends sizes that name themselves. */
 static bool size_value(const struct map_names *names, const char *name, size_t length,
                        struct term *out)
 {
@@ -77,7 +75,7 @@ static const cJSON *find_file_item(const cJSON *object, const char *name, size_t
 
 static struct term value_at(const cJSON *item, const char *path, size_t length, struct arena *a);
 
-/* The values at a path of each member of an object, of those that have one. */
+/* The values at a path of an object's members. */
 static struct term values_at(const cJSON *object, const char *path, size_t length, struct arena *a)
 {
     struct term out = {.kind = TERM_LIST}, *items;
@@ -163,8 +161,7 @@ static bool field_value(const struct model_config *c, const char *name, size_t l
     return false;
 }
 
-/* moe[LAYER], window[LAYER]: whether the layer has the feature. FIELD[LAYER]:
- * the layer's value of a field that has values by layer. */
+/* moe[LAYER], window[LAYER]: whether the layer has it. FIELD[LAYER]: its value. */
 static bool layer_value(const struct model_config *c, const char *name, size_t length,
                         int64_t layer, struct term *out)
 {

@@ -6,6 +6,7 @@
 
 #include "common/checked.h"
 #include "common/json.h"
+#include "common/text.h"
 #include "convert/map/params_internal.h"
 
 /* ---- words ---- */
@@ -272,6 +273,29 @@ static bool is_of_core(const struct param_rows *rows, const char *name)
     return false;
 }
 
+/* Refuses a new name that a spelling replaces when files are read. */
+static enum status check_spelled(const struct map_loader *l, const struct param_spelling *items,
+                                 size_t count, const char *begin, const char *name)
+{
+    const char *rest = name;
+    if (!text_skip_prefix(&rest, begin)) return OK;
+    for (size_t i = 0; i < count; i++) {
+        const char *kind = rest;
+        if (text_skip_prefix(&kind, items[i].theirs))
+            return map_bad(l,
+                           arena_printf(l->a, "Megatron's files mean %s%s%s by it: use that name",
+                                        begin, items[i].ours, kind));
+    }
+    return OK;
+}
+
+static enum status check_new_name(const struct map_loader *l, const struct param_spellings *s,
+                                  const char *name)
+{
+    TRY(check_spelled(l, s->in_layers, s->num_in_layers, "decoder.layers.{l}.", name));
+    return check_spelled(l, s->outside, s->num_outside, "", name);
+}
+
 /* Reads a list of rows: a row replaces that of its name, or goes to the end. */
 static enum status read_rows(struct map_loader *l, const cJSON *tree, struct param_rows *rows,
                              enum param_scope scope)
@@ -288,6 +312,7 @@ static enum status read_rows(struct map_loader *l, const cJSON *tree, struct par
                 return map_bad(l, "duplicate name");
         if (scope == SCOPE_MAP) TRY(check_row(l, rows, &row));
         struct param_row *old = find_row(rows, row.name);
+        if (!old && scope == SCOPE_MAP) TRY(check_new_name(l, &rows->spellings, row.name));
         row.own = scope == SCOPE_MAP && (old ? old->own : !is_of_core(rows, row.name));
         if (!old) old = ARENA_PUSH(l->a, rows->items, rows->count, rows->capacity);
         *old = row;

@@ -47,8 +47,7 @@ static void add_option(struct strbuf *out, const char *const *words, size_t i)
     }
 }
 
-/* Adds the first word that differs to the message. All ranks find the same
- * word, since each comparison gives all of them the same answer. */
+/* Adds the first word that differs to the message, the same one on all ranks. */
 static enum status name_word(const struct engine *e, const char *const *words, size_t num_words,
                              const char *what, struct error *err)
 {

@@ -17,7 +17,7 @@ static enum status check_id(double v, uint64_t at, const char *where, struct err
     return fail(err, ERR_CORRUPT, "%s: element %" PRIu64 ": %g is not a token id", where, at, v);
 }
 
-/* Reads all elements of a tensor of ids or of a mask, onto the heap. */
+/* Reads a tensor of ids or a mask, onto the heap. */
 static enum status read_whole_numbers(struct opened *o, const struct stored_tensor *s,
                                       int32_t **out, struct error *err)
 {
@@ -43,7 +43,7 @@ static enum status check_mask(const int32_t *mask, uint64_t count, struct error 
     return OK;
 }
 
-/* Moves the tokens under the mask's ones to the beginning of the row. */
+/* Moves unmasked tokens to the beginning of the row. */
 static enum status unpad_row(struct token_ids *t, const int32_t *mask, uint64_t row,
                              struct error *err)
 {
@@ -112,7 +112,7 @@ static enum status read_ids_and_mask(struct opened *o, const struct stored_tenso
     return st;
 }
 
-/* Sets the batch's arrays; without lengths if all rows are equally long. */
+/* Sets the batch's arrays; no lengths if all are equal. */
 static void set_batch_rows(struct token_ids *t)
 {
     bool same = true;
@@ -160,7 +160,7 @@ static enum status parse_id(const char *text, const char **at, int32_t *id, char
     return OK;
 }
 
-/* Pads concatenated rows with 0 to the length of the longest. */
+/* Pads concatenated rows with 0 to the longest. */
 static void pad_rows(struct token_ids *t, uint64_t count)
 {
     int32_t *rows = must_calloc(t->batch.num_sequences * t->batch.length + 1, sizeof *rows);

@@ -1,12 +1,12 @@
-/* train_checks.c - contradictions of a command line, by the rules of
- * train_rules.json. The line is refused with all of them. Most rules are those of
- * megatron/training/arguments.py (validate_args) and
+/* train_checks.c - contradictions of a command line, by train_rules.json. Most
+ * rules are Megatron-LM's: validate_args of arguments.py, and
  * core/optimizer_param_scheduler.py.
  *
- * A rule has an expression `when`, and `why` or `note`, in which {EXPR} is a
- * value. It is for x: each of the options `of`, each item of the list `each`;
- * or it has `rules`. Names of expressions are options (seq_length), those in
- * `names`, and the values in `own` below. */
+ * A rule has
+ *
+ * - `when`, an expression over options (seq_length), `names`, and `own` below;
+ * - `why`, `note` with {EXPR}, or `rules`;
+ * - `of` or `each`: it is for x, an option or an item of a list. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static struct term list_of(struct arena *a, const struct arg_list *l)
     return (struct term){.kind = TERM_LIST, .items = items, .length = l->count};
 }
 
-/* What is not given is nothing, but a whole number above 0: that is 0. */
+/* Nothing if not given; an ARG_UINT is 0. */
 static struct term option_value(struct arena *a, const struct arg *arg, const void *field)
 {
     switch (arg->kind) {
@@ -79,7 +79,7 @@ static char folded(char c)
     return c == '_' ? '-' : c;
 }
 
-/* Whether one of several names, without their dashes, is this one; `_` is `-`. */
+/* Whether this is one of the names, without dashes; `_` is `-`. */
 static bool has_name(const char *names, const char *name, size_t length)
 {
     for (const char *at = names; *at; at += strspn(at, " ")) {
@@ -107,8 +107,8 @@ static bool find_option(const struct rules *r, const char *name, size_t length, 
     return false;
 }
 
-static enum status value_of(const struct rules *r, const char *text, size_t length,
-                            struct term *out, struct error *err);
+static enum status rule_value(const struct rules *r, const char *text, size_t length,
+                              struct term *out, struct error *err);
 
 static bool find_value(const void *context, const char *name, size_t length, int64_t index,
                        struct term *out)
@@ -123,12 +123,12 @@ static bool find_value(const void *context, const char *name, size_t length, int
         }
     for (const cJSON *i = r->names->child; i; i = i->next)
         if (has_name(i->string, name, length))
-            return !value_of(r, i->valuestring, strlen(i->valuestring), out, &ignored);
+            return !rule_value(r, i->valuestring, strlen(i->valuestring), out, &ignored);
     return find_option(r, name, length, out);
 }
 
-static enum status value_of(const struct rules *r, const char *text, size_t length,
-                            struct term *out, struct error *err)
+static enum status rule_value(const struct rules *r, const char *text, size_t length,
+                              struct term *out, struct error *err)
 {
     const struct expr_names names = {find_value, r, (struct arena *)(uintptr_t)&r->arena};
     return expr_value(text, length, &names, out, err);
@@ -151,7 +151,7 @@ static enum status fill(const struct rules *r, const char *text, struct strbuf *
         const size_t length = *at == '{' ? strcspn(at, "}") : 0;
         struct term value;
         if (length) {
-            TRY(value_of(r, at + 1, length - 1, &value, err));
+            TRY(rule_value(r, at + 1, length - 1, &value, err));
             add_term(out, &value);
             at += length;
         } else {
@@ -170,7 +170,7 @@ static enum status apply(struct rules *r, const cJSON *rule, struct error *err)
                *note = json_as_text(json_get(rule, "note"));
     struct strbuf text = {0};
     struct term holds;
-    TRY(value_of(r, when, strlen(when), &holds, err));
+    TRY(rule_value(r, when, strlen(when), &holds, err));
     if (!term_is_true(&holds)) return OK;
     if (json_get(rule, "rules")) return apply_all(r, json_get(rule, "rules"), err);
     enum status st = fill(r, why ? why : note, &text, err);
@@ -179,7 +179,7 @@ static enum status apply(struct rules *r, const cJSON *rule, struct error *err)
     return st;
 }
 
-/* A rule of each of some options, or of each item of a list. */
+/* Applies a rule with `of` or `each`. */
 static enum status apply_to_each(struct rules *r, const cJSON *rule, struct error *err)
 {
     const char *each = json_as_text(json_get(rule, "each"));
@@ -191,7 +191,7 @@ static enum status apply_to_each(struct rules *r, const cJSON *rule, struct erro
         (void)find_value(r, name, strlen(name), -1, &r->own[OWN_X].value);
         TRY(apply(r, rule, err));
     }
-    if (each) TRY(value_of(r, each, strlen(each), &list, err));
+    if (each) TRY(rule_value(r, each, strlen(each), &list, err));
     for (size_t i = 0; i < list.length; i++) {
         r->own[OWN_X].value = list.items[i];
         TRY(apply(r, rule, err));
