@@ -722,6 +722,31 @@ static enum status look_in(struct parser *p, const struct term *what, const stru
     return OK;
 }
 
+/* [1] + [2] is [1, 2], 2 * [1] is [1, 1]. */
+static enum status apply_to_lists(struct parser *p, const char *op, struct term a, struct term b,
+                                  struct term *out)
+{
+    int64_t times = 1;
+    struct term *items;
+    const bool joins = *op == '+' && a.kind == b.kind;
+    if (*op == '*' && a.kind == TERM_LIST) {
+        const struct term number = b;
+        b = a;
+        a = number;
+    }
+    if (!joins && (*op != '*' || !term_as_whole(&a, &times) || times < 0))
+        return expr_error(p, "not a number");
+    if (!joins) a = (struct term){.kind = TERM_LIST};
+    if (times && b.length > MAX_STEPS / (uint64_t)times) return expr_error(p, "too many steps");
+    TRY(new_list(p, a.length + b.length * (size_t)times, &items));
+    *out = (struct term){.kind = TERM_LIST, .items = items};
+    for (size_t i = 0; i < a.length; i++)
+        items[out->length++] = a.items[i];
+    for (size_t i = 0; i < b.length * (size_t)times; i++)
+        items[out->length++] = b.items[i % b.length];
+    return OK;
+}
+
 static enum status apply_operator(struct parser *p, const char *op, struct term a, struct term b,
                                   struct term *out)
 {
@@ -730,6 +755,7 @@ static enum status apply_operator(struct parser *p, const char *op, struct term 
     if (p->skipping) return OK;
     if (*op == 'i') return look_in(p, &a, &b, out);
     if (strchr("=!<>", *op)) return compare(p, op, &a, &b, out);
+    if (a.kind == TERM_LIST || b.kind == TERM_LIST) return apply_to_lists(p, op, a, b, out);
     if (term_as_whole(&a, &m) && term_as_whole(&b, &n)) return apply_to_wholes(p, op, m, n, out);
     if (!term_as_real(&a, &x) || !term_as_real(&b, &y)) return expr_error(p, "not a number");
     return apply_to_reals(p, op, x, y, out);

@@ -16,6 +16,7 @@
  * - true counts everything but nothing, false, 0, '' and the empty list.
  * - 'text' and "text" have no escapes; none, true, false are constants.
  * - [a, b] is a list, [EXPR for x in LIST if EXPR] another, L[i] an item.
+ * - [1] + [2] is [1, 2], 2 * [1] and [1] * 2 are [1, 1].
  * - Functions: min max (of two or more, or of a list), sqrt log pow floor ceil
  *   abs, len any all sum, range(n): [0, 1 .. n - 1].
  * - bool(x), whole(x), number(x), text(x): x, an error if it is of another kind.

@@ -127,6 +127,8 @@ static void lists_are_built_and_searched(void **state)
     assert_int_equal(value("all([i < 4 for i in range(4)]) && !any([i > 3 for i in range(4)])"), 1);
     assert_int_equal(value("[i in [1, 3] for i in range(4)] == [0, 1, 0, 1]"), 1);
     assert_int_equal(value("[i for i in range(6) if i % 2] == [1, 3, 5] && is_list([])"), 1);
+    assert_int_equal(value("[1] + [2, 3] * 2 == [1, 2, 3, 2, 3] && 2 * [0] + 0 * [1] == [0, 0]"),
+                     1);
     assert_int_equal(value("[c == 'i' for c in chars(hf.act)] == [0, 1, 0, 0]"), 1);
     assert_int_equal(value("split('3, 4,x', ',') == [3, 4, 'x'] && len(split('', ',')) == 1"), 1);
     assert_int_equal(value("len([i for i in hf.null]) + (3 in hf.null)"), 0);
@@ -184,6 +186,10 @@ static void wrong_ones_are_refused_with_the_place(void **state)
         {"1 in 2", "not a list"},
         {"chars(1)", "not a text"},
         {"split(hf.act, 1)", "expected a text and a character"},
+        {"[1] * -1", "not a number"},
+        {"[1] + 1", "not a number"},
+        {"[1] * [1]", "not a number"},
+        {"[1, 2] * 4000000", "too many steps"},
         {"[1 for i in [1] if]", "expected a number or a name"},
         {"[[[[i for a in range(999)] for b in range(999)] for c in range(999)] for i in range(9)]",
          "too many steps"},

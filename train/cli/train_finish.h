@@ -25,6 +25,8 @@ void train_complete(struct train_finish *x);
 void train_complete_batch_schedule(struct train_finish *x);
 /* Sets o->model. */
 void train_make_model(struct train_finish *x);
+/* Adds the options of the model to args, under their names there. */
+void train_add_model_args(cJSON *args, const struct train_options *o);
 /* Appends the options that describe a model and differ from their defaults,
  * separated by commas. */
 void train_add_model_options(struct strbuf *out, const struct train_options *o);

@@ -26,59 +26,6 @@ static uint64_t ffn_of(const struct model_line *l)
                      : 4 * l->hidden_size;
 }
 
-static void add_sizes(cJSON *args, const struct model_line *l)
-{
-    json_add_u64(args, "num_layers", l->num_layers);
-    json_add_u64(args, "hidden_size", l->hidden_size);
-    json_add_u64(args, "ffn_hidden_size", ffn_of(l));
-    json_add_u64(args, "num_attention_heads", l->num_attention_heads);
-    json_add_u64(args, "kv_channels",
-                 or_else(l->kv_channels,
-                         l->num_attention_heads ? l->hidden_size / l->num_attention_heads : 0));
-    cJSON_AddBoolToObject(args, "group_query_attention", l->group_query_attention);
-    json_add_u64(args, "num_query_groups", l->num_query_groups);
-    json_add_u64(args, "max_position_embeddings", l->max_position_embeddings);
-    json_add_u64(args, "make_vocab_size_divisible_by", l->make_vocab_size_divisible_by);
-}
-
-static void add_positions(cJSON *args, const struct model_line *l)
-{
-    json_add_text(args, "position_embedding_type",
-                  l->use_rotary_position_embeddings ? "rope" : l->position_embedding_type);
-    json_add_number(args, "rotary_base", l->rotary_base);
-    json_add_number(args, "rotary_percent", l->rotary_percent);
-    cJSON_AddBoolToObject(args, "rotary_interleaved", l->rotary_interleaved);
-    cJSON_AddBoolToObject(args, "use_rope_scaling", l->use_rope_scaling);
-    json_add_number(args, "rope_scaling_factor", l->rope_scaling_factor);
-    if (l->rotary_seq_len_interpolation_factor)
-        json_add_u64(args, "rotary_seq_len_interpolation_factor",
-                     l->rotary_seq_len_interpolation_factor);
-}
-
-static void add_parts(cJSON *args, const struct model_line *l)
-{
-    json_add_text(args, "normalization", l->normalization);
-    json_add_number(args, "layernorm_epsilon", l->norm_epsilon);
-    cJSON_AddBoolToObject(args, "qk_layernorm", l->qk_layernorm);
-    cJSON_AddBoolToObject(args, "swiglu", l->swiglu);
-    cJSON_AddBoolToObject(args, "quick_geglu", l->quick_geglu);
-    cJSON_AddBoolToObject(args, "squared_relu", l->squared_relu);
-    cJSON_AddBoolToObject(args, "openai_gelu", l->openai_gelu);
-    cJSON_AddBoolToObject(args, "bias_gelu_fusion", l->bias_gelu_fusion && l->add_bias_linear);
-    cJSON_AddBoolToObject(args, "add_bias_linear", l->add_bias_linear);
-    cJSON_AddBoolToObject(args, "add_qkv_bias", l->add_qkv_bias);
-    cJSON_AddBoolToObject(args, "untie_embeddings_and_output_weights",
-                          l->untie_embeddings_and_output_weights);
-}
-
-static void add_training(cJSON *args, const struct train_options *o)
-{
-    json_add_number(args, "hidden_dropout", o->hidden_dropout);
-    json_add_number(args, "attention_dropout", o->attention_dropout);
-    json_add_number(args, "init_method_std", o->init_method_std);
-    json_add_number(args, "moe_aux_loss_coeff", o->moe_aux_loss_coeff);
-}
-
 /* Adds a list of layers; reports a list whose length is not num_layers. */
 static void add_layer_list(struct train_finish *x, cJSON *args, const char *name,
                            const char *option, const char *text)
@@ -94,18 +41,17 @@ static void add_layer_list(struct train_finish *x, cJSON *args, const char *name
     if (layers) cJSON_AddItemToObject(args, name, layers);
 }
 
-static void add_experts(struct train_finish *x, cJSON *args)
+/* Defaults that depend on other options. */
+static void add_defaults(struct train_finish *x, cJSON *args)
 {
     const struct model_line *l = &x->o->line;
+    json_put(args, "ffn_hidden_size", json_new_u64(ffn_of(l)));
+    if (!l->kv_channels && l->num_attention_heads)
+        json_add_u64(args, "kv_channels", l->hidden_size / l->num_attention_heads);
+    if (!l->add_bias_linear) json_put(args, "bias_gelu_fusion", cJSON_CreateFalse());
+    json_add_number(args, "moe_aux_loss_coeff", x->o->moe_aux_loss_coeff);
     if (!l->num_experts) return;
-    json_add_u64(args, "num_experts", l->num_experts);
-    json_add_u64(args, "moe_ffn_hidden_size", or_else(l->moe_ffn_hidden_size, ffn_of(l)));
-    json_add_u64(args, "moe_router_topk", l->moe_router_topk);
-    cJSON_AddBoolToObject(args, "moe_router_pre_softmax", l->moe_router_pre_softmax);
-    json_add_text(args, "moe_router_score_function", l->moe_router_score_function);
-    cJSON_AddBoolToObject(args, "moe_router_enable_expert_bias", l->moe_router_enable_expert_bias);
-    if (l->moe_router_topk_scaling_factor != 0)
-        json_add_number(args, "moe_router_topk_scaling_factor", l->moe_router_topk_scaling_factor);
+    if (!l->moe_ffn_hidden_size) json_add_u64(args, "moe_ffn_hidden_size", ffn_of(l));
     add_layer_list(x, args, "moe_layer_freq", "--moe-layer-freq",
                    l->moe_layer_freq ? l->moe_layer_freq : "1");
 }
@@ -162,11 +108,8 @@ void train_make_model(struct train_finish *x)
 {
     struct train_options *o = x->o;
     cJSON *args = cJSON_CreateObject();
-    add_sizes(args, &o->line);
-    add_positions(args, &o->line);
-    add_parts(args, &o->line);
-    add_training(args, o);
-    add_experts(x, args);
+    train_add_model_args(args, o);
+    add_defaults(x, args);
     add_window(x, args);
     o->model = (struct model_config){0};
     model_config_from_megatron(MEGATRON_ARGS, args, &o->arena, &o->model);

@@ -1,9 +1,11 @@
 #include "train/cli/train_options.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/count.h"
+#include "common/json.h"
 #include "common/text.h"
 #include "convert/cli/options.h"
 #include "train/cli/train_finish.h"
@@ -358,6 +360,48 @@ void train_add_model_options(struct strbuf *out, const struct train_options *o)
                 strbuf_printf(out, "%s%.*s", out->length ? ", " : "", (int)strcspn(a->names, " "),
                               a->names);
         }
+}
+
+/* "--no-X" and "--disable-X" unset X and add_X. */
+static const char *arg_name(const struct arg *a, char *out, size_t size)
+{
+    const char *name = a->names + strlen("--"), *add = "";
+    if (a->kind == ARG_FLAG_OFF) add = text_skip_prefix(&name, "disable-") ? "add_" : "";
+    if (a->kind == ARG_FLAG_OFF) (void)text_skip_prefix(&name, "no-");
+    snprintf(out, size, "%s%.*s", add, (int)strcspn(name, " "), name);
+    for (char *c = out; *c; c++)
+        if (*c == '-') *c = '_';
+    return out;
+}
+
+static void add_model_arg(cJSON *args, const struct arg *a, const void *field)
+{
+    char space[80];
+    const char *name = arg_name(a, space, sizeof space);
+    if (a->kind == ARG_FLAG || a->kind == ARG_FLAG_OFF)
+        cJSON_AddBoolToObject(args, name, *(const bool *)field);
+    else if (a->kind == ARG_UINT && *(const uint64_t *)field)
+        json_add_u64(args, name, *(const uint64_t *)field);
+    else if (a->kind == ARG_UINT_OR_0 && *(const uint64_t *)field != UINT64_MAX)
+        json_add_u64(args, name, *(const uint64_t *)field);
+    else if (a->kind == ARG_FLOAT && fabs(*(const double *)field) > 0)
+        json_add_number(args, name, *(const double *)field);
+    else if (a->kind == ARG_CHOICE && *(const char *const *)field)
+        json_add_text(args, name, *(const char *const *)field);
+}
+
+void train_add_model_args(cJSON *args, const struct train_options *o)
+{
+    static const struct {
+        const struct arg *args;
+        size_t count;
+    } of[] = {{model_args, COUNT(model_args)},
+              {vocabulary_args, COUNT(vocabulary_args)},
+              {expert_args, COUNT(expert_args)}};
+    const size_t num_groups = o->line.num_experts ? 3 : 2;
+    for (size_t g = 0; g < num_groups; g++)
+        for (size_t i = 0; i < of[g].count; i++)
+            add_model_arg(args, &of[g].args[i], (const char *)o + of[g].args[i].offset);
 }
 
 void train_options_release(struct train_options *o)
