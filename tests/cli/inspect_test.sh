@@ -57,6 +57,9 @@ prints "attention  no bias, qk norm"
 run inspect "$golden/hf/qwen2.5"
 prints "attention  bias of qkv"
 
+run inspect "$golden/arch/gpt-oss-tp2ep2/checkpoint"
+prints "features   attention_sinks, activation_func_clamp_value 7.0, glu_linear_offset 1.0"
+
 it "--report writes a page of everything, and prints the same as without it"
 run inspect ckpt
 cp "$stdout" without

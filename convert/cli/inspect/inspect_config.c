@@ -89,21 +89,6 @@ static void mlp_and_norm_lines(struct strbuf *out, const struct model_config *m)
     strbuf_add_char(out, '\n');
 }
 
-void config_lines(struct strbuf *out, const struct model_config *m)
-{
-    strbuf_add_text(out, "model      ");
-    add_count(out, m->num_layers, "layer", "layers");
-    strbuf_printf(out, ", hidden %" PRIu64 ", ", m->hidden_size);
-    add_count(out, m->num_attention_heads, "head, ", "heads, ");
-    add_count(out, m->num_query_groups, "key/value head", "key/value heads");
-    strbuf_printf(out, " of %" PRIu64 ", ffn %" PRIu64 "\n", m->kv_channels, m->ffn_hidden_size);
-    experts_line(out, m);
-    vocabulary_line(out, m);
-    report_positions(out, m, 11);
-    attention_line(out, m);
-    mlp_and_norm_lines(out, m);
-}
-
 /* ---- all fields ---- */
 
 static cJSON *layers_json(const bool *layers, uint64_t num_layers)
@@ -125,6 +110,18 @@ static cJSON *field_json(const struct model_config *m, const struct model_field 
     return list;
 }
 
+static void add_value(struct strbuf *out, const struct model_config *m, const struct model_field *f)
+{
+    cJSON *value = field_json(m, f);
+    if (json_as_text(value))
+        add_escaped_name(out, json_as_text(value));
+    else if (cJSON_IsNull(value))
+        strbuf_add_char(out, '-');
+    else
+        json_print(out, value, -1);
+    cJSON_Delete(value);
+}
+
 cJSON *config_json(const struct model_config *m)
 {
     cJSON *o = cJSON_CreateObject();
@@ -141,15 +138,72 @@ void config_field_lines(struct strbuf *out, const struct model_config *m)
     strbuf_add_text(out, "config\n");
     for (size_t i = 0; i < num_model_fields; i++) {
         if (model_field_is_unused(&model_fields[i], m)) continue;
-        cJSON *value = field_json(m, &model_fields[i]);
         add_row_name(out, model_fields[i].field.name, 42);
-        if (json_as_text(value))
-            add_escaped_name(out, json_as_text(value));
-        else if (cJSON_IsNull(value))
-            strbuf_add_char(out, '-');
-        else
-            json_print(out, value, -1);
+        add_value(out, m, &model_fields[i]);
         strbuf_add_char(out, '\n');
-        cJSON_Delete(value);
     }
+}
+
+/* ---- the lines for people ---- */
+
+/* "attention_sinks, no_rope in 2 of 8 layers, q_lora_rank 1536" */
+static void add_feature(struct strbuf *out, const struct model_config *m,
+                        const struct model_field *f)
+{
+    const bool by_layer = model_field_layers(f, m) != NULL;
+    uint64_t n = 0;
+    for (uint64_t l = 0; l < m->num_layers; l++) {
+        const struct scalar s = model_field_at(f, m, l);
+        n += !scalar_is_zero(s);
+    }
+    strbuf_add_text(out, f->field.name);
+    if (by_layer && n != m->num_layers)
+        strbuf_printf(out, " in %" PRIu64 " of %" PRIu64 " layers", n, m->num_layers);
+    else if (by_layer)
+        strbuf_add_text(out, " by layer");
+    else if (f->field.kind != FIELD_BOOL) {
+        strbuf_add_char(out, ' ');
+        add_value(out, m, f);
+    }
+}
+
+/* Declared fields that the model uses. */
+static void feature_lines(struct strbuf *out, const struct model_config *m)
+{
+    enum { COLUMNS = 100 };
+    size_t begin = out->length;
+    bool any = false;
+    for (size_t i = 0; i < num_model_fields; i++) {
+        struct strbuf text = {0};
+        const struct model_field *f = &model_fields[i];
+        if (!f->declared || model_field_is_unused(f, m)) continue;
+        add_feature(&text, m, f);
+        if (!any)
+            strbuf_add_text(out, "features   ");
+        else if (out->length - begin + text.length > COLUMNS) {
+            begin = out->length + 2;
+            strbuf_add_text(out, ",\n           ");
+        } else
+            strbuf_add_text(out, ", ");
+        strbuf_add_text(out, text.data);
+        strbuf_release(&text);
+        any = true;
+    }
+    if (any) strbuf_add_char(out, '\n');
+}
+
+void config_lines(struct strbuf *out, const struct model_config *m)
+{
+    strbuf_add_text(out, "model      ");
+    add_count(out, m->num_layers, "layer", "layers");
+    strbuf_printf(out, ", hidden %" PRIu64 ", ", m->hidden_size);
+    add_count(out, m->num_attention_heads, "head, ", "heads, ");
+    add_count(out, m->num_query_groups, "key/value head", "key/value heads");
+    strbuf_printf(out, " of %" PRIu64 ", ffn %" PRIu64 "\n", m->kv_channels, m->ffn_hidden_size);
+    experts_line(out, m);
+    vocabulary_line(out, m);
+    report_positions(out, m, 11);
+    attention_line(out, m);
+    mlp_and_norm_lines(out, m);
+    feature_lines(out, m);
 }
