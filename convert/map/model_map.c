@@ -406,6 +406,15 @@ static enum status inherit_rows(struct map_loader *l)
     return OK;
 }
 
+static void drop_mtp(struct model_map *map)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < map->num_tensors; i++)
+        if (!map->tensors[i].mtp) map->tensors[kept++] = map->tensors[i];
+    map->num_tensors = kept;
+    map->mtp = NULL;
+}
+
 /* Checks the expressions in names of layers of multi-token prediction, and in
  * the globs of carried tensors. */
 static enum status check_filled(struct map_loader *l)
@@ -445,7 +454,7 @@ static enum status read_map(struct map_loader *l, const cJSON *tree)
     if (json_get(tree, "prefixes"))
         TRY(map_take_texts(l, json_get(tree, "prefixes"), &map->prefixes, &map->num_prefixes));
     if (cJSON_IsNull(json_get(tree, "mtp")))
-        map->mtp = NULL;
+        drop_mtp(map);
     else if (json_get(tree, "mtp"))
         TRY(map_take_text(l, tree, "mtp", &map->mtp));
     if (!map->family || !map->num_model_types || !map->num_architectures)

@@ -125,9 +125,19 @@ static enum status check_logical(const struct map_loader *l, const struct tensor
     return check_tiling(l, pairs, row->num_parts, row->megatron, view_numel(&first.logical));
 }
 
+/* The row's parameter: a predicted layer
+ * has those of any layer. */
+static const struct param_row *param_of(const struct map_loader *l, const struct tensor_row *row)
+{
+    const char *name = row->megatron;
+    if (text_skip_prefix(&name, "mtp.layers.{l}.transformer_layer."))
+        name = arena_printf(l->a, "decoder.layers.{l}.%s", name);
+    return param_row_find(l->map->params, name);
+}
+
 static enum status check_spelling(struct map_loader *l, const struct tensor_row *row)
 {
-    const struct param_row *param = param_row_find(l->map->params, row->megatron);
+    const struct param_row *param = param_of(l, row);
     bool applies;
     const struct map_names names = {.map = l->map,
                                     .config = &map_samples[0],

@@ -27,6 +27,7 @@ struct expander {
     const char *prefix;         /* for {p} */
     struct strbuf mtp;          /* for {mtp}, in a layer of multi-token prediction; else empty */
     int64_t mtp_layer;          /* its number */
+    bool mtp_is_listed;         /* it has the rows of mtp.layers alone, none of the last layer */
     size_t published_capacity;  /* of published names being made */
     struct expanded **expanded; /* of each row, its spellings */
     bool *applies;              /* of each row of experts, to the layer being expanded */
@@ -34,7 +35,8 @@ struct expander {
     struct arena arena;
 };
 
-static const char decoder_layers[] = "decoder.layers.{l}.", hf_layers[] = "{p}layers.{l}.";
+static const char decoder_layers[] = "decoder.layers.{l}.", hf_layers[] = "{p}layers.{l}.",
+                  mtp_layer_rows[] = "mtp.layers.{l}.transformer_layer.";
 
 static bool in_mtp(const struct expander *x)
 {
@@ -266,12 +268,12 @@ static enum status expand_layer(struct expander *x, size_t first, size_t end, in
 
 /* Whether a layer of multi-token prediction has the row, as one of its own or as
  * the last layer has it. */
-static bool is_of_mtp(const struct tensor_row *row)
+static bool is_of_mtp(const struct expander *x, const struct tensor_row *row)
 {
     bool all = text_starts_with(row->megatron, decoder_layers);
     for (unsigned i = 0; i < row->num_hf; i++)
         all &= text_starts_with(row->hf[i], hf_layers);
-    return row->mtp || all;
+    return row->mtp || (all && !x->mtp_is_listed);
 }
 
 static enum status begin_mtp(struct expander *x, int64_t layer)
@@ -296,8 +298,8 @@ static enum status expand_mtp(struct expander *x, int64_t layer)
     enum status st = begin_mtp(x, layer);
     for (size_t i = 0, next; i < x->map->num_tensors && !st; i = next) {
         next = i + 1;
-        if (!is_of_mtp(&rows[i])) continue;
-        while (next < x->map->num_tensors && is_of_mtp(&rows[next]))
+        if (!is_of_mtp(x, &rows[i])) continue;
+        while (next < x->map->num_tensors && is_of_mtp(x, &rows[next]))
             next++;
         st = expand_layer(x, i, next, like);
     }
@@ -359,6 +361,7 @@ static void begin(struct expander *x, unsigned *most)
     for (size_t i = 0; i < map->num_tensors; i++) {
         const struct tensor_row *row = &map->tensors[i];
         x->expanded[i] = arena_array(&x->arena, 1 + row->num_others, sizeof **x->expanded);
+        x->mtp_is_listed |= text_starts_with(row->megatron, mtp_layer_rows);
         for (unsigned k = 0; k <= row->num_others; k++)
             if (row_spelling(row, k)->num_hf > *most) *most = row_spelling(row, k)->num_hf;
     }
@@ -458,7 +461,7 @@ static bool add_published(struct expander *x, struct published_names *out)
     bool usual = true;
     for (size_t i = 0; i < x->map->num_tensors; i++) {
         const struct tensor_row *row = &x->map->tensors[i];
-        const bool here = in_mtp(x) ? is_of_mtp(row) : !row->mtp;
+        const bool here = in_mtp(x) ? is_of_mtp(x, row) : !row->mtp;
         if (here && copy_is_absent(x, row)) {
             add_published_text(x, out, absent_text(x, row));
             usual = false;

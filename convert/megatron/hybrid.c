@@ -240,7 +240,7 @@ const struct hybrid_stack *hybrid_of_config(const struct model_config *c, struct
         return NULL; /* its readers would take pairs for layers */
     struct hybrid_stack *h = arena_alloc(a, sizeof *h);
     *h = (struct hybrid_stack){count, symbols, "", paired};
-    if (model_mtp_layers(c) && paired) h->mtp_symbols = symbols + count - 2;
+    if (model_mtp_layers(c)) h->mtp_symbols = paired ? symbols + count - 2 : "*E";
     return h;
 }
 

@@ -695,7 +695,7 @@ static void flags_of_hybridmodel_count_its_mixers(void **state)
                &c, NULL);
     const char *gpt = args_flags_beside(&c, NULL, &scratch);
     assert_non_null(strstr(gpt, "--window-attn-skip-freq [0,1,0,1]"));
-    assert_non_null(strstr(gpt, "--experimental-attention-variant gdn"));
+    assert_non_null(strstr(gpt, "--experimental-attention-variant gated_delta_net"));
     assert_non_null(strstr(gpt, "--linear-attention-freq"));
     const char *hybrid = args_flags_beside(&c, &pairs, &scratch);
     assert_non_null(strstr(hybrid, "--window-attn-skip-freq [0,0,1,0,0,0,1,0]"));

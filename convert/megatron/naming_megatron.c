@@ -14,7 +14,8 @@
 struct importing {
     struct checkpoint *c;
     const struct naming_import *in;
-    bool *moe; /* [layers] */
+    bool *moe;    /* [layers] */
+    bool mtp_moe; /* layers of multi-token prediction have experts */
 };
 
 /* Finds layers with a router, if layers have separate keys. */
@@ -26,14 +27,21 @@ static void find_moe_layers(struct importing *x)
     x->moe = arena_array(&c->arena, layers, sizeof *x->moe);
     for (size_t i = 0; i < c->catalog.num_native; i++) {
         struct dist_key k = dist_key_parse(&c->arena, c->catalog.native[i].name);
-        if (c->catalog.native[i].state || !k.in_layers || strcmp(k.rest, "mlp.router.weight"))
-            continue;
+        if (c->catalog.native[i].state || strcmp(k.rest, "mlp.router.weight")) continue;
+        x->mtp_moe |= k.in_mtp;
+        if (!k.in_layers) continue;
         for (uint64_t l = 0; l < layers; l++)
             if (k.stacked_layers || k.layer == l) x->moe[l] = true;
     }
     for (uint64_t l = 0; l < layers; l++)
         all &= x->moe[l];
     if (c->config.num_experts && !all && !x->in->moe_layers_known) c->config.moe_layers = x->moe;
+}
+
+static bool has_experts(const struct importing *x, const struct dist_key *key, uint64_t layer)
+{
+    if (key->in_mtp) return x->mtp_moe;
+    return key->in_layers && layer < x->c->config.num_layers && x->moe[layer];
 }
 
 /* ---- one parameter ---- */
@@ -119,8 +127,7 @@ static enum status add_member(struct importing *x, const struct native_stack *k,
 {
     struct arena *a = &x->c->arena;
     uint64_t shape[MAX_AXES];
-    const uint64_t like = k->key.in_mtp ? x->c->config.num_layers - 1 : layer;
-    const bool moe = (k->key.in_layers || k->key.in_mtp) && x->moe[like];
+    const bool moe = has_experts(x, &k->key, layer);
     const char *name = dist_key_logical(a, x->c->params, &k->key, layer, expert, moe);
     struct pair part = pair_whole(0, index * k->numel, k->numel);
     TRY(check_native(x, name, k->native, k->num_dims, err));
@@ -222,9 +229,7 @@ static const char *why_unread(struct importing *x, const struct native_stack *k)
     struct checkpoint *c = x->c;
     struct arena *a = &c->arena;
     const char *stored = native_stored_name(c, k->native);
-    const uint64_t like = k->key.in_mtp ? c->config.num_layers - 1 : k->key.layer;
-    const bool moe =
-        (k->key.in_layers || k->key.in_mtp) && like < c->config.num_layers && x->moe[like];
+    const bool moe = has_experts(x, &k->key, k->key.layer);
     const char *name = dist_key_logical(a, c->params, &k->key, k->key.layer, k->key.expert, moe);
     const struct tensor *parameter = catalog_find(&c->catalog, name);
     if (!dtype_is_float(k->native->dtype) &&
@@ -249,7 +254,11 @@ static enum status add_state_stack(struct importing *x, const struct native_tens
 {
     struct checkpoint *c = x->c;
     struct native_stack k;
-    TRY(native_stack_make(c, native, &k, err));
+    struct error wrong;
+    if (native_stack_make(c, native, &k, &wrong)) {
+        states_unread(c, "%s", wrong.text);
+        return OK;
+    }
     const char *why = why_unread(x, &k);
     if (!why) return add_stack(x, &k, state_name(&c->arena, native->state, ""), err);
     states_unread(c, "%s", why);

@@ -79,6 +79,39 @@ for model in "$arch/mla-mtp-pp2/expected" other; do
     cmp -s back/model.safetensors "$model/model.safetensors" || is_wrong "$model does not come back"
 done
 
+it "a predicted layer of single mixers is a pair of its own, whatever the last layer is"
+run convert "$arch/nemotron-h-mtp" there --tp 2 --pp 2 --ep 2 --overwrite
+exits 0
+run inspect --args there
+prints "hybrid_layer_pattern                      MEM|*E-/*E"
+run print there mtp.layers.0.mtp_model_layer.layers.1.pre_mlp_layernorm.weight
+exits 0
+run convert there back --to hf --overwrite
+exits 0
+cmp -s back/model.safetensors "$arch/nemotron-h-mtp/model.safetensors" || is_wrong "it does not come back"
+
+it "a predicted layer is carried if the last layer is of another kind"
+cp -r "$net/expected" linear && chmod -R u+w linear
+python3 - linear <<'END'
+import json, struct, sys
+folder = sys.argv[1]
+config = json.load(open(folder + "/config.json"))
+json.dump({**config, "mtp_num_hidden_layers": 1}, open(folder + "/config.json", "w"))
+data = open(folder + "/model.safetensors", "rb").read()
+size = struct.unpack("<Q", data[:8])[0]
+header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
+header["mtp.norm.weight"] = {"dtype": "BF16", "shape": [2], "data_offsets": [len(body), len(body) + 4]}
+text = json.dumps(header).encode()
+open(folder + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + body + b"1234")
+END
+run convert linear there --tp 2 --overwrite
+exits 0
+says "1 tensor that Megatron has no place for"
+run convert there back --to hf --overwrite
+exits 0
+run verify linear back
+exits 0
+
 it "refuses what HybridModel has not, and other formats"
 run convert "$golden/megatron/models/llama" none --megatron-model hybrid --to torch
 exits 3
