@@ -74,7 +74,7 @@ FORMATTED = $(wildcard *.c $(SOURCE_FOLDERS:=/*.[ch]) tests/*.[ch] tests/*/*.[ch
 
 .PHONY: all help deps deps-build deps-test deps-clang demo docs install install-cuda-libs uninstall dist deb deb-test image image-test sbom fmt fmt-check clean cuda-libs no-cuda \
         test tests check check-tests check-all test-all asan asan-tests fuzz fuzzers fuzz-quick fuzz-long hostile faults \
-        kills late valgrind bare looks deps-aarch64 aarch64 aarch64-tests aarch64-test interop interop-megatron interop-models interop-encodings interop-trainers \
+        kills late valgrind bare looks deps-aarch64 aarch64 aarch64-tests aarch64-test interop interop-megatron interop-models interop-bridge interop-encodings interop-trainers \
         interop-deps findings bench bench-quick bench-optimizer bench-trainers bench-train bench-ops bench-pieces bench-encodings bench-maps gpu-tests
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -186,13 +186,16 @@ aarch64-test: $(BUILD)/ferry $(BUILD)/libferry_engine.so aarch64 ## run them und
 
 # ---- beside other programs ----
 
-interop: interop-megatron interop-models interop-encodings interop-trainers ## exchange checkpoints with other programs
+interop: interop-megatron interop-models interop-bridge interop-encodings interop-trainers ## exchange checkpoints with other programs
 
 interop-megatron: all $(ENGINE_PROGRAMS) ## exchange checkpoints with transformers and Megatron-Core
 	@sh tests/interop.sh $(BUILD)/ferry
 
 interop-models: all ## take models of every family, made by two releases of transformers, to Megatron's layout and back
 	@sh tests/interop/families.sh $(BUILD)/ferry
+
+interop-bridge: all ## compare tensors and fields with those of the models that Megatron-Bridge makes
+	@sh tests/interop/bridge.sh $(BUILD)/ferry
 
 interop-encodings: all ## encode random models by compressed-tensors and transformers, and decode them to the same bits
 	@sh tests/interop/encodings.sh $(BUILD)/ferry
@@ -203,6 +206,7 @@ interop-trainers: all ## exchange checkpoints with FSDP, torchtitan and DeepSpee
 interop-deps: ## install the virtual environments of `make interop`
 	@sh tests/interop.sh --install
 	@sh tests/interop/families.sh --install
+	@sh tests/interop/bridge.sh --install
 	@sh tests/interop/trainers.sh --install
 
 findings: ## show the surprises of findings/ again (packages from PyPI)

@@ -1,0 +1,40 @@
+#!/bin/sh
+# bridge.sh --install - makes the environment of what follows.
+# bridge.sh FERRY [OPTION of bridge.py]... - compares what ferry writes for Megatron with the models that Megatron-Bridge
+# builds of the same Hugging Face folders. Bridge and its Megatron-Core are on PyPI for Python 3.12 alone, but nothing in
+# them needs it: their wheels are unpacked into a folder (FERRY_VENV-bridge; 40 MB), which the Python of families.sh takes.
+set -eu
+ferry=$1
+shift
+here=$(realpath "$(dirname "$0")")
+venv=${FERRY_VENV:-$HOME/.cache/ferry-interop}
+fixtures=${FERRY_FIXTURES:-$here/../../../shared/fixtures}
+
+sh "$here/families.sh" --install
+pins=$(cat "$here/requirements-bridge.txt")
+
+install() {
+    rm -rf "$venv-bridge"
+    "$venv/bin/pip" download --no-deps --only-binary :all: --python-version 3.12 -d "$venv-bridge/wheels" \
+        -r "$here/requirements-bridge.txt"
+    for wheel in "$venv-bridge"/wheels/*.whl; do
+        "$venv/bin/python" -m zipfile -e "$wheel" "$venv-bridge"
+    done
+    rm -r "$venv-bridge/wheels"
+    printf '%s' "$pins" >"$venv-bridge/ferry-pins"
+}
+
+exec 9>"$venv-bridge.lock"
+flock 9 # one who installs there at the same time
+if [ "$(cat "$venv-bridge/ferry-pins" 2>/dev/null)" != "$pins" ]; then
+    echo "unpacking Megatron-Bridge into $venv-bridge"
+    if ! (install) >"$venv-bridge.log" 2>&1; then
+        tail -n 20 "$venv-bridge.log"
+        echo "interop-bridge: 0 passed, 1 failed, 0 skipped"
+        exit 1
+    fi
+fi
+exec 9>&-
+[ "$ferry" != --install ] || exit 0
+export OMP_NUM_THREADS=1 PYTHONPATH="$venv-bridge"
+exec "$venv-hf5/bin/python" -W ignore "$here/bridge.py" "$(realpath "$ferry")" --fixtures "$fixtures" "$@"
