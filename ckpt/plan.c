@@ -63,8 +63,7 @@ static struct plan_copy *copy_of(struct plan *p, const struct tensor *t)
     return c;
 }
 
-/* Packs a piece's pair. Pieces of ranks and of experts often have equal axes:
- * they share them. */
+/* Pieces of ranks and of experts often have equal axes: they share them. */
 static struct packed_pair pack_piece(struct plan *p, const struct pair *pair)
 {
     struct packed_pair packed = p->last_strided;

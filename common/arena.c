@@ -177,8 +177,7 @@ static void *take_spare(struct arena *a, size_t bytes)
     return memset(spare, 0, bytes);
 }
 
-/* The link to the block that has nothing but an array of these bytes; NULL:
- * the array shares a block. */
+/* The link to an array's own block; NULL: it shares one. */
 static struct arena_block **link_to_block(struct arena *a, const void *items, size_t bytes)
 {
     if (bytes <= LARGEST_SHARE || WITH_ASAN) return NULL;

@@ -30,7 +30,7 @@
 #include "formats/dcp.h"
 #include "formats/torch.h"
 
-/* Chunks of one size in a key, and the archive around each. */
+/* Chunks of one size in a key, and their archive. */
 struct chunk_kind {
     size_t key;
     const uint64_t *sizes; /* [num_dims] of the key */
@@ -249,7 +249,7 @@ static void place_in_key(const struct out_tensor *k, uint64_t flat, uint64_t *at
     }
 }
 
-/* Adds one chunk of a key at the end of a file, and its segment. */
+/* Adds a chunk at the end of a file, and its segment. */
 static uint32_t add_item(struct dist_target *x, uint32_t file, size_t key,
                          const struct key_box *box, uint64_t numel)
 {
@@ -578,7 +578,7 @@ static void add_extra_states(struct dist_target *x)
 
 /* ---- writing ---- */
 
-/* The items of a file, in an array that the caller frees. */
+/* A file's items, which the caller frees. */
 static struct dcp_item *items_of_file(const struct dist_target *x, const struct plan *plan,
                                       const struct output_file *f)
 {
@@ -629,7 +629,7 @@ static void get_chunk(const void *context, size_t number, struct dcp_chunk *out)
                            s->offset_bytes - kind->archive.data_offset, kind->archive.total_bytes};
 }
 
-/* Lists the chunks of each key, in the order of adding. */
+/* Each key's chunks, in the order of adding. */
 static struct chunk_list *list_chunks(const struct dist_target *x)
 {
     struct arena *a = &x->t->plan.arena;
