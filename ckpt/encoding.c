@@ -8,7 +8,7 @@
 
 enum {
     RUN_BYTES = 256 << 10, /* of codes and scales at once: they stay in the second-level cache */
-    ZERO_ROWS = 8,         /* of a word of zeros */
+    ZEROS = 512,           /* gathered at once */
 };
 
 void encoded_set_grid(struct encoded *e, unsigned num_dims, const uint64_t *shape,
@@ -37,6 +37,7 @@ bool encoded_is_grid(const struct encoded *e, unsigned num_dims, const uint64_t 
 {
     const unsigned lead = e->num_dims - 2;
     const bool rows = e->grid[1] == 1 && e->block[1] >= e->cols;
+    if (num_dims == 1 && lead == 0 && e->rows == 1 && shape[0] == e->grid[1]) return true;
     const bool one = rows && e->grid[0] == 1 && e->block[0] >= e->rows && lead == 0;
     if (one && (num_dims == 0 || (num_dims == 1 && shape[0] == 1))) return true;
     if (num_dims != e->num_dims && !(rows && num_dims == lead + 1)) return false;
@@ -71,12 +72,21 @@ bool encoded_may_be(const struct encoded *e, enum encoded_mistake mistake)
 
 uint64_t encoded_line(const struct encoded *e, uint64_t row)
 {
+    if (e->lines) return e->lines[row];
     return row / e->rows * e->grid[0] + row % e->rows / e->block[0];
 }
 
-static uint64_t code_bytes(const struct encoded *e, uint64_t codes)
+/* Codes of several rows in each word. */
+static bool has_tall_words(const struct encoded *e)
 {
-    return codes * quant_infos[e->code].bits / 8;
+    return e->words.rows > 1;
+}
+
+/* The byte with the code of an element, or where its word begins. */
+static uint64_t code_byte(const struct encoded *e, uint64_t row, uint64_t col)
+{
+    const uint64_t rows = has_tall_words(e) ? e->words.rows : 1;
+    return row / rows * e->row_bytes + col * rows * quant_infos[e->code].bits / 8;
 }
 
 struct encoded_span encoded_span_of(const struct encoded *e, uint64_t low, uint64_t count)
@@ -84,16 +94,13 @@ struct encoded_span encoded_span_of(const struct encoded *e, uint64_t low, uint6
     const uint64_t last = low + count - 1, first_col = low % e->cols, last_col = last % e->cols;
     struct encoded_span s = {
         .low = low, .count = count, .first_row = low / e->cols, .last_row = last / e->cols};
-    const bool one_row = s.first_row == s.last_row;
-    const uint64_t end = s.last_row * e->row_bytes + code_bytes(e, last_col) + 1;
-    s.first_byte = s.first_row * e->row_bytes + code_bytes(e, first_col);
-    s.bytes = end - s.first_byte;
+    const bool one_row = s.first_row == s.last_row, whole = !one_row && has_tall_words(e);
+    s.first_byte = code_byte(e, s.first_row, whole ? 0 : first_col);
+    s.bytes = code_byte(e, s.last_row, whole ? e->cols - 1 : last_col) + 1 - s.first_byte;
     s.first_line = encoded_line(e, s.first_row);
     s.lines = encoded_line(e, s.last_row) - s.first_line + 1;
     s.first_group = one_row ? first_col / e->block[1] : 0;
     s.groups = one_row ? last_col / e->block[1] - s.first_group + 1 : e->grid[1];
-    s.first_word = s.first_row / ZERO_ROWS;
-    s.num_words = e->zeros ? s.last_row / ZERO_ROWS - s.first_word + 1 : 0;
     return s;
 }
 
@@ -108,24 +115,45 @@ static void unit_range(const struct encoded *e, const struct encoded_span *s, ui
 
 /* Buffers of a run within the reader's. */
 struct room {
-    float *scales, *zeros; /* [lines, groups]; zeros of [rows, groups] */
+    float *scales, *zeros; /* [lines, groups] */
     char *raw;             /* scales as stored, then words of zeros */
+    char *gathered;        /* codes of a row, if they are in words */
     char *codes;
 };
+
+/* The words of a span's zeros: `lines` of `count` words. */
+struct zero_words {
+    uint64_t first, lines, count;
+};
+
+static struct zero_words zero_words_of(const struct encoded *e, const struct encoded_span *s)
+{
+    if (!e->zeros) return (struct zero_words){0};
+    const struct quant_words *z = &e->zero_words;
+    const uint64_t across = (e->grid[1] + z->cols - 1) / z->cols, word = s->first_group / z->cols;
+    const uint64_t line = s->first_line / z->rows;
+    return (struct zero_words){
+        .first = line * across + word,
+        .lines = (s->first_line + s->lines - 1) / z->rows - line + 1,
+        .count = (s->first_group + s->groups - 1) / z->cols - word + 1,
+    };
+}
 
 static uint64_t room_bytes(const struct encoded *e, const struct encoded_span *s, struct room *room,
                            char *buffer)
 {
-    const uint64_t groups = s->lines * s->groups, rows = s->last_row - s->first_row + 1;
-    const uint64_t scales = groups * sizeof(float);
-    const uint64_t zeros = e->zeros ? rows * s->groups * sizeof(float) : 0;
-    const uint64_t words = s->num_words * s->groups * sizeof(uint32_t);
+    const uint64_t groups = s->lines * s->groups, scales = groups * sizeof(float);
+    const uint64_t zeros = e->zeros ? scales : 0;
+    const struct zero_words z = zero_words_of(e, s);
+    const uint64_t words = e->zeros ? z.lines * z.count * dtype_bytes(e->zeros->dtype) : 0;
     const uint64_t raw = max_u64(groups * LARGEST_SCALE, words);
+    const uint64_t gathered = e->words.rows ? min_u64(s->count, e->cols) : 0;
     uint64_t first, count;
     unit_range(e, s, &first, &count);
     *room = (struct room){(float *)(void *)buffer, (float *)(void *)(buffer + scales),
-                          buffer + scales + zeros, buffer + scales + zeros + raw};
-    return scales + zeros + raw + count * dtype_bytes(e->codes->dtype);
+                          buffer + scales + zeros, buffer + scales + zeros + raw,
+                          buffer + scales + zeros + raw + gathered};
+    return scales + zeros + raw + gathered + count * dtype_bytes(e->codes->dtype);
 }
 
 /* ---- scales ---- */
@@ -167,6 +195,23 @@ static enum status read_transposed(struct panel_reader *r, const struct encoded 
     return OK;
 }
 
+/* Makes scales `first` on of their codes. */
+static enum status decode_scales(struct panel_reader *r, const struct encoded *e, uint64_t first,
+                                 uint64_t n, const char *raw, float *scales, struct error *err)
+{
+    const struct encoded_nested *x = e->nested;
+    for (uint64_t i = 0; i < n;) {
+        float scale;
+        const uint64_t end = min_u64(n, ((first + i) / x->block + 1) * x->block - first);
+        TRY(panel_read(r, x->scales, (first + i) / x->block, 1, &scale, err));
+        for (; i < end; i++) {
+            const float product = x->numbers[(unsigned char)raw[i]] * scale;
+            scales[i] = product + x->offset;
+        }
+    }
+    return OK;
+}
+
 /* Reads the scales of a span to room->scales. */
 static enum status read_scales(struct panel_reader *r, const struct encoded *e,
                                const struct encoded_span *s, const struct room *room,
@@ -180,9 +225,11 @@ static enum status read_scales(struct panel_reader *r, const struct encoded *e,
         TRY(read_transposed(r, e, s, room->raw, err));
     else
         TRY(panel_read(r, e->scales, first, n, room->raw, err));
+    for (uint64_t i = 0; i < n && !e->nested; i++)
+        room->scales[i] =
+            encoded_with_global(e, encoded_scale(e->scales->dtype, room->raw, i), global);
+    if (e->nested) TRY(decode_scales(r, e, first, n, room->raw, room->scales, err));
     for (uint64_t i = 0; i < n; i++) {
-        const float scale = encoded_scale(e->scales->dtype, room->raw, i);
-        room->scales[i] = encoded_with_global(e, scale, global);
         if (e->mistake == MISTAKE_NO_SCALE) room->scales[i] = 1;
         if (e->mistake == MISTAKE_INVERSE_SCALE) room->scales[i] = 1 / room->scales[i];
         if (!isfinite(room->scales[i]))
@@ -192,19 +239,36 @@ static enum status read_scales(struct panel_reader *r, const struct encoded *e,
     return OK;
 }
 
+/* Decodes up to ZEROS zeros of a line of groups from its words. */
+static void read_zeros_of_line(const struct encoded *e, const char *words, uint64_t line,
+                               uint64_t first, uint64_t count, float *zeros)
+{
+    unsigned char codes[ZEROS];
+    const float one = 1;
+    const struct quant_run run = {
+        .code = e->code, .count = count, .group = count, .scales = &one, .numbers = e->numbers};
+    quant_gather(&e->zero_words, e->code, words, line, first, count, codes);
+    quant_decode(&run, codes, DT_F32, zeros);
+    for (uint64_t i = 0; i < count; i++)
+        zeros[i] += e->zero_offset;
+}
+
 enum status encoded_read_zeros(struct panel_reader *r, const struct encoded *e,
                                const struct encoded_span *s, char *raw, float *zeros,
                                struct error *err)
 {
-    const uint64_t first = s->first_word * e->grid[1] + s->first_group;
-    TRY(panel_read(r, e->zeros, first, s->num_words * s->groups, raw, err));
-    for (uint64_t row = s->first_row, i = 0; row <= s->last_row; row++)
-        for (uint64_t g = 0; g < s->groups; g++, i++) {
-            uint32_t word;
-            const uint64_t line = row / ZERO_ROWS - s->first_word;
-            memcpy(&word, raw + (line * s->groups + g) * sizeof word, sizeof word);
-            zeros[i] = (float)(word >> row % ZERO_ROWS * 4 & 15) - 8;
+    const struct quant_words *z = &e->zero_words;
+    const struct zero_words words = zero_words_of(e, s);
+    const uint64_t line_bytes = words.count * dtype_bytes(e->zeros->dtype);
+    TRY(panel_read(r, e->zeros, words.first, words.lines * words.count, raw, err));
+    for (uint64_t i = 0; i < s->lines; i++) {
+        const uint64_t line = s->first_line + i;
+        const char *from = raw + (line / z->rows - s->first_line / z->rows) * line_bytes;
+        for (uint64_t g = 0, n; g < s->groups; g += n, zeros += n) {
+            n = min_u64(s->groups - g, ZEROS);
+            read_zeros_of_line(e, from, line, s->first_group % z->cols + g, n, zeros);
         }
+    }
     return OK;
 }
 
@@ -235,29 +299,43 @@ static bool has_zero(const float *scales, uint64_t n)
     return false;
 }
 
+/* Codes of elements [col, col + n) of a row, one after another. */
+static const char *codes_of_row(const struct encoded *e, const struct encoded_span *s,
+                                const struct room *room, uint64_t row, uint64_t col, uint64_t n)
+{
+    const uint64_t unit = dtype_bytes(e->codes->dtype), begin = s->first_byte / unit * unit;
+    if (!e->words.rows) return room->codes + (code_byte(e, row, col) - begin);
+    const uint64_t word = code_byte(e, row, col) / unit * unit;
+    quant_gather(&e->words, e->code, room->codes + (word - begin), row, col % e->words.cols, n,
+                 room->gathered);
+    return room->gathered;
+}
+
 /* Decodes a span's elements, row by row. */
 static enum status decode_rows(const struct encoded *e, const struct encoded_span *s,
-                               const struct room *room, const char *codes, enum dtype dtype,
-                               char *out, struct error *err)
+                               const struct room *room, enum dtype dtype, char *out,
+                               struct error *err)
 {
     const bool zero = has_zero(room->scales, s->lines * s->groups);
     uint64_t at = s->low;
     for (uint64_t row = s->first_row; row <= s->last_row; row++) {
         const uint64_t col = at % e->cols, n = min_u64(e->cols - col, s->low + s->count - at);
-        const uint64_t byte = row * e->row_bytes + code_bytes(e, col) - s->first_byte;
+        const char *codes = codes_of_row(e, s, room, row, col, n);
         const uint64_t line = encoded_line(e, row) - s->first_line;
         const struct quant_run run = {
             .code = e->code,
-            .first = quant_infos[e->code].bits == 4 ? col % 2 : 0,
+            .numbers = e->numbers,
+            .factor = e->factor,
+            .first = quant_infos[e->code].bits == 4 && !e->words.rows ? col % 2 : 0,
             .count = n,
             .group = e->block[1],
             .phase = col - s->first_group * e->block[1],
             .scales = room->scales + line * s->groups,
-            .zeros = e->zeros ? room->zeros + (row - s->first_row) * s->groups : NULL,
+            .zeros = e->zeros ? room->zeros + line * s->groups : NULL,
             .steps = e->steps,
         };
-        if (zero) TRY(check_zero_scales(e, &run, codes + byte, row, err));
-        quant_decode(&run, codes + byte, dtype, out);
+        if (zero) TRY(check_zero_scales(e, &run, codes, row, err));
+        quant_decode(&run, codes, dtype, out);
         out += n * dtype_bytes(dtype);
         at += n;
     }
@@ -283,8 +361,7 @@ static enum status read_span(struct panel_reader *r, const struct encoded *e,
     TRY(panel_read(r, e->codes, first, count, room->codes, err));
     if (e->mistake == MISTAKE_HALVES_SWAPPED)
         swap_halves(room->codes, count * dtype_bytes(e->codes->dtype));
-    const char *codes = room->codes + (s->first_byte - first * dtype_bytes(e->codes->dtype));
-    return decode_rows(e, s, room, codes, dtype, out, err);
+    return decode_rows(e, s, room, dtype, out, err);
 }
 
 enum status encoded_read(struct panel_reader *r, const struct encoded *e, uint64_t low,
@@ -295,6 +372,7 @@ enum status encoded_read(struct panel_reader *r, const struct encoded *e, uint64
         struct room room;
         struct encoded_span s = encoded_span_of(e, low, n = min_u64(end - low, RUN_BYTES));
         const uint64_t most = min_u64(r->buffer_bytes, RUN_BYTES);
+        if (e->lines) s = encoded_span_of(e, low, n = min_u64(n, e->cols - low % e->cols));
         while (room_bytes(e, &s, &room, r->cast) > most && n > 1)
             s = encoded_span_of(e, low, n /= 2);
         if (room_bytes(e, &s, &room, r->cast) > most)

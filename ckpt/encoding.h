@@ -6,6 +6,7 @@
  *
  *   (code - zero) * scale           scale: the group's, or it times the global
  *                                   one, or it / the global one
+ *   (code - zero) * scale * factor  if there is a factor
  *
  * A group is block[0] x block[1] elements of one matrix; its last groups may be
  * smaller. Operations are of F32; the result is rounded once. */
@@ -25,25 +26,40 @@ enum encoded_mistake {
     NUM_MISTAKES
 };
 
+/* Scales that are codes, too: numbers[byte] * scales[i / block] + offset. */
+struct encoded_nested {
+    const float *numbers;        /* [256] */
+    const struct tensor *scales; /* F32 */
+    uint64_t block;
+    float offset;
+};
+
 struct encoded {
     const char *name; /* of the encoding, as "fp8-block" */
     enum quant_code code;
+    const float *numbers; /* of QUANT_TABLE */
+    float factor;
     unsigned num_dims;
     const uint64_t *shape; /* of the elements; the last two are rows and cols */
     uint64_t rows, cols;
     uint64_t block[2];
     uint64_t grid[2];           /* groups of a matrix: rows / block[0] and cols / block[1], up */
-    uint64_t row_bytes;         /* codes of a row, with what fills its last word */
-    const struct tensor *codes; /* row_bytes for each row, in any dtype */
+    struct quant_words words;   /* of codes */
+    uint64_t row_bytes;         /* codes of a line of words, with what fills the last */
+    const struct tensor *codes; /* row_bytes for each line, in any dtype */
     /* One for each group: F32, F16, BF16, F8_E4M3, F8_E8M0, or U8, which are
      * E8M0. */
     const struct tensor *scales;
-    const struct tensor *global; /* one F32; NULL: none */
+    const struct encoded_nested *nested; /* of scales; NULL: they are numbers */
+    const struct tensor *global;         /* one F32; NULL: none */
     bool global_divides;
-    /* [rows / 8 up, grid[1]] words of 4-bit numbers + 8, of eight rows each, from
-     * the lowest bits up; NULL: all 0. Only if there is one matrix, and groups
-     * of one row. */
+    /* [grid] in words: codes, to which zero_offset is added; NULL: all 0. Only of
+     * one matrix. */
     const struct tensor *zeros;
+    struct quant_words zero_words;
+    float zero_offset;
+    /* [rows] lines of groups; NULL: row / block[0]. Only of one matrix. */
+    const uint32_t *lines;
     enum encoded_mistake mistake; /* of elements that are read */
     bool steps;                   /* elements are read as steps: quant.h */
 };
@@ -54,7 +70,8 @@ void encoded_set_grid(struct encoded *e, unsigned num_dims, const uint64_t *shap
                       const uint64_t block[2]);
 uint64_t encoded_num_matrices(const struct encoded *e);
 /* Whether a tensor of this shape has one element for each group: [..., grid];
- * for whole rows also without the last dim, for one group also [1] and []. */
+ * for whole rows also without the last dim, for one row without the first but
+ * one, for one group also [1] and []. */
 bool encoded_is_grid(const struct encoded *e, unsigned num_dims, const uint64_t *shape);
 /* From flat in a tensor whose matrices are transposed, to elements of e. */
 struct pair encoded_transposed(const struct encoded *e);

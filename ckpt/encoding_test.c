@@ -20,8 +20,9 @@ struct example {
     struct encoded e;
     uint64_t shape[3];
     unsigned char *bytes; /* of the file */
-    uint64_t size, codes_at, scales_at, zeros_at;
-    float global;
+    uint64_t size, codes_at, scales_at, zeros_at, nested_at;
+    float global, numbers[QUANT_NUMBERS], nested_numbers[256];
+    struct encoded_nested nested;
     char folder[TEMPORARY_PATH];
 };
 
@@ -82,6 +83,59 @@ static void make_scales(struct example *x, enum dtype dtype, uint64_t count)
     }
 }
 
+/* Words of `per` elements in any order. */
+static struct quant_words words_of(unsigned per, bool rows)
+{
+    struct quant_words w = {.rows = rows ? per : 1, .cols = rows ? 1 : per};
+    for (unsigned k = 0; k < per; k++) {
+        const uint64_t other = below(k + 1);
+        w.slots[k] = w.slots[other];
+        w.slots[other] = (unsigned char)k;
+    }
+    return w;
+}
+
+/* Words of codes, or none; they are full. */
+static void make_words(struct example *x, unsigned num_dims, unsigned per)
+{
+    const bool rows = num_dims == 2 && below(2);
+    if (below(2)) return;
+    x->e.words = words_of(per, rows);
+    if (rows) x->shape[0] = per * (1 + below(4));
+}
+
+/* Rows of groups in any order. */
+static void make_lines(struct example *x)
+{
+    uint32_t *lines = arena_array(&x->arena, x->e.rows, sizeof *lines);
+    for (uint64_t i = 0; i < x->e.rows; i++)
+        lines[i] = (uint32_t)below(x->e.grid[0]);
+    x->e.lines = lines;
+}
+
+/* Tables of codes, and of scales that are codes. */
+static void make_tables(struct example *x, enum dtype scale)
+{
+    for (size_t i = 0; i < COUNT(x->nested_numbers); i++) {
+        x->nested_numbers[i] = 1 + (float)below(1000) / 1000;
+        x->numbers[i % QUANT_NUMBERS] = (float)below(1000) / 1000;
+    }
+    x->e.numbers = x->numbers;
+    x->e.factor = below(2) ? 0.3f : 0;
+    if (scale != DT_U8 || below(2)) return;
+    const uint64_t groups = encoded_num_matrices(&x->e) * x->e.grid[0] * x->e.grid[1];
+    x->nested = (struct encoded_nested){
+        .numbers = x->nested_numbers, .block = 1 + below(20), .offset = (float)below(3)};
+    const uint64_t count = groups / x->nested.block + 1;
+    x->nested_at = add_stored(x, "nested", DT_F32, 1, &count);
+    for (uint64_t i = 0; i < count; i++) {
+        const float f = 1 + (float)below(100);
+        memcpy(x->bytes + x->nested_at + i * sizeof f, &f, sizeof f);
+    }
+    x->nested.scales = wrapped(x, "nested");
+    x->e.nested = &x->nested;
+}
+
 static void example_init(struct example *x)
 {
     static const enum dtype scale_dtypes[] = {DT_F32, DT_BF16, DT_F8_E4M3, DT_U8, DT_F8_E8M0};
@@ -90,19 +144,25 @@ static void example_init(struct example *x)
     const enum dtype unit = units[below(2)], scale = scale_dtypes[below(COUNT(scale_dtypes))];
     const unsigned num_dims = 2 + (unsigned)below(2);
     const uint64_t block[2] = {below(3) ? 1 + below(20) : 0, below(3) ? 1 + below(40) : 0};
-    const bool zeros = num_dims == 2 && block[0] == 1;
+    const bool zeros = num_dims == 2 && below(2);
     *x = (struct example){.bytes = must_malloc(MOST_BYTES)};
     arena_init(&x->arena);
     catalog_init(&x->catalog, &x->arena);
     stored_init(&x->catalog.stored);
     for (unsigned k = 0; k < num_dims; k++)
         x->shape[k] = 1 + below(k + 1 == num_dims ? 90 : 12);
+    const unsigned bits = quant_infos[code].bits, per = 8 * (unsigned)dtype_bytes(unit) / bits;
+    make_words(x, num_dims, per);
     encoded_set_grid(&x->e, num_dims, x->shape, block);
-    const uint64_t per = 8 * dtype_bytes(unit) / quant_infos[code].bits;
     const uint64_t rows = x->e.rows * encoded_num_matrices(&x->e);
-    const uint64_t codes[] = {rows, (x->e.cols + per - 1) / per};
+    const bool tall = x->e.words.rows > 1;
+    const uint64_t codes[] = {tall ? rows / per : rows,
+                              tall ? x->e.cols : (x->e.cols + per - 1) / per};
     const uint64_t grid[] = {encoded_num_matrices(&x->e) * x->e.grid[0], x->e.grid[1]};
-    const uint64_t words[] = {(x->e.rows + 7) / 8, x->e.grid[1]}, one[] = {1};
+    const struct quant_words z = words_of(32 / bits, below(2));
+    const uint64_t words[] = {(x->e.grid[0] + z.rows - 1) / z.rows,
+                              (x->e.grid[1] + z.cols - 1) / z.cols},
+                   one[] = {1};
     x->e.code = code;
     x->e.row_bytes = codes[1] * dtype_bytes(unit);
     x->codes_at = add_stored(x, "codes", unit, 2, codes);
@@ -114,6 +174,10 @@ static void example_init(struct example *x)
     x->e.codes = wrapped(x, "codes");
     x->e.scales = wrapped(x, "scales");
     if (zeros) x->e.zeros = wrapped(x, "zeros");
+    x->e.zero_words = z;
+    x->e.zero_offset = (float)below(2);
+    if (num_dims == 2 && !below(4)) make_lines(x);
+    make_tables(x, scale);
     if (below(2)) {
         x->global = 0.3f;
         x->e.global = wrapped(x, "global");
@@ -140,34 +204,68 @@ static void example_release(struct example *x)
     assert_ok(path_remove(x->folder, &err));
 }
 
+/* The number of a code, from the lowest bits of words on. */
+static float number_of(const struct encoded *e, const unsigned char *codes, uint64_t i)
+{
+    const unsigned half = codes[i / 2] >> i % 2 * 4 & 15;
+    switch (e->code) {
+    case QUANT_TABLE:
+        return e->numbers[half];
+    case QUANT_E4M3:
+        return (float)dtype_load(DT_F8_E4M3, codes, i);
+    case QUANT_E2M1:
+        return (float)dtype_load(DT_F4, codes, i);
+    case QUANT_I8:
+        return (float)(signed char)codes[i];
+    case QUANT_I4:
+        return (float)half - 8;
+    default:
+        return (float)codes[i] - 128;
+    }
+}
+
+/* Where the code of [row, col] is, in lines of `across` words. */
+static uint64_t place_of(const struct quant_words *w, uint64_t across, uint64_t row, uint64_t col)
+{
+    const uint64_t word = row / w->rows * across + col / w->cols;
+    return word * w->rows * w->cols + w->slots[row % w->rows * w->cols + col % w->cols];
+}
+
+static float stored_scale(const struct example *x, uint64_t group)
+{
+    const unsigned char *scales = x->bytes + x->scales_at;
+    const struct encoded_nested *n = x->e.nested;
+    float scale;
+    if (!n && x->e.scales->dtype == DT_U8) return ldexpf(1, scales[group] - 127);
+    if (!n) return (float)dtype_load(x->e.scales->dtype, scales, group);
+    memcpy(&scale, x->bytes + x->nested_at + group / n->block * sizeof scale, sizeof scale);
+    const float product = n->numbers[scales[group]] * scale;
+    return product + n->offset;
+}
+
 /* By the words of encoding.h. */
 static float expected(const struct example *x, uint64_t i)
 {
     const struct encoded *e = &x->e;
     const uint64_t row = i / e->cols, col = i % e->cols, m = row % e->rows;
-    const uint64_t group =
-        (row / e->rows * e->grid[0] + m / e->block[0]) * e->grid[1] + col / e->block[1];
-    const unsigned char *codes = x->bytes + x->codes_at + row * e->row_bytes;
-    const unsigned half = codes[col / 2] >> col % 2 * 4 & 15;
-    const unsigned char *scales = x->bytes + x->scales_at;
-    const float stored = e->scales->dtype == DT_U8
-                             ? ldexpf(1, scales[group] - 127)
-                             : (float)dtype_load(e->scales->dtype, scales, group);
-    const float scale = !e->global          ? stored
-                        : e->global_divides ? stored / x->global
-                                            : stored * x->global;
-    float number = 0, zero = 0;
-    if (e->code == QUANT_E4M3) number = (float)dtype_load(DT_F8_E4M3, codes, col);
-    if (e->code == QUANT_E2M1) number = (float)dtype_load(DT_F4, codes, col);
-    if (e->code == QUANT_I8) number = (float)(signed char)codes[col];
-    if (e->code == QUANT_I4) number = (float)half - 8;
-    if (e->code == QUANT_U8) number = (float)codes[col] - 128;
-    if (e->zeros) {
-        uint32_t word;
-        memcpy(&word, x->bytes + x->zeros_at + (m / 8 * e->grid[1] + col / e->block[1]) * 4, 4);
-        zero = (float)(word >> m % 8 * 4 & 15) - 8;
-    }
-    return (number - zero) * scale;
+    const uint64_t line = e->lines ? e->lines[m] : m / e->block[0];
+    const uint64_t group = (row / e->rows * e->grid[0] + line) * e->grid[1] + col / e->block[1];
+    const unsigned char *codes = x->bytes + x->codes_at;
+    const struct quant_words *z = &e->zero_words;
+    const uint64_t bits = quant_infos[e->code].bits, across = e->row_bytes * 8 / bits;
+    const float stored = stored_scale(x, group);
+    const float scale = !e->global || e->nested ? stored
+                        : e->global_divides     ? stored / x->global
+                                                : stored * x->global;
+    const uint64_t place =
+        e->words.rows ? place_of(&e->words, across / (e->words.rows * e->words.cols), row, col)
+                      : row * across + col;
+    const uint64_t zero_place =
+        place_of(z, (e->grid[1] + z->cols - 1) / z->cols, line, col / e->block[1]);
+    const float zero =
+        e->zeros ? number_of(e, x->bytes + x->zeros_at, zero_place) + e->zero_offset : 0;
+    const float product = (number_of(e, codes, place) - zero) * scale;
+    return e->factor != 0 ? product * e->factor : product;
 }
 
 static void check_runs(struct example *x, uint64_t buffer_bytes)
@@ -275,7 +373,7 @@ static float mistaken(const struct example *x, uint64_t i)
     const struct encoded *e = &x->e;
     const uint64_t row = i / e->cols, col = i % e->cols, m = row % e->rows;
     const uint64_t first = row / e->rows * e->grid[0];
-    const uint64_t line = m / e->block[0], group = col / e->block[1];
+    const uint64_t line = e->lines ? e->lines[m] : m / e->block[0], group = col / e->block[1];
     const size_t bytes = dtype_bytes(e->scales->dtype);
     const uint64_t size = x->size;
     wrong.bytes = must_malloc(size);

@@ -74,6 +74,18 @@ static void hash_encoded(struct sha256 *s, const struct encoded *e)
     const struct tensor *const companions[] = {e->scales, e->global, e->zeros};
     const uint64_t n[] = {e->code, e->rows, e->cols, e->block[0], e->block[1], e->global_divides};
     sha256_add(s, n, sizeof n);
+    sha256_add(s, &e->words, sizeof e->words);
+    sha256_add(s, &e->zero_words, sizeof e->zero_words);
+    sha256_add(s, &e->zero_offset, sizeof e->zero_offset);
+    sha256_add(s, &e->factor, sizeof e->factor);
+    if (e->numbers) sha256_add(s, e->numbers, QUANT_NUMBERS * sizeof *e->numbers);
+    if (e->nested) {
+        sha256_add(s, e->nested->numbers, 256 * sizeof *e->nested->numbers);
+        hash_u64(s, e->nested->block);
+        sha256_add(s, &e->nested->offset, sizeof e->nested->offset);
+        hash_tensor(s, e->nested->scales);
+    }
+    if (e->lines) sha256_add(s, e->lines, e->rows * sizeof *e->lines);
     if (e->codes) hash_tensor(s, e->codes);
     for (size_t i = 0; i < COUNT(companions); i++)
         if (companions[i]) hash_tensor(s, companions[i]);

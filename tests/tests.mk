@@ -197,7 +197,7 @@ interop-models: all ## take models of every family, made by two releases of tran
 interop-bridge: all ## compare tensors and fields with those of the models that Megatron-Bridge makes
 	@sh tests/interop/bridge.sh $(BUILD)/ferry
 
-interop-encodings: all ## encode random models by compressed-tensors and transformers, and decode them to the same bits
+interop-encodings: all ## encode random models by the programs that do, and decode them to the same bits
 	@sh tests/interop/encodings.sh $(BUILD)/ferry
 
 interop-trainers: all ## exchange checkpoints with FSDP, torchtitan and DeepSpeed
@@ -205,7 +205,7 @@ interop-trainers: all ## exchange checkpoints with FSDP, torchtitan and DeepSpee
 
 interop-deps: ## install the virtual environments of `make interop`
 	@sh tests/interop.sh --install
-	@sh tests/interop/families.sh --install
+	@sh tests/interop/encodings.sh --install
 	@sh tests/interop/bridge.sh --install
 	@sh tests/interop/trainers.sh --install
 

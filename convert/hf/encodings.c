@@ -2,10 +2,13 @@
 
 #include <fnmatch.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/encoding.h"
 #include "common/checked.h"
+#include "common/json.h"
+#include "common/memory.h"
 #include "common/strbuf.h"
 
 const char *encodings_pattern(struct arena *a, const char *name)
@@ -32,16 +35,25 @@ struct decoding {
     const struct quant_row **by; /* [native tensors] the row that decoded it */
 };
 
+/* A state of bitsandbytes. */
+struct json_state {
+    uint64_t shape[2], block, nested_block;
+    double nested_offset;
+};
+
 /* Codes that are being decoded by a row. */
 struct attempt {
     struct decoding *x;
     const struct quant_row *row;
     const struct native_tensor *codes;
     const char *name; /* of the weight */
-    const struct native_tensor *scales, *global, *zeros, *shape;
+    const struct native_tensor *scales, *global, *zeros, *shape, *groups, *table, *state;
+    const struct native_tensor *nested_scales, *nested_table;
     uint64_t rows, cols;     /* of a matrix */
     uint64_t dims[MAX_AXES]; /* of the decoded elements */
     unsigned num_dims;
+    uint64_t block[2];
+    struct json_state json; /* if there is a state */
 };
 
 static const struct native_tensor *find(const struct decoding *x, const char *name)
@@ -130,13 +142,67 @@ static enum status read_shape(struct attempt *t, struct error *err)
     return OK;
 }
 
+/* Reads the text of a companion as JSON, which the caller deletes. */
+static enum status read_json(const struct attempt *t, const struct native_tensor *n, cJSON **out,
+                             struct error *err)
+{
+    enum { MOST = 4096 };
+    struct tensor *bytes;
+    double numbers[MOST];
+    char text[MOST];
+    if (n->dtype != DT_U8 || n->numel > MOST)
+        return fail(err, ERR_UNSUPPORTED, "%s is %s %s, expected U8 of at most %d bytes", n->name,
+                    dtype_infos[n->dtype].name, codes_shape(t, n), MOST);
+    TRY(readable(t, n, &bytes, err));
+    TRY(panel_read_numbers(&t->x->c->catalog, bytes, n->numel, numbers, err));
+    for (uint64_t i = 0; i < n->numel; i++)
+        text[i] = (char)(unsigned char)numbers[i];
+    if (!json_parse(text, n->numel, JSON_STRICT, out, err)) return OK;
+    return fail_in(err, "%s", n->name);
+}
+
+/* Reads what a state says of shape and groups. */
+static enum status read_state(struct attempt *t, struct error *err)
+{
+    struct json_state *s = &t->json;
+    cJSON *tree;
+    TRY(read_json(t, t->state, &tree, err));
+    const cJSON *shape = json_get(tree, "shape");
+    const bool nested = t->scales->dtype == DT_U8;
+    const bool fits =
+        cJSON_GetArraySize(shape) == 2 && json_as_u64(shape->child, &s->shape[0]) &&
+        json_as_u64(shape->child->next, &s->shape[1]) &&
+        json_as_u64(json_get(tree, "blocksize"), &s->block) && s->block &&
+        (!nested ||
+         (json_as_u64(json_get(tree, "nested_blocksize"), &s->nested_block) && s->nested_block &&
+          json_as_double(json_get(tree, "nested_offset"), &s->nested_offset)));
+    cJSON_Delete(tree);
+    uint64_t numel;
+    const uint64_t per = per_unit(t);
+    if (!fits || !mul_u64(s->shape[0], s->shape[1], &numel) || numel > MAX_ELEMENTS)
+        return fail(err, ERR_UNSUPPORTED, "%s has no shape of two dims, blocksize, or %s",
+                    t->state->name, "nested_blocksize and nested_offset of scales that are U8");
+    if (numel / per + (numel % per != 0) != t->codes->numel)
+        return fail(err, ERR_CORRUPT,
+                    "%s says [%" PRIu64 ", %" PRIu64 "], but %s has shape %s, %" PRIu64
+                    " elements in each %s",
+                    t->state->name, s->shape[0], s->shape[1], t->codes->name,
+                    codes_shape(t, t->codes), per, dtype_infos[t->codes->dtype].name);
+    t->num_dims = 2;
+    t->dims[0] = t->rows = 1;
+    t->dims[1] = t->cols = numel;
+    t->block[1] = s->block;
+    return OK;
+}
+
 /* Sets dims to those of the decoded elements. */
 static enum status take_shape(struct attempt *t, struct error *err)
 {
+    if (t->state) return read_state(t, err);
     const struct native_tensor *n = t->codes;
     const unsigned last = t->row->in_blocks ? 2 : 1;
-    const uint64_t per = per_unit(t);
-    uint64_t cols = per;
+    const uint64_t per = per_unit(t), tall = max_u64(t->row->words.rows, 1);
+    uint64_t cols = per / tall, rows;
     if (n->num_dims < last + 1 || n->num_dims > MAX_AXES)
         return fail(err, ERR_UNSUPPORTED,
                     "%s has shape %s and is encoded as %s, which is for matrices", n->name,
@@ -149,7 +215,9 @@ static enum status take_shape(struct attempt *t, struct error *err)
             return fail(err, ERR_CORRUPT, "%s: its shape %s overflows", n->name, codes_shape(t, n));
     t->num_dims = n->num_dims - last + 1;
     memcpy(t->dims, n->shape, (t->num_dims - 1) * sizeof *t->dims);
-    t->rows = t->dims[t->num_dims - 2];
+    if (!mul_u64(t->dims[t->num_dims - 2], tall, &rows) || rows > MAX_ELEMENTS)
+        return fail(err, ERR_CORRUPT, "%s: its shape %s overflows", n->name, codes_shape(t, n));
+    t->rows = t->dims[t->num_dims - 2] = rows;
     t->cols = cols;
     if (t->shape) TRY(read_shape(t, err));
     t->dims[t->num_dims - 1] = t->cols;
@@ -170,14 +238,96 @@ static enum status check_grid(const struct attempt *t, const struct encoded *e, 
                     shape_text(&t->x->c->arena, e->num_dims, expected), e->block[0], e->block[1],
                     t->codes->name, shape_text(&t->x->c->arena, e->num_dims, e->shape));
     if (!t->zeros) return OK;
-    const uint64_t words = e->rows / 8 + (e->rows % 8 != 0);
-    if (t->zeros->dtype == DT_I32 && t->zeros->num_dims == 2 && e->num_dims == 2 &&
-        e->block[0] == 1 && t->zeros->shape[0] == words && t->zeros->shape[1] == e->grid[1])
+    const struct quant_words *z = &t->row->zero_words;
+    const uint64_t rows = e->grid[0] / z->rows + (e->grid[0] % z->rows != 0);
+    const uint64_t cols = e->grid[1] / z->cols + (e->grid[1] % z->cols != 0);
+    if (t->zeros->dtype == t->row->zeros_dtype && t->zeros->num_dims == 2 && e->num_dims == 2 &&
+        t->zeros->shape[0] == rows && t->zeros->shape[1] == cols)
         return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "%s is %s %s, expected I32 [%" PRIu64 ", %" PRIu64 "] for groups of %s",
-                t->zeros->name, dtype_infos[t->zeros->dtype].name, codes_shape(t, t->zeros), words,
-                e->grid[1], t->codes->name);
+                "%s is %s %s, expected %s [%" PRIu64 ", %" PRIu64 "] for groups of %s",
+                t->zeros->name, dtype_infos[t->zeros->dtype].name, codes_shape(t, t->zeros),
+                dtype_infos[t->row->zeros_dtype].name, rows, cols, t->codes->name);
+}
+
+/* Sets e->lines, unless groups follow one another. */
+static enum status read_row_groups(const struct attempt *t, struct encoded *e, struct error *err)
+{
+    struct tensor *groups;
+    if (!t->groups) return OK;
+    if (t->groups->dtype != DT_I32 || t->groups->num_dims != 1 || e->num_dims != 2 ||
+        t->groups->numel != e->rows)
+        return fail(err, ERR_UNSUPPORTED, "%s is %s %s, expected I32 [%" PRIu64 "], as %s has rows",
+                    t->groups->name, dtype_infos[t->groups->dtype].name, codes_shape(t, t->groups),
+                    e->rows, t->codes->name);
+    TRY(readable(t, t->groups, &groups, err));
+    double *lines = must_malloc(e->rows * sizeof *lines);
+    uint32_t *out = arena_array(&t->x->c->arena, e->rows + 1, sizeof *out);
+    enum status st = panel_read_numbers(&t->x->c->catalog, groups, e->rows, lines, err);
+    for (uint64_t i = 0; i < e->rows && !st; i++) {
+        if (lines[i] < 0 || lines[i] >= (double)e->grid[0])
+            st = fail(err, ERR_CORRUPT, "%s: row %" PRIu64 " is of group %.0f of %" PRIu64,
+                      t->groups->name, i, lines[i], e->grid[0]);
+        else if ((out[i] = (uint32_t)lines[i]) != i / e->block[0])
+            e->lines = out;
+    }
+    free(lines);
+    return st;
+}
+
+/* ---- tables ---- */
+
+/* Fails if a companion is not F32 [count]. */
+static enum status check_floats(const struct attempt *t, const struct native_tensor *n,
+                                uint64_t count, struct error *err)
+{
+    if (n->dtype == DT_F32 && n->num_dims == 1 && n->numel == count) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s is %s %s, expected F32 [%" PRIu64 "]", n->name,
+                dtype_infos[n->dtype].name, codes_shape(t, n), count);
+}
+
+/* Fails if the table is not the row's: programs take their own. */
+static enum status check_table(const struct attempt *t, struct error *err)
+{
+    struct tensor *table;
+    double numbers[QUANT_NUMBERS];
+    if (!t->table) return OK;
+    TRY(check_floats(t, t->table, QUANT_NUMBERS, err));
+    TRY(readable(t, t->table, &table, err));
+    TRY(panel_read_numbers(&t->x->c->catalog, table, QUANT_NUMBERS, numbers, err));
+    for (int i = 0; i < QUANT_NUMBERS; i++) {
+        const double expected = t->row->numbers[i];
+        if (!(numbers[i] >= expected && numbers[i] <= expected))
+            return fail(err, ERR_UNSUPPORTED, "%s: number %d is %.9g, expected %.9g of encoding %s",
+                        t->table->name, i, numbers[i], expected, t->row->name);
+    }
+    return OK;
+}
+
+/* Sets e->nested, of scales that are bytes. */
+static enum status make_nested(struct attempt *t, struct encoded *e, struct error *err)
+{
+    enum { NUMBERS = 256 };
+    struct arena *a = &t->x->c->arena;
+    struct tensor *table, *scales;
+    double numbers[NUMBERS];
+    if (!t->row->nested_scales || t->scales->dtype != DT_U8) return OK;
+    TRY(find_companion(t, t->row->nested_scales, "scale of scales", &t->nested_scales, err));
+    TRY(find_companion(t, t->row->nested_table, "table of scales", &t->nested_table, err));
+    const uint64_t groups = e->grid[0] * e->grid[1], block = t->json.nested_block;
+    TRY(check_floats(t, t->nested_scales, groups / block + (groups % block != 0), err));
+    TRY(check_floats(t, t->nested_table, NUMBERS, err));
+    TRY(readable(t, t->nested_scales, &scales, err));
+    TRY(readable(t, t->nested_table, &table, err));
+    TRY(panel_read_numbers(&t->x->c->catalog, table, NUMBERS, numbers, err));
+    float *out = arena_array(a, NUMBERS, sizeof *out);
+    struct encoded_nested *nested = arena_alloc(a, sizeof *nested);
+    for (int i = 0; i < NUMBERS; i++)
+        out[i] = (float)numbers[i];
+    *nested = (struct encoded_nested){
+        .numbers = out, .scales = scales, .block = block, .offset = (float)t->json.nested_offset};
+    e->nested = nested;
+    return OK;
 }
 
 /* ---- one tensor ---- */
@@ -192,19 +342,32 @@ static enum status make_encoded(struct attempt *t, struct encoded **out, struct 
     TRY(find_companion(t, t->row->global, "global scale", &t->global, err));
     TRY(find_companion(t, t->row->zeros, "zero point", &t->zeros, err));
     TRY(find_companion(t, t->row->shape, "shape", &t->shape, err));
+    TRY(find_companion(t, t->row->groups, "index of groups", &t->groups, err));
+    TRY(find_companion(t, t->row->state, "state", &t->state, err));
+    TRY(find_companion(t, t->row->table, "table", &t->table, err));
     TRY(check_global(t, err));
+    TRY(check_table(t, err));
+    memcpy(t->block, t->row->block, sizeof t->block);
     TRY(take_shape(t, err));
-    *e = (struct encoded){
-        .name = t->row->name, .code = t->row->code, .global_divides = t->row->global_divides};
+    *e = (struct encoded){.name = t->row->name,
+                          .code = t->row->code,
+                          .numbers = t->row->numbers,
+                          .factor = t->row->factor,
+                          .global_divides = t->row->global_divides,
+                          .words = t->row->words,
+                          .zero_words = t->row->zero_words,
+                          .zero_offset = (float)t->row->zero_offset};
     encoded_set_grid(e, t->num_dims, arena_copy(a, t->dims, t->num_dims * sizeof *t->dims),
-                     t->row->block);
+                     t->block);
     TRY(check_grid(t, e, err));
+    TRY(read_row_groups(t, e, err));
+    TRY(make_nested(t, e, err));
     TRY(readable(t, n, &codes, err));
     TRY(readable(t, t->scales, &scales, err));
     TRY(readable(t, t->global, &global, err));
     TRY(readable(t, t->zeros, &zeros, err));
-    const uint64_t matrix_rows = encoded_num_matrices(e) * e->rows;
-    e->row_bytes = matrix_rows ? n->numel / matrix_rows * dtype_bytes(n->dtype) : 0;
+    const uint64_t lines = encoded_num_matrices(e) * e->rows / max_u64(e->words.rows, 1);
+    e->row_bytes = lines ? n->numel / lines * dtype_bytes(n->dtype) : 0;
     e->codes = codes;
     e->scales = scales;
     e->global = global;
@@ -223,7 +386,7 @@ static enum status decode_by(struct attempt *t, struct error *err)
     TRY(make_encoded(t, &e, err));
     struct pair pair = pair_whole(0, 0, e->rows * e->cols * encoded_num_matrices(e));
     uint64_t shape[MAX_AXES];
-    memcpy(shape, e->shape, e->num_dims * sizeof *shape);
+    memcpy(shape, t->state ? t->json.shape : e->shape, e->num_dims * sizeof *shape);
     if (t->row->transposed) {
         shape[e->num_dims - 2] = e->cols;
         shape[e->num_dims - 1] = e->rows;
@@ -236,6 +399,11 @@ static enum status decode_by(struct attempt *t, struct error *err)
     use(t->x, t->global);
     use(t->x, t->zeros);
     use(t->x, t->shape);
+    use(t->x, t->groups);
+    use(t->x, t->table);
+    use(t->x, t->state);
+    use(t->x, t->nested_scales);
+    use(t->x, t->nested_table);
     t->x->by[t->codes - t->x->c->catalog.native] = t->row;
     t->x->counts[t->row - t->x->q->rows]++;
     t->x->num_decoded++;
@@ -247,7 +415,8 @@ static enum status decode_by(struct attempt *t, struct error *err)
 static bool is_companion_of(struct arena *a, const struct quant_row *row, const char *text,
                             const char **name)
 {
-    const char *const others[] = {row->global, row->zeros, row->shape};
+    const char *const others[] = {row->global, row->zeros, row->shape,         row->groups,
+                                  row->table,  row->state, row->nested_scales, row->nested_table};
     for (size_t i = 0; row->scales[i]; i++)
         if (row->scales[i][1] == 'n' && (*name = quant_unfill(a, row->scales[i], text)))
             return true;
@@ -311,8 +480,13 @@ static enum status mark(struct decoding *x, size_t i, struct error *err)
         if (weight)
             return fail(err, ERR_UNSUPPORTED, "%s is there, but %s is %s and not encoded", n->name,
                         name, dtype_infos[weight->dtype].name);
-        return fail(err, ERR_UNSUPPORTED, "%s is there without %s, whose scale it is", n->name,
-                    quant_fill(&x->c->arena, x->q->rows[k].codes, name));
+        const char *codes_name = quant_fill(&x->c->arena, x->q->rows[k].codes, name);
+        const struct native_tensor *codes = find(x, codes_name);
+        if (codes)
+            return fail(err, ERR_UNSUPPORTED, "%s is %s, and no codes of encoding %s", codes_name,
+                        dtype_infos[codes->dtype].name, x->q->rows[k].name);
+        return fail(err, ERR_UNSUPPORTED, "%s is there without %s, which it belongs to", n->name,
+                    codes_name);
     }
     return OK;
 }

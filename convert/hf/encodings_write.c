@@ -74,6 +74,8 @@ static struct encoded *form_of(const struct encoding_writer *w, const struct qua
                           .scales = c->scales,
                           .global = c->global,
                           .zeros = c->zeros,
+                          .words = row->words,
+                          .zero_words = row->zero_words,
                           .global_divides = row->global_divides};
     encoded_set_grid(e, o->num_dims, shape, row->block);
     const uint64_t per = 8 * dtype_bytes(row->dtype) / quant_infos[row->code].bits;
@@ -198,13 +200,25 @@ static enum status write_codes(struct encoding_writer *w, size_t at, struct erro
     for (size_t k = 0; k < w->q->num_rows; k++) {
         const struct quant_row *row = &w->q->rows[k];
         const struct companions c = kept_companions(w, row, o->name);
-        const struct encoded *form = form_of(w, row, o, &c);
-        if (!form) continue;
-        if (stored ? !is_form_of(form, stored) : !had(w, quant_label(a, row), o->name)) continue;
+        const char *label = quant_label(a, row);
+        if (!c.scales || !(stored ? strcmp(stored->name, row->name) == 0 : had(w, label, o->name)))
+            continue;
+        if (!quant_row_can_write(row, stored != NULL))
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s was encoded as %s, which Ferry reads and does not write; without "
+                        "--export-weight-dtype weights are written decoded",
+                        o->name, row->name);
+        const struct encoded *form = row->state ? stored : form_of(w, row, o, &c);
+        if (!form || (stored && !is_form_of(form, stored))) continue;
         use(w, c.global);
         use(w, c.zeros);
         use(w, c.shape);
         use(w, c.scales);
+        use(w, kept(w, row->groups, o->name));
+        use(w, kept(w, row->table, o->name));
+        use(w, kept(w, row->state, o->name));
+        use(w, kept(w, row->nested_scales, o->name));
+        use(w, kept(w, row->nested_table, o->name));
         if (!stored) return encode(w, at, row, form, ENCODER_KEEPS, NULL, err);
         w->num_copied++;
         native_outputs_replace(w->outputs, at, quant_fill(a, row->codes, o->name), stored->codes);

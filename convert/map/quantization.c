@@ -70,6 +70,11 @@ const char *quant_label(struct arena *a, const struct quant_row *row)
     return arena_printf(a, "%s[%" PRIu64 ",%" PRIu64 "]", row->name, row->block[0], row->block[1]);
 }
 
+bool quant_row_can_write(const struct quant_row *row, bool as_stored)
+{
+    return !row->only_read && (as_stored || !(row->words.rows || row->factor != 0));
+}
+
 /* ---- schemes ---- */
 
 struct scheme {
@@ -108,7 +113,8 @@ struct reading {
 static const char *scheme_text(struct arena *a, const cJSON *scheme)
 {
     static const char *const members[] = {"quant_method", "quant_algo", "format",
-                                          "type",         "num_bits",   "strategy"};
+                                          "type",         "num_bits",   "strategy",
+                                          "bits",         "version",    "checkpoint_format"};
     struct strbuf text = {0};
     for (size_t i = 0; i < COUNT(members); i++) {
         const cJSON *item = json_get(scheme, members[i]);
@@ -152,6 +158,42 @@ static const char *row_text(struct arena *a, const cJSON *row, const char *membe
     return text ? arena_copy_text(a, text) : NULL;
 }
 
+/* Sets words of `per` codes, by what they are packed along and their order. */
+static bool read_words(const cJSON *row, const char *packed, unsigned per, struct quant_words *out)
+{
+    const char *along = json_as_text(json_get(row, packed));
+    const cJSON *order = json_get(row, "order");
+    const bool by_rows = along && strcmp(along, "rows") == 0;
+    unsigned char slot = 0;
+    if (!along) return true;
+    if (per > QUANT_SLOTS || (order && cJSON_GetArraySize(order) != (int)per)) return false;
+    *out = (struct quant_words){.rows = by_rows ? per : 1, .cols = by_rows ? 1 : per};
+    for (const cJSON *i = order ? order->child : NULL; i; i = i->next) {
+        uint64_t element;
+        if (json_as_u64(i, &element) && element < per) out->slots[element] = slot++;
+    }
+    for (; !order && slot < per; slot++)
+        out->slots[slot] = slot;
+    return slot == per;
+}
+
+/* Sets numbers and factor. */
+static bool read_numbers(struct arena *a, const cJSON *row, struct quant_row *out)
+{
+    const cJSON *list = json_get(row, "numbers"), *factor = json_get(row, "factor");
+    double number;
+    int n = 0;
+    if (factor && !json_as_double(factor, &number)) return false;
+    out->factor = factor ? (float)number : 0;
+    if (!list) return true;
+    out->numbers = arena_array(a, QUANT_NUMBERS, sizeof *out->numbers);
+    for (const cJSON *i = list->child; i && n < QUANT_NUMBERS; i = i->next) {
+        if (!json_as_double(i, &number)) return false;
+        out->numbers[n++] = (float)number;
+    }
+    return n == QUANT_NUMBERS;
+}
+
 static enum status take_row(struct reading *x, const cJSON *row, const struct expr_names *names,
                             struct error *err)
 {
@@ -162,15 +204,34 @@ static enum status take_row(struct reading *x, const cJSON *row, const struct ex
         .codes = row_text(x->a, row, "codes"),
         .global = row_text(x->a, row, "global"),
         .zeros = row_text(x->a, row, "zeros"),
+        .zeros_dtype = DT_I32,
         .shape = row_text(x->a, row, "shape"),
+        .groups = row_text(x->a, row, "groups"),
+        .table = row_text(x->a, row, "table"),
+        .state = row_text(x->a, row, "state"),
+        .nested_scales = row_text(x->a, row, "nested_scales"),
+        .nested_table = row_text(x->a, row, "nested_table"),
         .global_divides = cJSON_IsTrue(json_get(row, "global_divides")),
         .in_blocks = cJSON_IsTrue(json_get(row, "in_blocks")),
         .transposed = cJSON_IsTrue(json_get(row, "transposed")),
+        .only_read = cJSON_IsTrue(json_get(row, "only_read")),
     };
     size_t n = 0;
+    (void)json_as_u64(json_get(row, "zero_offset"), &r.zero_offset);
+    if (!read_numbers(x->a, row, &r)) return bad_row(row, "numbers or factor", err);
     if (!r.name || !r.codes || !code || !quant_code_find(code, &r.code) || !dtype ||
         !dtype_from_safetensors(dtype, &r.dtype))
         return bad_row(row, "name, codes, code or dtype", err);
+    if ((r.code == QUANT_TABLE) != (r.numbers != NULL)) return bad_row(row, "numbers", err);
+    const char *zeros_dtype = json_as_text(json_get(row, "zeros_dtype"));
+    if (zeros_dtype && !dtype_from_safetensors(zeros_dtype, &r.zeros_dtype))
+        return bad_row(row, "zeros_dtype", err);
+    const unsigned bits = quant_infos[r.code].bits, per = 8 * (unsigned)dtype_bytes(r.dtype) / bits;
+    if (!read_words(row, "packed", per, &r.words) ||
+        !read_words(row, "zeros_packed", 8 * (unsigned)dtype_bytes(r.zeros_dtype) / bits,
+                    &r.zero_words) ||
+        (r.zeros && !r.zero_words.rows))
+        return bad_row(row, "packed, zeros_packed or order", err);
     const cJSON *scales = json_get(row, "scales"), *dtypes = json_get(row, "scale_dtypes");
     for (const cJSON *i = scales ? scales->child : NULL; i && n + 1 < MAX_SCALE_NAMES; i = i->next)
         r.scales[n++] = arena_copy_text(x->a, json_as_text(i));

@@ -13,10 +13,24 @@
  *   code       of kernels/cpu/quant.h
  *   in_blocks  the last two dims of the codes are groups and bytes of a group
  *   transposed the weight is [..., cols, rows] of what is decoded
+ *   packed     cols (by default) or rows: what words are along
+ *   order      elements of a word, from the lowest bits up
  *   scales     possible names of scales
  *   block      [rows, cols] of a group; 0: all of them
  *   global, global_divides, zeros, shape: names of other companions, with
  *              encoding.h's meaning; shape is [rows, cols], I64 or I32
+ *   zeros_dtype (by default I32), zeros_packed
+ *   zero_offset  added to zeros
+ *   groups     name of a companion: the line of groups of each row
+ *   numbers    of code "table"
+ *   table      name of a companion that repeats them
+ *   factor     of products
+ *   only_read  codes are not even copied
+ *   state      name of a companion of JSON, as bitsandbytes writes it:
+ *              shape; the codes are one row
+ *              blocksize, in place of block
+ *              nested_blocksize, nested_offset
+ *   nested_scales, nested_table: names of companions of U8 scales
  *
  * Companions of activations match the globs of "activations". "exports" says how
  * weights are written anew: the rule of their scales (ckpt/encoder.h), and the
@@ -35,14 +49,21 @@ enum { MAX_SCALE_NAMES = 4 };
 
 struct quant_row {
     const char *name, *codes, *scales[MAX_SCALE_NAMES]; /* scales: NULL at the end */
-    const char *global, *zeros, *shape;                 /* NULL: none */
-    bool global_divides, in_blocks, transposed;
+    /* NULL: none */
+    const char *global, *zeros, *shape, *groups, *table, *state, *nested_scales, *nested_table;
+    bool global_divides, in_blocks, transposed, only_read;
+    struct quant_words words, zero_words;
+    uint64_t zero_offset;
+    float *numbers, factor;
     enum quant_code code;
-    enum dtype dtype;
+    enum dtype dtype, zeros_dtype;
     uint64_t scale_dtypes;  /* bits of enum dtype */
     enum dtype scale_dtype; /* the first, which is written */
     uint64_t block[2];
 };
+
+/* Whether weights can be encoded by a row; or their codes copied, as_stored. */
+bool quant_row_can_write(const struct quant_row *row, bool as_stored);
 
 /* "int4[1,32]": what tells the rows of one config apart. */
 const char *quant_label(struct arena *a, const struct quant_row *row);

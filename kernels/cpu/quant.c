@@ -11,7 +11,7 @@ enum { TILE = 512 };
 const struct quant_info quant_infos[NUM_QUANT_CODES] = {
     [QUANT_E4M3] = {"e4m3", 8, -448, 448}, [QUANT_E2M1] = {"e2m1", 4, -6, 6},
     [QUANT_I8] = {"i8", 8, -128, 127},     [QUANT_I4] = {"i4", 4, -8, 7},
-    [QUANT_U8] = {"u8", 8, -128, 127},
+    [QUANT_U8] = {"u8", 8, -128, 127},     [QUANT_TABLE] = {"table", 4, -1, 1},
 };
 
 bool quant_code_find(const char *name, enum quant_code *out)
@@ -76,6 +76,14 @@ ALWAYS_INLINE void load_i4(float *to, const uint8_t *bytes, size_t n)
     }
 }
 
+ALWAYS_INLINE void load_table(float *to, const uint8_t *bytes, size_t n, const float *numbers)
+{
+    for (size_t i = 0; i < n / 2; i++) {
+        to[2 * i] = numbers[bytes[i] & 15];
+        to[2 * i + 1] = numbers[bytes[i] >> 4];
+    }
+}
+
 ALWAYS_INLINE void load_i8(float *to, const uint8_t *codes, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -90,11 +98,11 @@ ALWAYS_INLINE void load_u8(float *to, const uint8_t *codes, size_t n)
 
 /* Codes [first, first + n), n <= TILE; returns the number of `first`. to: room
  * for TILE + 2. */
-ALWAYS_INLINE const float *load_codes(enum quant_code code, const uint8_t *codes, size_t first,
-                                      size_t n, float *to)
+ALWAYS_INLINE const float *load_codes(const struct quant_run *run, const uint8_t *codes,
+                                      size_t first, size_t n, float *to)
 {
     const size_t odd = first % 2, pairs = (odd + n + 1) / 2 * 2;
-    switch (code) {
+    switch (run->code) {
     case QUANT_E4M3:
         load_e4m3(to, codes + first, n);
         return to;
@@ -106,6 +114,9 @@ ALWAYS_INLINE const float *load_codes(enum quant_code code, const uint8_t *codes
         return to;
     case QUANT_I4:
         load_i4(to, codes + first / 2, pairs);
+        return to + odd;
+    case QUANT_TABLE:
+        load_table(to, codes + first / 2, pairs, run->numbers);
         return to + odd;
     default:
         load_u8(to, codes + first, n);
@@ -141,7 +152,10 @@ ALWAYS_INLINE void scale_tile(const struct quant_run *run, size_t at, size_t n, 
                               float *to)
 {
     size_t within = run->phase + at;
-    for (size_t i = 0, count; i < n; i += count, within += count) {
+    const bool is_each = run->group == 1 && run->zeros;
+    for (size_t i = 0; is_each && i < n; i++)
+        to[i] = (from[i] - run->zeros[within + i]) * run->scales[within + i];
+    for (size_t i = 0, count; !is_each && i < n; i += count, within += count) {
         const size_t group = within / run->group, left = run->group - within % run->group;
         const float scale = run->scales[group], zero = run->zeros ? run->zeros[group] : 0;
         count = left < n - i ? left : n - i;
@@ -157,11 +171,13 @@ ALWAYS_INLINE void decode(const struct quant_run *run, const uint8_t *codes, enu
     uint16_t bf16[TILE];
     for (size_t at = 0, n; at < run->count; at += n) {
         n = run->count - at < TILE ? run->count - at : TILE;
-        const float *loaded = load_codes(run->code, codes, run->first + at, n, numbers);
+        const float *loaded = load_codes(run, codes, run->first + at, n, numbers);
         if (run->steps)
             make_steps(run, at, n, loaded, scaled);
         else
             scale_tile(run, at, n, loaded, scaled);
+        for (size_t i = 0; run->factor != 0 && i < n; i++)
+            scaled[i] *= run->factor;
         char *out = to + at * dtype_bytes(dtype);
         if (dtype != DT_BF16) {
             (void)cast_elements(out, dtype, scaled, DT_F32, n);
@@ -178,13 +194,34 @@ bool quant_has_numbers(const struct quant_run *run, const void *codes)
     float numbers[TILE + 2];
     for (size_t at = 0, n; at < run->count; at += n) {
         n = run->count - at < TILE ? run->count - at : TILE;
-        const float *loaded = load_codes(run->code, codes, run->first + at, n, numbers);
+        const float *loaded = load_codes(run, codes, run->first + at, n, numbers);
         for (size_t i = 0; i < n; i++) {
             const float zero = run->zeros ? run->zeros[(run->phase + at + i) / run->group] : 0;
-            if (loaded[i] < zero || loaded[i] > zero || isnan(loaded[i])) return true;
+            const bool is_first =
+                run->numbers && memcmp(&loaded[i], run->numbers, sizeof zero) == 0;
+            if (!is_first && (loaded[i] < zero || loaded[i] > zero || isnan(loaded[i])))
+                return true;
         }
     }
     return false;
+}
+
+/* ---- codes in words ---- */
+
+void quant_gather(const struct quant_words *w, enum quant_code code, const void *words,
+                  uint64_t row, size_t first, size_t count, void *codes)
+{
+    const unsigned bits = quant_infos[code].bits, mask = (1u << bits) - 1;
+    const size_t word_bytes = (size_t)w->rows * w->cols * bits / 8;
+    const unsigned char *slots = w->slots + row % w->rows * w->cols;
+    const uint8_t *word = (const uint8_t *)words + first / w->cols * word_bytes;
+    uint8_t *to = codes;
+    memset(to, 0, (count * bits + 7) / 8);
+    for (size_t i = 0, k = first % w->cols; i < count; word += word_bytes, k = 0)
+        for (; k < w->cols && i < count; k++, i++) {
+            const unsigned from = slots[k] * bits, at = (unsigned)(i * bits % 8);
+            to[i * bits / 8] |= (uint8_t)((word[from / 8] >> from % 8 & mask) << at);
+        }
 }
 
 /* ---- numbers as codes ---- */

@@ -9,6 +9,7 @@
  *   i8    a signed byte
  *   i4    two in a byte, the lower half first: the number + 8
  *   u8    a byte: the number + 128
+ *   table two in a byte: the place of the number among 16; no quant_encode
  *
  * Sources: OCP Microscaling Formats 1.0; compressed-tensors 0.20.0,
  * compressors/pack_quantized. */
@@ -20,7 +21,19 @@
 
 #include "common/dtype.h"
 
-enum quant_code { QUANT_E4M3, QUANT_E2M1, QUANT_I8, QUANT_I4, QUANT_U8, NUM_QUANT_CODES };
+enum quant_code {
+    QUANT_E4M3,
+    QUANT_E2M1,
+    QUANT_I8,
+    QUANT_I4,
+    QUANT_U8,
+    QUANT_TABLE,
+    NUM_QUANT_CODES
+};
+enum {
+    QUANT_SLOTS = 8,    /* most codes of a word */
+    QUANT_NUMBERS = 16, /* of a table */
+};
 
 struct quant_info {
     const char *name;
@@ -37,8 +50,10 @@ struct quant_run {
     size_t first, count; /* codes to skip, and to take */
     size_t group, phase; /* elements of a scale; those of scales[0] before the run */
     const float *scales;
-    const float *zeros; /* one for each scale; NULL: all 0 */
-    bool steps;         /* quant_decode: the distance to the next code in size, times |scale| */
+    const float *zeros;   /* one for each scale; NULL: all 0 */
+    const float *numbers; /* of QUANT_TABLE */
+    float factor;         /* each product is multiplied by; 0: none */
+    bool steps;           /* quant_decode: the distance to the next code in size, times |scale| */
     /* For quant_encode. */
     bool multiplies;     /* by scales, instead of dividing */
     enum dtype quotient; /* is rounded to BF16 or F16; others: it stays F32 */
@@ -58,8 +73,20 @@ void quant_encode(const struct quant_run *run, const float *from, void *codes);
 /* The largest of numbers[n] and `amax`, each by the share of its side's codes:
  * negative ones times -largest / least. NaN does not count. */
 float quant_amax(enum quant_code code, const float *numbers, size_t n, float amax);
-/* Whether a code of the run is not 0. */
+/* Whether a code of the run is not 0, nor the first of a table, which
+ * bitsandbytes writes for 0 / 0. */
 bool quant_has_numbers(const struct quant_run *run, const void *codes);
+
+/* Words of codes, rows x cols of them in each; one of both is 1. 0 x 0: codes of
+ * a row follow one another. */
+struct quant_words {
+    unsigned rows, cols;
+    unsigned char slots[QUANT_SLOTS]; /* of its elements, from the lowest bits up */
+};
+/* Writes codes [first, first + count) of a row one after another. words: those
+ * of the row, from element 0 on. */
+void quant_gather(const struct quant_words *w, enum quant_code code, const void *words,
+                  uint64_t row, size_t first, size_t count, void *codes);
 
 /* F8_E8M0: 2^(code - 127); 255 is NaN. */
 float quant_e8m0(unsigned code);

@@ -7,6 +7,8 @@
 
 enum { MOST = 3000, CODES = 256 };
 
+static float table[QUANT_NUMBERS];
+
 static const enum dtype dtypes[] = {DT_F32, DT_BF16, DT_F16, DT_F64};
 
 /* The number of a code, by another way than quant.c. */
@@ -22,6 +24,8 @@ static double reference_number(enum quant_code code, const uint8_t *codes, size_
         return dtype_load(DT_I8, codes, i);
     case QUANT_I4:
         return (double)half - 8;
+    case QUANT_TABLE:
+        return (double)table[half];
     default:
         return (double)codes[i] - 128;
     }
@@ -39,7 +43,7 @@ static float random_scale(uint64_t *random)
 }
 
 /* Elements of runs that begin anywhere, with groups of any size, are one
- * rounded F32 product each. */
+ * rounded F32 product each, or two. */
 static void elements_are_codes_times_scales(void **state)
 {
     (void)state;
@@ -60,13 +64,18 @@ static void elements_are_codes_times_scales(void **state)
                                 .scales = scales};
         run.phase = test_random(&random) % run.group;
         if (round % 3 == 0) run.zeros = zeros;
+        if (round % 5 == 0) run.factor = random_scale(&random);
+        run.numbers = table;
+        for (size_t i = 0; i < QUANT_NUMBERS; i++)
+            table[i] = random_scale(&random);
         const enum dtype dtype = dtypes[round % 4];
         quant_decode(&run, codes, dtype, out);
         for (size_t i = 0; i < run.count; i++) {
             const size_t group = (run.phase + i) / run.group;
             const double number = reference_number(run.code, codes, run.first + i);
             const float zero = run.zeros ? zeros[group] : 0;
-            const float exact = ((float)number - zero) * scales[group];
+            const float product = ((float)number - zero) * scales[group];
+            const float exact = run.factor != 0 ? product * run.factor : product;
             const double got = dtype_load(dtype, out, i);
             if (dtype == DT_F32 || dtype == DT_F64) {
                 assert_true(same_bits(got, (double)exact));
@@ -93,7 +102,7 @@ static void each_code_comes_back(void **state)
 {
     (void)state;
     uint64_t random = test_seed();
-    for (int code = 0; code < NUM_QUANT_CODES; code++)
+    for (int code = 0; code < QUANT_TABLE; code++)
         for (int round = 0; round < 200; round++) {
             const bool half = quant_infos[code].bits == 4;
             uint8_t codes[CODES], back[CODES];
@@ -120,7 +129,7 @@ static void numbers_become_the_nearest_code(void **state)
     (void)state;
     uint64_t random = test_seed();
     const float one = 1;
-    for (int code = 0; code < NUM_QUANT_CODES; code++)
+    for (int code = 0; code < QUANT_TABLE; code++)
         for (int round = 0; round < 20000; round++) {
             const struct quant_info *info = &quant_infos[code];
             uint8_t got[1] = {0};
@@ -248,6 +257,36 @@ static void zero_codes_have_no_numbers(void **state)
     assert_true(quant_has_numbers(&run, i4));
 }
 
+/* Codes of a row in words along rows or cols, in any order. */
+static void codes_are_gathered_from_words(void **state)
+{
+    (void)state;
+    uint64_t random = test_seed();
+    for (int round = 0; round < 400; round++) {
+        const enum quant_code code = (enum quant_code)(test_random(&random) % NUM_QUANT_CODES);
+        const unsigned bits = quant_infos[code].bits, mask = (1u << bits) - 1, per = 32 / bits;
+        const bool rows = test_random(&random) % 2;
+        struct quant_words w = {.rows = rows ? per : 1, .cols = rows ? 1 : per};
+        uint32_t words[64];
+        uint8_t codes[64 * QUANT_SLOTS + 1];
+        const size_t across = COUNT(words) * w.cols, first = test_random(&random) % across;
+        const size_t count = 1 + test_random(&random) % (across - first);
+        const uint64_t row = test_random(&random) % 100;
+        for (unsigned k = 0; k < per; k++) /* odd steps reach all slots */
+            w.slots[k] = (unsigned char)((k * 3 + (unsigned)round) % per);
+        for (size_t i = 0; i < COUNT(words); i++)
+            words[i] = (uint32_t)test_random(&random);
+        codes[(count * bits + 7) / 8] = 123;
+        quant_gather(&w, code, words + first / w.cols, row, first % w.cols, count, codes);
+        assert_int_equal(codes[(count * bits + 7) / 8], 123);
+        for (size_t i = 0; i < count; i++) {
+            const size_t at = first + i, element = row % w.rows * w.cols + at % w.cols;
+            const uint32_t want = words[at / w.cols] >> w.slots[element] * bits & mask;
+            assert_int_equal(codes[i * bits / 8] >> i * bits % 8 & mask, want);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +299,7 @@ int main(void)
         cmocka_unit_test(scales_of_e8m0_are_powers_of_two),
         cmocka_unit_test(the_largest_counts_by_its_side),
         cmocka_unit_test(zero_codes_have_no_numbers),
+        cmocka_unit_test(codes_are_gathered_from_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

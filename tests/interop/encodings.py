@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """encodings.py FERRY [--models N] [--only TEXT] [--keep FOLDER]
 
-Random models of odd sizes are encoded by compressed-tensors and transformers. Ferry must decode them to the same bits as
-these programs do, directly and by way of Megatron's layout, and write the same files again; and what Ferry encodes,
-transformers must load.
+Random models of odd sizes are encoded by compressed-tensors, transformers, ModelOpt, torchao and bitsandbytes. Ferry must
+decode them to the same bits as these programs do, directly and by way of Megatron's layout, and write the same files
+again, or refuse to; and what Ferry encodes, transformers must load.
 """
 import argparse
 import json
@@ -14,14 +14,21 @@ import subprocess
 import sys
 import tempfile
 
+import bitsandbytes.functional as bnb
+import modelopt.torch.quantization as mtq
 import torch
+from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
 from compressed_tensors.compressors import BaseCompressor, ModelCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationConfig, preset_name_to_scheme
 from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+from modelopt.torch.export import export_hf_checkpoint
+from modelopt.torch.quantization.qtensor import FP8QTensor, INT8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, CompressedTensorsConfig, FineGrainedFP8Config, LlamaConfig, Qwen3MoeConfig
+from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig
+from transformers import (AutoModelForCausalLM, BitsAndBytesConfig, CompressedTensorsConfig, FineGrainedFP8Config, LlamaConfig,
+                          Qwen3MoeConfig, TorchAoConfig)
 from transformers.integrations.finegrained_fp8 import _dequantize_fp8_weight
 
 from encode_anew import BLOCKS, KINDS, encode, is_linear
@@ -35,7 +42,16 @@ PRESETS = {
 GROUPED = {"W4A16", "W8A16", "W4A16_ASYM", "NVFP4", "MXFP4A16", "MXFP8"}  # columns are whole groups
 
 
-def make_model(folder, rng, step):
+# ModelOpt's config: the columns of a group
+MODELOPT = {"FP8_DEFAULT_CFG": 1, "FP8_PER_CHANNEL_PER_TOKEN_CFG": 1, "MXFP8_DEFAULT_CFG": 32, "MXFP4_DEFAULT_CFG": 32,
+            "NVFP4_DEFAULT_CFG": 16, "W4A16_NVFP4_CFG": 16, "INT8_WEIGHT_ONLY_CFG": 1}
+TORCHAO = {"int8 by row": Int8WeightOnlyConfig, "fp8 by row": Float8WeightOnlyConfig}
+BNB = {"nf4": dict(load_in_4bit=True, bnb_4bit_quant_type="nf4"),
+       "nf4 twice": dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True),
+       "fp4": dict(load_in_4bit=True), "int8": dict(load_in_8bit=True)}
+
+
+def make_model(folder, rng, step, dense=False):
     """Sizes of any kind, but for whole groups of `step` columns where the encoding has them."""
     heads = rng.choice([1, 2, 4])
     size = step * rng.choice([1, 3]) if step > 1 else 2 * rng.randint(3, 40)
@@ -44,7 +60,7 @@ def make_model(folder, rng, step):
     shape = dict(hidden_size=hidden, intermediate_size=inner, num_hidden_layers=2, num_attention_heads=heads,
                  num_key_value_heads=rng.choice([1, heads]), head_dim=size, vocab_size=rng.randint(20, 60),
                  tie_word_embeddings=rng.random() < .5)
-    if rng.random() < .5:
+    if dense or rng.random() < .5:
         config = LlamaConfig(**shape)
     else:
         config = Qwen3MoeConfig(**shape, moe_intermediate_size=inner, num_experts=2, num_experts_per_tok=1)
@@ -169,6 +185,81 @@ def encode_in_blocks(folder, rng, _):
     return expected
 
 
+# ---- programs that encode a model
+
+def saved_model(folder, rng, step):
+    """Only attention and MLPs: packed experts have other names in memory."""
+    save_file(make_model(folder, rng, step, dense=True), f"{folder}/model.safetensors", metadata={"format": "pt"})
+    os.remove(f"{folder}/generation_config.json")
+
+
+def encode_by_modelopt(folder, rng, kind):
+    saved_model(folder, rng, MODELOPT[kind])
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    mtq.quantize(model, getattr(mtq, kind), lambda m: m(torch.arange(16)[None]))
+    shutil.rmtree(folder)
+    export_hf_checkpoint(model, export_dir=folder)
+    if os.path.exists(f"{folder}/generation_config.json"):
+        os.remove(f"{folder}/generation_config.json")
+    stored = load_file(f"{folder}/model.safetensors")
+    return {n: decode_by_modelopt(n, stored) if is_linear(n) else t for n, t in stored.items() if "_scale" not in n}
+
+
+def decode_by_modelopt(name, stored):
+    """In float32: asked for bfloat16, it rounds the scale to that first."""
+    w, scale, wide = stored[name], stored[f"{name}_scale"], torch.float32
+    halves = torch.Size([w.shape[0], 2 * w.shape[1]])
+    if f"{name}_scale_2" in stored:
+        out = NVFP4QTensor(halves, wide, w).dequantize(wide, scale=scale, double_scale=stored[f"{name}_scale_2"],
+                                                       block_sizes={-1: 16})
+        negative = torch.stack([w & 8, w >> 4 & 8], -1).reshape(halves) > 0
+        out = torch.where(negative, -out.abs(), out)  # its table has +0 for code 8, which its encoder writes for -0
+    elif scale.dtype == torch.uint8 and w.dtype == torch.uint8:
+        out = MXFP4QTensor(halves, wide, w).dequantize(wide, scale=scale, block_sizes={-1: 32})
+    elif scale.dtype == torch.uint8:
+        out = MXFP8QTensor(w.shape, wide, w).dequantize(scale=scale)
+    else:
+        kind = INT8QTensor if w.dtype == torch.int8 else FP8QTensor
+        out = kind(w.shape, wide, w).dequantize(wide, scale=scale[:, None] if scale.dim() == 1 else scale)
+    return out.bfloat16()
+
+
+def encode_by_transformers(folder, rng, config):
+    saved_model(folder, rng, 1)
+    model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=config, dtype=torch.bfloat16,
+                                                 device_map="cpu")
+    shutil.rmtree(folder)
+    model.save_pretrained(folder)
+    return model
+
+
+def encode_by_torchao(folder, rng, kind):
+    model = encode_by_transformers(folder, rng, TorchAoConfig(TORCHAO[kind]()))
+    stored = {n: t for n, t in model.state_dict().items() if n != "lm_head.weight" or not model.config.tie_word_embeddings}
+    return {n: (t.dequantize(torch.float32) if is_linear(n) else t).bfloat16() for n, t in stored.items()}
+
+
+def encode_by_bitsandbytes(folder, rng, kind):
+    encode_by_transformers(folder, rng, BitsAndBytesConfig(**BNB[kind]))
+    stored = load_file(f"{folder}/model.safetensors")
+    return {n: decode_by_bitsandbytes(n, stored) if is_linear(n) else t
+            for n, t in stored.items() if n.endswith(".weight")}
+
+
+def decode_by_bitsandbytes(name, stored):
+    """By its portable implementation: that for CPUs takes the wrong scales where rows are not whole blocks."""
+    w = stored[name]
+    if w.dtype == torch.int8:
+        return bnb.int8_vectorwise_dequant(w, stored[name.replace("weight", "SCB")]).bfloat16()
+    state = bnb.QuantState.from_dict({n.removeprefix(f"{name}."): t for n, t in stored.items()
+                                      if n.startswith(f"{name}.")}, device="cpu")
+    scales = state.absmax
+    if state.nested:
+        scales = bnb.dequantize_blockwise(scales, state.state2) + state.offset
+    return _dequantize_4bit_compute(w.reshape(-1), scales, state.code, state.blocksize, state.shape,
+                                    torch.float32).bfloat16()
+
+
 # ---- checks
 
 def same(a, b):
@@ -201,6 +292,12 @@ def check_decoding(ferry, work, encode, kind, rng):
     run(ferry, "convert", dist, out, "--to", "hf")
     compare(out, expected, "decoded, from Megatron's layout")
     shutil.rmtree(out)
+    if encode in (encode_by_torchao, encode_by_bitsandbytes):
+        done = subprocess.run([ferry, "convert", dist, out, "--to", "hf", "--export-weight-dtype", "as-source"],
+                              capture_output=True, text=True)
+        if "which Ferry reads and does not write" not in done.stderr:
+            raise AssertionError(f"encoded again: exit code {done.returncode}: {done.stderr.strip()[-400:]}")
+        return
     run(ferry, "convert", dist, out, "--to", "hf", "--export-weight-dtype", "as-source")
     compare(out, load_file(f"{source}/model.safetensors"), "encoded again")
 
@@ -237,6 +334,10 @@ def cases(models):
         yield f"fp8 in blocks {number}", number, encode_in_blocks, None
         for kind in KINDS:
             yield f"ferry's {kind} in transformers {number}", number, None, kind
+    for title, encode, kinds in (("ModelOpt", encode_by_modelopt, MODELOPT), ("torchao", encode_by_torchao, TORCHAO),
+                                 ("bitsandbytes", encode_by_bitsandbytes, BNB)):
+        for kind in kinds:
+            yield f"{title} {kind}", 0, encode, kind
 
 
 def main():

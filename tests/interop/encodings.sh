@@ -1,10 +1,40 @@
 #!/bin/sh
-# encodings.sh FERRY [OPTION of encodings.py]... - checks encoded weights beside the programs that encode them:
-# compressed-tensors and transformers, in the newer environment of families.sh.
+# encodings.sh FERRY|--install [OPTION of encodings.py]... - checks encoded weights beside the programs that encode them:
+# compressed-tensors, transformers, ModelOpt, torchao and bitsandbytes. These have an environment of their own
+# (FERRY_VENV-encodings; 300 MB), which takes the rest from those of families.sh.
 set -eu
-ferry=$(realpath "$1")
+ferry=$1
 shift
 here=$(realpath "$(dirname "$0")")
 sh "$here/families.sh" --install
+base=${FERRY_VENV:-$HOME/.cache/ferry-interop}
+venv=$base-encodings
+pins="$(cat "$base-hf5/ferry-pins" "$here/requirements-encodings.txt")"
+
+packages_of() {
+    "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+}
+
+install() {
+    python3 -m venv --clear "$venv"
+    for other in "$base-hf5" "$base"; do # the newer transformers comes first
+        packages_of "$other"
+    done >"$(packages_of "$venv")/interop.pth"
+    "$venv/bin/pip" install --no-compile --no-deps -r "$here/requirements-encodings.txt"
+    printf '%s' "$pins" >"$venv/ferry-pins"
+}
+
+exec 9>"$venv.lock"
+flock 9 # one who installs there at the same time
+if [ "$(cat "$venv/ferry-pins" 2>/dev/null)" != "$pins" ]; then
+    echo "installing what encodes weights into $venv"
+    if ! (install) >"$venv.log" 2>&1; then
+        tail -n 20 "$venv.log"
+        echo "interop-encodings: 0 passed, 1 failed"
+        exit 1
+    fi
+fi
+exec 9>&-
+[ "$ferry" != --install ] || exit 0
 export OMP_NUM_THREADS=1
-exec "${FERRY_VENV:-$HOME/.cache/ferry-interop}-hf5/bin/python" "$here/encodings.py" "$ferry" "$@" 2>/dev/null
+exec "$venv/bin/python" "$here/encodings.py" "$(realpath "$ferry")" "$@" 2>/dev/null
