@@ -160,7 +160,7 @@ static void steps_lead_to_the_next_code(void **state)
 {
     (void)state;
     const float scale = -0.75f;
-    for (int code = 0; code < NUM_QUANT_CODES; code++)
+    for (int code = 0; code < QUANT_TABLE; code++)
         for (unsigned at = 0; at < 1u << quant_infos[code].bits; at++) {
             const uint8_t one[1] = {(uint8_t)at};
             const double number = reference_number((enum quant_code)code, one, 0);
