@@ -395,8 +395,10 @@ bool tensor_is_decoded(const struct tensor *t)
 struct tensor *tensor_steps(const struct tensor *t, struct arena *a)
 {
     struct tensor *out = arena_copy(a, t, sizeof *t);
-    for (size_t i = 0; i < t->num_pieces; i++)
-        if (t->pieces[i].origin != ORIGIN_ENCODED) return NULL;
+    for (size_t i = 0; i < t->num_pieces; i++) {
+        const struct piece *piece = &t->pieces[i];
+        if (piece->origin != ORIGIN_ENCODED || piece->encoded->code == QUANT_TABLE) return NULL;
+    }
     out->dtype = DT_F32;
     out->pieces = arena_copy(a, t->pieces, t->num_pieces * sizeof *t->pieces);
     for (size_t i = 0; i < t->num_pieces; i++) {

@@ -295,15 +295,29 @@ static bool is_compressed_tensors(const cJSON *all)
     return method && strcmp(method, "compressed-tensors") == 0;
 }
 
-/* Refuses weights that were transformed before they were encoded. */
+/* null, an empty list or object; GPTQ's "-:MODULES", which are not encoded. */
+static bool says_nothing(const cJSON *member)
+{
+    const bool empty = (cJSON_IsObject(member) || cJSON_IsArray(member)) && !member->child;
+    const bool excludes = member->string && strncmp(member->string, "-:", 2) == 0;
+    return cJSON_IsNull(member) || empty || excludes;
+}
+
+/* Refuses weights that were transformed before they were encoded, and GPTQ's
+ * that are encoded in several ways. */
 static enum status check_transforms(const cJSON *all, struct error *err)
 {
-    const cJSON *transforms = json_get(all, "transform_config");
-    for (const cJSON *i = transforms ? transforms->child : NULL; i; i = i->next)
-        if (!cJSON_IsNull(i) && !((cJSON_IsObject(i) || cJSON_IsArray(i)) && !i->child))
-            return fail(err, ERR_UNSUPPORTED,
-                        "its weights are transformed (transform_config.%s), which is not supported",
-                        i->string ? i->string : "0");
+    static const struct {
+        const char *member, *what;
+    } refused[] = {{"transform_config", "weights are transformed"},
+                   {"dynamic", "layers are encoded in different ways"}};
+    for (size_t k = 0; k < COUNT(refused); k++) {
+        const cJSON *member = json_get(all, refused[k].member);
+        for (const cJSON *i = member ? member->child : NULL; i; i = i->next)
+            if (!says_nothing(i))
+                return fail(err, ERR_UNSUPPORTED, "its %s (%s.%s), which is not supported",
+                            refused[k].what, refused[k].member, i->string ? i->string : "0");
+    }
     return OK;
 }
 

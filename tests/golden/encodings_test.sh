@@ -188,8 +188,28 @@ reworded gptq-int4-llama '"checkpoint_format": "gptq"' '"checkpoint_format": "ma
 says 'checkpoint_format "marlin"; dequantise'
 reworded awq-int4-llama '"version": "gemm"' '"version": "gemv"'
 says 'quant_method "awq", bits 4, version "gemv"; dequantise'
+reworded gptq-int4-llama '"bits": 4' '"dynamic": {"+:.*down.*": {"bits": 8}}, "bits": 4'
+says 'its layers are encoded in different ways (dynamic.+:.*down.*), which is not supported'
 reworded gptq-int4-llama '"group_size": 16' '"group_size": 8'
 says "_proj.scales has shape [4, 32], expected [8, 32]: one scale for each 8 x 1 elements of "
+
+it "FBGEMM's FP8 is decoded as that of others by row, and GPTQ may leave modules out"
+cp -r "$encodings/fp8-channel-modelopt-llama" fbgemm
+rm -rf fbgemm/hf_quant_config.json fbgemm/expected
+python3 - fbgemm/config.json <<'P'
+import json, sys
+config = json.load(open(sys.argv[1]))
+config["quantization_config"] = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0,
+                                 "modules_to_not_convert": ["lm_head"]}
+json.dump(config, open(sys.argv[1], "w"))
+P
+run verify fbgemm "$encodings/fp8-channel-modelopt-llama/expected"
+exits 0
+says "encoded weights are read as BF16: 7 fp8-channel"
+cp -r "$encodings/gptq-int4-llama" left
+sed -i 's/"bits": 4/"dynamic": {"-:.*gate.*": {}}, "bits": 4/' left/config.json
+run verify left "$encodings/gptq-int4-llama/expected"
+exits 0
 
 it "F32 is decoded without rounding to BF16"
 run convert "$encodings/fp8-scalar-llama" wide --to hf --torch-dtype float32
