@@ -116,13 +116,14 @@ static const char *scheme_text(struct arena *a, const cJSON *scheme)
                                           "type",         "num_bits",   "strategy",
                                           "bits",         "version",    "checkpoint_format"};
     struct strbuf text = {0};
+    if (!json_as_text(json_get(scheme, "quant_method"))) strbuf_add_text(&text, "no quant_method");
     for (size_t i = 0; i < COUNT(members); i++) {
         const cJSON *item = json_get(scheme, members[i]);
         if (!item || cJSON_IsNull(item)) continue;
         strbuf_printf(&text, "%s%s ", text.length ? ", " : "", members[i]);
         json_print(&text, item, -1);
     }
-    const char *out = arena_copy_text(a, text.data ? text.data : "no quant_method");
+    const char *out = arena_copy_text(a, text.data ? text.data : "");
     strbuf_release(&text);
     return out;
 }

@@ -47,7 +47,7 @@ static void elements_are_read_from_any_column(void **state)
     (void)state;
     for (int i = 0; i < test_rounds(200); i++) {
         struct weight w;
-        make_weight(&w, (enum quant_code)test_below(&seed, NUM_QUANT_CODES), &seed);
+        make_weight(&w, (enum quant_code)test_below(&seed, QUANT_TABLE), &seed);
         const uint64_t row = test_below(&seed, w.rows), col = test_below(&seed, w.cols);
         const uint64_t count = 1 + test_below(&seed, w.cols - col);
         const enum dtype to = targets[test_below(&seed, COUNT(targets))];
@@ -67,7 +67,7 @@ static void each_code_has_its_number(void **state)
 {
     uint64_t seed = test_seed();
     (void)state;
-    for (unsigned code = 0; code < NUM_QUANT_CODES; code++) {
+    for (unsigned code = 0; code < QUANT_TABLE; code++) {
         struct weight w;
         make_weight(&w, (enum quant_code)code, &seed);
         for (unsigned i = 0; i < 1u << w.coding.bits; i++) {

@@ -80,6 +80,9 @@ synth_model other --seed 2 --tied
 answers 1 verify m other
 answers 1 verify m huge --atol 1 --rtol 0.5 --max-ulp 0
 answers 1 verify m huge --max-ulp 3
+synth_model broad --hidden 128 --heads 2 --ffn-hidden-size 128
+run convert broad coded --to hf --export-weight-dtype mxfp8
+answers 1 verify broad coded
 poke m/model.safetensors 2 '\000\177'
 cp -r out turned
 answers 1 verify m turned

@@ -295,7 +295,7 @@ cp m/*.safetensors* mlx4
 sed 's/^{/{"quantization": {"group_size": 64, "bits": 4}, /' m/config.json >mlx4/config.json
 run convert mlx4 out
 exits 3
-says "mlx4: its weights are quantised in a way that Ferry does not know: no quant_method; dequantise them first"
+says "mlx4: its weights are quantised in a way that Ferry does not know: no quant_method, bits 4; dequantise them first"
 run inspect mlx4
 exits 0
 says "quantised in a way that Ferry does not know"

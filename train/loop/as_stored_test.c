@@ -12,7 +12,7 @@ extern const struct engine ferry_engine;
 
 static struct error err;
 
-enum { SEQUENCES = 2, LENGTH = 7, NEW = 5, VOCAB = 32 };
+enum { SEQUENCES = 2, LENGTH = 7, NEW = 5, VOCAB = 16 };
 
 struct ran {
     char *logits;
@@ -132,6 +132,9 @@ static const struct model_case cases[] = {
     {"encodings/fp8-block-bf16-scale-qwen3-moe", {.ep = 2}, 4, 0},
     {"encodings/int4-asym-ct-qwen3", {.tp = 1}, 0, 4},
     {"encodings/nvfp4-ct-llama", {.tp = 1}, 0, 4},
+    {"encodings/gptq-int4-llama", {.tp = 1}, 0, 4},
+    {"encodings/bnb-nf4-llama", {.tp = 1}, 0, 4},
+    {"encodings/bnb-int8-llama", {.tp = 1}, 0, 4},
     {"hf/llama3.2", {.tp = 1}, 0, 0},
 };
 

@@ -102,8 +102,10 @@ static bool scales_are_e8m0(const struct encoded *e)
 static bool is_plain(const struct encoded *e)
 {
     const enum dtype scale = e->scales->dtype;
-    return !e->zeros && !e->global && e->mistake == MISTAKE_NONE &&
-           dtype_bytes(e->codes->dtype) == 1 && e->row_bytes * 8 == e->cols * bits_of(e) &&
+    const bool has_more = e->zeros || e->global || e->nested || e->lines || e->words.rows ||
+                          e->factor != 0 || e->code == QUANT_TABLE;
+    return !has_more && e->mistake == MISTAKE_NONE && dtype_bytes(e->codes->dtype) == 1 &&
+           e->row_bytes * 8 == e->cols * bits_of(e) &&
            (scales_are_e8m0(e) || scale == DT_F32 || scale == DT_BF16 || scale == DT_F16);
 }
 

@@ -290,11 +290,10 @@ static void make_coded(struct op_test *t, struct coded_weight *w, uint64_t matri
 {
     static const enum dtype dtypes[] = {DT_BF16, DT_F32, DT_F16};
     static const uint64_t sizes[] = {32, 128, 7, 1, 5000};
-    w->coding =
-        (struct weight_coding){.code = (enum quant_code)test_below(&t->seed, NUM_QUANT_CODES),
-                               .dtype = dtypes[test_below(&t->seed, COUNT(dtypes))],
-                               .group = sizes[test_below(&t->seed, COUNT(sizes))],
-                               .scales_are_e8m0 = test_coin(t)};
+    w->coding = (struct weight_coding){.code = (enum quant_code)test_below(&t->seed, QUANT_TABLE),
+                                       .dtype = dtypes[test_below(&t->seed, COUNT(dtypes))],
+                                       .group = sizes[test_below(&t->seed, COUNT(sizes))],
+                                       .scales_are_e8m0 = test_coin(t)};
     if (cols % 2) w->coding.code = QUANT_E4M3;
     w->decoded = matrices ? ELEMS(matrices, rows, cols) : ELEMS(rows, cols);
     w->coded = w->decoded;
