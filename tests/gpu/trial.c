@@ -101,7 +101,7 @@ void trial_make_coded(struct trial *t, struct operand *o, unsigned num_dims, con
     struct weight_coding *c = &t->coding;
     *o = (struct operand){.type = OPERAND_ELEM, .num_dims = num_dims, .coding = c};
     memcpy(o->shape, shape, num_dims * sizeof *shape);
-    c->code = cols % 2 ? QUANT_E4M3 : (enum quant_code)random_between(0, NUM_QUANT_CODES - 1);
+    c->code = cols % 2 ? QUANT_E4M3 : (enum quant_code)random_between(0, QUANT_TABLE - 1);
     c->dtype = dtypes[random_between(0, 2)];
     c->group = groups[random_between(0, 3)];
     c->scales_are_e8m0 = random_between(0, 1);
