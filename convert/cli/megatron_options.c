@@ -24,20 +24,26 @@ static struct megatron_option *find(const char *names)
 
 /* ---- listed options ---- */
 
+static const char *text_of(const cJSON *row, const char *name)
+{
+    const char *text = json_as_text(json_get(row, name));
+    return text ? arena_copy_text(&arena, text) : NULL;
+}
+
 static void add_listed(const cJSON *row)
 {
     const char *field = json_as_text(json_get(row, "field"));
-    const struct megatron_option o = {.value = json_as_text(json_get(row, "value")),
+    const struct megatron_option o = {.value = text_of(row, "value"),
                                       .field = field ? model_field_find(field) : NULL,
-                                      .means = json_as_text(json_get(row, "means")),
+                                      .means = text_of(row, "means"),
                                       .is_of_training = cJSON_IsTrue(json_get(row, "training")),
-                                      .why = json_as_text(json_get(row, "why")),
-                                      .only = json_as_text(json_get(row, "only"))};
+                                      .why = text_of(row, "why"),
+                                      .only = text_of(row, "only")};
     assert(!field || o.field);
     for (const cJSON *i = json_get(row, "options")->child; i; i = i->next) {
         struct megatron_option *to = ARENA_PUSH(&arena, options, num_options, capacity);
         *to = o;
-        to->names = i->valuestring;
+        to->names = arena_copy_text(&arena, i->valuestring);
     }
 }
 
@@ -105,15 +111,18 @@ static void load(void)
 {
     arena_init(&arena);
     fields_load();
-    for (const cJSON *i = embedded_file_parse("options.json")->child; i; i = i->next)
+    cJSON *listed = embedded_file_parse("options.json"),
+          *of_model = embedded_file_parse("megatron.json");
+    for (const cJSON *i = listed->child; i; i = i->next)
         add_listed(i);
     const size_t num_listed = num_options;
-    const cJSON *model = json_get(embedded_file_parse("megatron.json"), "model");
-    for (const cJSON *i = model->child; i; i = i->next) {
+    for (const cJSON *i = json_get(of_model, "model")->child; i; i = i->next) {
         const char *name = json_as_text(json_get(i, "megatron"));
         const struct model_field *f = name ? model_field_find(name) : NULL;
         if (f && is_plain(i) && is_checked(f) && !is_listed(f, num_listed)) add_field(f, i);
     }
+    cJSON_Delete(listed);
+    cJSON_Delete(of_model);
     for (const cJSON *i = fields_list()->child; i; i = i->next)
         add_field(model_field_find(json_as_text(json_get(i, "name"))), i);
 }
