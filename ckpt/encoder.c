@@ -248,11 +248,18 @@ static bool is_power(enum dtype dtype)
     return dtype == DT_U8 || dtype == DT_F8_E8M0;
 }
 
+static char e4m3_of(float x)
+{
+    char code;
+    const float one = 1;
+    const struct quant_run run = {.code = QUANT_E4M3, .count = 1, .group = 1, .scales = &one};
+    quant_encode(&run, &x, &code);
+    return code;
+}
+
 static enum status store_scale(const struct encoder *e, float scale, char *raw, struct error *err)
 {
     const enum dtype dtype = e->form->scales->dtype;
-    const float one = 1;
-    const struct quant_run run = {.code = QUANT_E4M3, .count = 1, .group = 1, .scales = &one};
     if (is_power(dtype)) {
         *raw = (char)e8m0_above(scale);
         return OK;
@@ -261,7 +268,7 @@ static enum status store_scale(const struct encoder *e, float scale, char *raw, 
         (void)cast_elements(raw, dtype, &scale, DT_F32, 1);
         return OK;
     }
-    quant_encode(&run, &scale, raw);
+    *raw = e4m3_of(scale);
     if (fabsf(scale) <= quant_infos[QUANT_E4M3].largest) return OK;
     return fail(err, ERR_UNSUPPORTED,
                 "a scale of %g does not fit F8_E4M3 beside the kept global scale: its weights "
@@ -355,10 +362,7 @@ static void make_by_range(const struct encoder *e, float amax, float global, cha
         const bool has = kept_as(e->weight->dtype, ldexpf(1, within - 127)) > 0;
         *raw = (char)(unsigned char)(has ? within : 127);
     } else if (dtype == DT_F8_E4M3) {
-        const float one = 1;
-        const struct quant_run run = {.code = QUANT_E4M3, .count = 1, .group = 1, .scales = &one};
-        scale *= global;
-        quant_encode(&run, &scale, raw);
+        *raw = e4m3_of(scale * global);
         if (*raw == 0) *raw = 0x20; /* 1/8 */
     } else {
         if (scale <= 0)
@@ -426,8 +430,7 @@ static enum status read_run(struct panel_reader *r, struct encoder *e, struct en
     } else {
         TRY(copy_amax(r, e, first, n, x->amax, err));
     }
-    if (e->rule == ENCODER_COMPRESSED_TENSORS)
-        memset(x->zeros, 0, (s->last_row - s->first_row + 1) * s->groups * sizeof *x->zeros);
+    if (e->rule == ENCODER_COMPRESSED_TENSORS) memset(x->zeros, 0, n * sizeof *x->zeros);
     if (f->zeros) TRY(encoded_read_zeros(r, f, s, x->raw, x->zeros, err));
     return settle_scales(r, e, first, n, x->amax, x->raw, x->scales, false, err);
 }
@@ -471,7 +474,7 @@ static enum status encode_rows(const struct encoder *e, const struct encoding_ru
             .scales = x->scales + (line - s->first_line) * s->groups,
             .multiplies = e->rule == ENCODER_TRANSFORMERS,
             .quotient = rounds ? e->weight->dtype : DT_F32,
-            .zeros = has_zeros ? x->zeros + (row - s->first_row) * s->groups : NULL,
+            .zeros = has_zeros ? x->zeros + (line - s->first_line) * s->groups : NULL,
         };
         const uint64_t byte = row * f->row_bytes + col * quant_infos[f->code].bits / 8;
         if (f->zeros) TRY(check_zeros(f, &run, x->numbers + (at - x->low), err));

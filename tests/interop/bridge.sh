@@ -7,6 +7,7 @@ set -eu
 ferry=$1
 shift
 here=$(realpath "$(dirname "$0")")
+. "$here/environment.sh"
 venv=${FERRY_VENV:-$HOME/.cache/ferry-interop}
 fixtures=${FERRY_FIXTURES:-$here/../../../shared/fixtures}
 
@@ -16,25 +17,14 @@ pins=$(cat "$here/requirements-bridge.txt")
 install() {
     rm -rf "$venv-bridge"
     "$venv/bin/pip" download --no-deps --only-binary :all: --python-version 3.12 -d "$venv-bridge/wheels" \
-        -r "$here/requirements-bridge.txt"
+        -r "$here/requirements-bridge.txt" || return 1
     for wheel in "$venv-bridge"/wheels/*.whl; do
-        "$venv/bin/python" -m zipfile -e "$wheel" "$venv-bridge"
+        "$venv/bin/python" -m zipfile -e "$wheel" "$venv-bridge" || return 1
     done
     rm -r "$venv-bridge/wheels"
-    printf '%s' "$pins" >"$venv-bridge/ferry-pins"
 }
 
-exec 9>"$venv-bridge.lock"
-flock 9 # one who installs there at the same time
-if [ "$(cat "$venv-bridge/ferry-pins" 2>/dev/null)" != "$pins" ]; then
-    echo "unpacking Megatron-Bridge into $venv-bridge"
-    if ! (install) >"$venv-bridge.log" 2>&1; then
-        tail -n 20 "$venv-bridge.log"
-        echo "interop-bridge: 0 passed, 1 failed, 0 skipped"
-        exit 1
-    fi
-fi
-exec 9>&-
+make_once "$venv-bridge" "$pins" Megatron-Bridge "interop-bridge: 0 passed, 1 failed, 0 skipped"
 [ "$ferry" != --install ] || exit 0
 export OMP_NUM_THREADS=1 PYTHONPATH="$venv-bridge"
 exec "$venv-hf5/bin/python" -W ignore "$here/bridge.py" "$(realpath "$ferry")" --fixtures "$fixtures" "$@"

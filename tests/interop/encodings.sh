@@ -6,6 +6,7 @@ set -eu
 ferry=$1
 shift
 here=$(realpath "$(dirname "$0")")
+. "$here/environment.sh"
 sh "$here/families.sh" --install
 base=${FERRY_VENV:-$HOME/.cache/ferry-interop}
 venv=$base-encodings
@@ -16,25 +17,14 @@ packages_of() {
 }
 
 install() {
-    python3 -m venv --clear "$venv"
-    for other in "$base-hf5" "$base"; do # the newer transformers comes first
-        packages_of "$other"
-    done >"$(packages_of "$venv")/interop.pth"
-    "$venv/bin/pip" install --no-compile --no-deps -r "$here/requirements-encodings.txt"
-    printf '%s' "$pins" >"$venv/ferry-pins"
+    python3 -m venv --clear "$venv" &&
+        for other in "$base-hf5" "$base"; do # the newer transformers comes first
+            packages_of "$other"
+        done >"$(packages_of "$venv")/interop.pth" &&
+        "$venv/bin/pip" install --no-compile --no-deps -r "$here/requirements-encodings.txt"
 }
 
-exec 9>"$venv.lock"
-flock 9 # one who installs there at the same time
-if [ "$(cat "$venv/ferry-pins" 2>/dev/null)" != "$pins" ]; then
-    echo "installing what encodes weights into $venv"
-    if ! (install) >"$venv.log" 2>&1; then
-        tail -n 20 "$venv.log"
-        echo "interop-encodings: 0 passed, 1 failed"
-        exit 1
-    fi
-fi
-exec 9>&-
+make_once "$venv" "$pins" "what encodes weights" "interop-encodings: 0 passed, 1 failed"
 [ "$ferry" != --install ] || exit 0
 export OMP_NUM_THREADS=1
 exec "$venv/bin/python" "$here/encodings.py" "$(realpath "$ferry")" "$@" 2>/dev/null

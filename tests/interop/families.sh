@@ -8,6 +8,7 @@ set -eu
 ferry=$1
 shift
 here=$(realpath "$(dirname "$0")")
+. "$here/environment.sh"
 venv=${FERRY_VENV:-$HOME/.cache/ferry-interop}
 fixtures=${FERRY_FIXTURES:-$here/../../../shared/fixtures}
 
@@ -17,24 +18,13 @@ newer=$(sed -n 's/^transformers==//p' "$here/requirements-hf5.txt")
 pins="$(cat "$venv/ferry-pins" "$here/requirements-hf5.txt")"
 
 install() {
-    python3 -m venv --clear "$venv-hf5"
-    "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-        >"$("$venv-hf5/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/interop.pth"
-    "$venv-hf5/bin/pip" install --no-compile -r "$here/requirements-hf5.txt"
-    printf '%s' "$pins" >"$venv-hf5/ferry-pins"
+    python3 -m venv --clear "$venv-hf5" &&
+        "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+            >"$("$venv-hf5/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/interop.pth" &&
+        "$venv-hf5/bin/pip" install --no-compile -r "$here/requirements-hf5.txt"
 }
 
-exec 9>"$venv-hf5.lock"
-flock 9 # one who installs there at the same time
-if [ "$(cat "$venv-hf5/ferry-pins" 2>/dev/null)" != "$pins" ]; then
-    echo "installing transformers $newer into $venv-hf5"
-    if ! (install) >"$venv-hf5.log" 2>&1; then
-        tail -n 20 "$venv-hf5.log"
-        echo "interop-models: 0 passed, 1 failed, 0 skipped"
-        exit 1
-    fi
-fi
-exec 9>&-
+make_once "$venv-hf5" "$pins" "transformers $newer" "interop-models: 0 passed, 1 failed, 0 skipped"
 [ "$ferry" != --install ] || exit 0
 export OMP_NUM_THREADS=1
 exec python3 "$here/families.py" "$(realpath "$ferry")" --fixtures "$fixtures" \
