@@ -1,7 +1,9 @@
 #include "convert/cli/megatron_options.h"
 
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/arena.h"
@@ -35,7 +37,6 @@ static void add_listed(const cJSON *row)
     const char *field = json_as_text(json_get(row, "field"));
     const struct megatron_option o = {.value = text_of(row, "value"),
                                       .field = field ? model_field_find(field) : NULL,
-                                      .means = text_of(row, "means"),
                                       .is_of_training = cJSON_IsTrue(json_get(row, "training")),
                                       .why = text_of(row, "why"),
                                       .only = text_of(row, "only")};
@@ -98,7 +99,6 @@ static void add_field(const struct model_field *f, const cJSON *row)
             .names = name, .value = values[f->field.kind], .why = refusal_of(f, row)};
     }
     o->field = f;
-    o->means = f->field.kind == FIELD_BOOL ? "true" : NULL;
 }
 
 /* Whether a conversion must find the field as given. */
@@ -152,4 +152,23 @@ void megatron_options_make(struct arg_group *group,
 const struct megatron_option *megatron_option_find(const char *names)
 {
     return find(names);
+}
+
+const char *megatron_arg_name(const char *names, bool *unsets, struct arena *a)
+{
+    const char *name = names + strlen("--");
+    const bool adds = text_skip_prefix(&name, "disable-");
+    *unsets = adds || text_skip_prefix(&name, "no-");
+    char *out = arena_printf(a, "%s%.*s", adds ? "add_" : "", (int)strcspn(name, " "), name);
+    for (char *c = out; *c; c++)
+        if (*c == '-') *c = '_';
+    return out;
+}
+
+bool megatron_value_equal(const char *a, const char *b)
+{
+    char *end_a, *end_b;
+    const double x = strtod(a, &end_a), y = strtod(b, &end_b);
+    const bool numbers = end_a > a && !*end_a && end_b > b && !*end_b;
+    return numbers ? fabs(x - y) <= 1e-9 * fabs(y) : strcmp(a, b) == 0;
 }

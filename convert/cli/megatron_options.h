@@ -10,10 +10,8 @@
 #include "common/args.h"
 
 struct megatron_option {
-    const char *names, *value; /* as in struct arg */
-    /* The field that it sets, and a flag's value; NULL: none. */
-    const struct model_field *field;
-    const char *means;
+    const char *names, *value;       /* as in struct arg */
+    const struct model_field *field; /* that it sets; NULL: none */
     bool is_of_training; /* `ferry train` computes with it: without effect on a conversion */
     /* Why `ferry train` refuses it, or any value but `only`. */
     const char *why, *only;
@@ -27,5 +25,10 @@ void megatron_options_make(struct arg_group *group,
                            bool (*make)(struct arg *to, const struct megatron_option *o));
 /* The option with these names, as in struct arg. */
 const struct megatron_option *megatron_option_find(const char *names);
+/* The name in args of an option with these names: "--no-X" unsets X, "--disable-X"
+ * unsets add_X, which sets *unsets. In arena a. */
+const char *megatron_arg_name(const char *names, bool *unsets, struct arena *a);
+/* Whether two values are the same text or the same number: 1e-5 is 1e-05. */
+bool megatron_value_equal(const char *a, const char *b);
 
 #endif

@@ -2,6 +2,9 @@
 
 #include <string.h>
 
+#include "common/arena.h"
+#include "common/count.h"
+
 #include "tests/testing.h"
 
 static const struct megatron_option *option(const char *names)
@@ -18,7 +21,6 @@ static void a_declared_field_is_an_option_by_its_row_alone(void **state)
     assert_non_null(o);
     assert_string_equal(o->field->field.name, "moe_shared_expert_gate");
     assert_null(o->value);
-    assert_string_equal(o->means, "true");
     assert_string_equal(o->why, "not implemented: the shared expert's output is multiplied by a "
                                 "gate");
     assert_string_equal(option("--moe-latent-size")->value, "N");
@@ -33,13 +35,31 @@ static void a_field_of_the_model_is_an_option_under_its_name_in_args(void **stat
 {
     (void)state;
     assert_string_equal(option("--swiglu")->field->field.name, "gated_linear_unit");
-    assert_string_equal(option("--swiglu")->means, "true");
     assert_string_equal(option("--num-layers")->value, "N");
     assert_null(option("--num-layers")->why);
-    assert_string_equal(option("--disable-bias-linear")->means, "false");
+    assert_string_equal(option("--disable-bias-linear")->field->field.name, "add_bias_linear");
     assert_null(option("--add-bias-linear"));   /* listed under another name */
     assert_null(option("--padded-vocab-size")); /* of storage */
     assert_null(option("--hidden-size "));      /* names are compared whole */
+}
+
+static void an_option_has_a_name_in_args(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *names, *arg;
+        bool unsets;
+    } rows[] = {{"--norm-epsilon --layernorm-epsilon", "norm_epsilon", false},
+                {"--disable-bias-linear", "add_bias_linear", true},
+                {"--no-bias-gelu-fusion", "bias_gelu_fusion", true}};
+    struct arena a;
+    arena_init(&a);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        bool unsets;
+        assert_string_equal(megatron_arg_name(rows[i].names, &unsets, &a), rows[i].arg);
+        assert_int_equal(unsets, rows[i].unsets);
+    }
+    arena_release(&a);
 }
 
 static bool make_all(struct arg *to, const struct megatron_option *o)
@@ -67,6 +87,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_declared_field_is_an_option_by_its_row_alone),
         cmocka_unit_test(a_field_of_the_model_is_an_option_under_its_name_in_args),
+        cmocka_unit_test(an_option_has_a_name_in_args),
         cmocka_unit_test(no_option_is_listed_twice),
     };
     return cmocka_run_group_tests_name("megatron_options", tests, NULL, NULL);

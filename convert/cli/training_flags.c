@@ -8,9 +8,11 @@
 #include <strings.h>
 
 #include "common/count.h"
+#include "common/json.h"
 #include "common/text.h"
 #include "convert/cli/report.h"
 #include "convert/format.h"
+#include "convert/megatron/megatron_args.h"
 
 // clang-format off
 /* The dtype of weights: --bf16 stands for its name. */
@@ -118,28 +120,48 @@ static void print_given(const struct arg_list *l, const char *what)
 
 /* ---- the model ---- */
 
-/* Compares numbers by value: 1e-5 equals 1e-05. */
-static bool same_value(const char *a, const char *b)
-{
-    char *end_a, *end_b;
-    const double x = strtod(a, &end_a), y = strtod(b, &end_b);
-    const bool numbers = end_a > a && !*end_a && end_b > b && !*end_b;
-    return numbers ? fabs(x - y) <= 1e-9 * fabs(y) : strcmp(a, b) == 0;
-}
-
-static enum status check_model(const struct given *g, const struct checkpoint *c, struct error *err)
+/* A value of Megatron's args as text; the field's own if args lack it. */
+static const char *text_of(const cJSON *arg, const struct model_field *f,
+                           const struct model_config *c, struct arena *a)
 {
     static const struct scalar_style style = {10, "true", "false", "none"};
-    const struct megatron_option *flag = megatron_option_find(g->names);
+    struct scalar s = field_get(&f->field, c);
+    double number;
+    if (json_as_double(arg, &number)) s = (struct scalar){FIELD_REAL, {.real = number}};
+    if (cJSON_IsBool(arg)) s = (struct scalar){FIELD_BOOL, {.truth = cJSON_IsTrue(arg)}};
+    if (json_as_text(arg)) s = (struct scalar){FIELD_TEXT, {.text = json_as_text(arg)}};
+    return scalar_text(s, &style, a);
+}
+
+/* args: the model's, as Ferry writes them. */
+static enum status check_model(const struct given *g, const struct checkpoint *c, const cJSON *args,
+                               struct error *err)
+{
+    const struct model_field *f = megatron_option_find(g->names)->field;
     struct arena a;
+    bool unsets;
     arena_init(&a);
-    const char *has = scalar_text(field_get(&flag->field->field, &c->config), &style, &a);
+    const char *name = megatron_arg_name(g->names, &unsets, &a);
+    const char *has = text_of(json_get(args, name), f, &c->config, &a);
     enum status st = OK;
-    if (!same_value(g->value ? g->value : flag->means, has))
+    if (!megatron_value_equal(g->value ? g->value : unsets ? "false" : "true", has))
         st = fail(err, ERR_USAGE, "%.*s%s%s: the model has %s %s, read from %s", g->length,
-                  g->names, g->value ? " " : "", g->value ? g->value : "", flag->field->field.name,
-                  has, c->path);
+                  g->names, g->value ? " " : "", g->value ? g->value : "",
+                  json_get(args, name) ? name : f->field.name, has, c->path);
     arena_release(&a);
+    return st;
+}
+
+static enum status check_all_model(const struct arg_list *l, const struct checkpoint *c,
+                                   struct error *err)
+{
+    enum status st = OK;
+    cJSON *args = l->count ? args_of_model(&c->config) : NULL;
+    for (size_t i = 0; 2 * i < l->count && !st; i++) {
+        const struct given g = given_at(l, i);
+        st = check_model(&g, c, args, err);
+    }
+    cJSON_Delete(args);
     return st;
 }
 
@@ -287,10 +309,7 @@ enum status training_flags_check(const struct training_flags *f, const struct ch
         const struct given g = given_at(&f->converter, i);
         TRY(check_converter(&g, c, target, err));
     }
-    for (size_t i = 0; 2 * i < f->model.count; i++) {
-        const struct given g = given_at(&f->model, i);
-        TRY(check_model(&g, c, err));
-    }
+    TRY(check_all_model(&f->model, c, err));
     for (size_t i = 0; 2 * i < f->dtypes.count; i++) {
         const struct given g = given_at(&f->dtypes, i);
         TRY(check_dtype(&g, c, casts, dtype, err));

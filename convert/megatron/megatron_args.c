@@ -239,11 +239,17 @@ static void set_training(struct arena *a, struct value *d, const struct args_fac
         value_dict_set(a, d, "optimizer", value_text(a, t->optimizer ? t->optimizer : "adam"));
 }
 
+cJSON *args_of_model(const struct model_config *c)
+{
+    cJSON *tree = cJSON_CreateObject();
+    config_map_write(map_of(MEGATRON_ARGS, LIST_MODEL), c, tree);
+    return tree;
+}
+
 struct value *args_make(struct arena *a, const struct args_facts *f)
 {
     struct value *d = value_dict(a);
-    cJSON *tree = cJSON_CreateObject();
-    config_map_write(map_of(MEGATRON_ARGS, LIST_MODEL), f->config, tree);
+    cJSON *tree = args_of_model(f->config);
     config_map_write(map_of(MEGATRON_ARGS, LIST_NEW), &no_facts, tree);
     write_facts(MEGATRON_ARGS, LIST_DTYPE, f, tree);
     write_facts(MEGATRON_ARGS, LIST_LAYOUT, f, tree);
@@ -320,8 +326,7 @@ static const char *copy_attributes(struct arena *a, const struct value *args, st
 /* Sets the args that GPTModel and HybridModel have different values of. */
 static void change_model(const struct args_facts *f, cJSON *tree)
 {
-    cJSON *model = cJSON_CreateObject();
-    config_map_write(map_of(MEGATRON_ARGS, LIST_MODEL), f->config, model);
+    cJSON *model = args_of_model(f->config);
     for (const char *const *name = hybrid_args; *name; name++) {
         const cJSON *item = json_get(model, *name);
         cJSON_AddItemToObject(tree, *name, item ? cJSON_Duplicate(item, true) : cJSON_CreateNull());
@@ -348,8 +353,7 @@ struct value *args_update(struct arena *a, const struct value *args, const struc
 struct model_config model_config_through_args(const struct model_config *c, struct arena *a)
 {
     struct model_config out = {.rotary_percent = 1};
-    cJSON *tree = cJSON_CreateObject();
-    config_map_write(map_of(MEGATRON_ARGS, LIST_MODEL), c, tree);
+    cJSON *tree = args_of_model(c);
     const struct hybrid_stack *hybrid = hybrid_of_config(c, a);
     if (hybrid && !hybrid->paired) json_add_text(tree, "hybrid_layer_pattern", hybrid->symbols);
     model_config_from_megatron(MEGATRON_ARGS, tree, a, &out);
@@ -439,8 +443,7 @@ static void add_declared_options(struct strbuf *text, const struct model_config 
                                  const struct hybrid_stack *hybrid)
 {
     const struct config_map *map = map_of(MEGATRON_ARGS, LIST_MODEL);
-    cJSON *tree = cJSON_CreateObject();
-    config_map_write(map, c, tree);
+    cJSON *tree = args_of_model(c);
     if (hybrid) hybrid_args_forget(hybrid, tree);
     for (size_t i = 0; i < map->num_rows; i++) {
         const struct config_row *row = &map->rows[i];

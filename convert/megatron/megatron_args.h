@@ -67,6 +67,8 @@ struct args_facts {
     bool is_split;                   /* hidden matrices have their own (training_is_split) */
     bool is_model_space;             /* its format is fully_sharded_model_space */
 };
+/* The args of a model alone; the caller frees them. */
+cJSON *args_of_model(const struct model_config *c);
 /* The config after writing it as args and reading it back; keeps fields that
  * tensors show. */
 struct model_config model_config_through_args(const struct model_config *c, struct arena *a);

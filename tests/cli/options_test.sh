@@ -221,9 +221,20 @@ m --num-layers=5 num_layers 4
 m --normalization=LayerNorm normalization RMSNorm
 m --rotary-base=1000000 rotary_base 10000
 m --qk-layernorm qk_layernorm false
+m --use-rope-scaling use_rope_scaling false
 tied --untie-embeddings-and-output-weights untie_embeddings_and_output_weights false
 FLAGS
 is_not_there out
+
+it "norms of latent attention are Megatron-LM's --qk-layernorm"
+run synth --model deepseek_v3 --kv-heads 8 --q-lora-rank 24 --kv-lora-rank 16 latent
+exits 0
+run convert latent out --dry-run --multi-latent-attention --qk-layernorm --q-lora-rank 24
+exits 0
+says "note: --multi-latent-attention, --qk-layernorm, --q-lora-rank 24: agrees with the model"
+run convert latent out --dry-run --q-lora-rank 23
+exits 2
+says "--q-lora-rank 23: the model has q_lora_rank 24, read from latent"
 
 it "flags that name a dtype are taken where weights have it"
 run convert m out --dry-run --bf16

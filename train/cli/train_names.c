@@ -3,7 +3,6 @@
  * without a field in struct train_options. */
 #include "train/cli/train_names.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "convert/cli/megatron_options.h"
@@ -53,17 +52,8 @@ const char *train_refused_reason(const char *typed)
     return "not implemented";
 }
 
-/* "0.0" is 0. */
-static bool is_same(const char *a, const char *b)
-{
-    char *end_a, *end_b;
-    const double x = strtod(a, &end_a), y = strtod(b, &end_b);
-    const bool are_numbers = end_a != a && end_b != b && !*end_a && !*end_b;
-    return strcmp(a, b) == 0 || (are_numbers && !(x < y) && !(x > y));
-}
-
 const char *train_limited_reason(const char *names, const char *value)
 {
     const struct megatron_option *o = megatron_option_find(names);
-    return is_same(value, o->only) ? NULL : o->why;
+    return megatron_value_equal(value, o->only) ? NULL : o->why;
 }
