@@ -13,6 +13,7 @@
 #include "common/result.h"
 #include "convert/cli/contents.h"
 #include "convert/cli/convert_commands.h"
+#include "convert/cli/megatron_options.h"
 #include "convert/cli/options.h"
 #include "convert/cli/report.h"
 #include "convert/format.h"
@@ -29,6 +30,7 @@ struct synth_flags {
     struct trainer_flags trainer;
     const char *model, *model_map, *dtype, *to, *encoding;
     struct model_config sizes; /* 0: the default */
+    struct arg_list fields;    /* ARG_NOTED: others, by Megatron's options */
     uint64_t seed, max_shard_size;
     bool tied, untied, sparse, optim;
 };
@@ -87,6 +89,20 @@ static const struct size {
 enum { NUM_SIZES = COUNT(sizes) };
 // clang-format on
 
+static bool make_field_option(struct arg *to, const struct megatron_option *o)
+{
+    to->kind = ARG_NOTED;
+    to->offset = AT(fields);
+    return o->field != NULL;
+}
+
+static const struct arg_group *other_fields(void)
+{
+    static struct arg_group group = {.title = "Other options of Megatron-LM"};
+    megatron_options_make(&group, make_field_option);
+    return &group;
+}
+
 static void set_synth_defaults(void *options)
 {
     struct synth_flags *f = options;
@@ -135,16 +151,50 @@ static void add_sizes(const struct synth_flags *f, const struct model_map *map, 
     }
 }
 
+static void add_fields(const struct synth_flags *f, const struct model_map *map, cJSON *hf)
+{
+    for (size_t i = 0; i + 1 < f->fields.count; i += 2) {
+        const char *names = f->fields.items[i], *value = f->fields.items[i + 1];
+        const char *name = model_map_hf_field(map, megatron_option_find(names)->field->field.name);
+        cJSON *item = NULL;
+        struct error no_json;
+        if (!name) continue;
+        if (!value)
+            item = cJSON_CreateTrue();
+        else if (json_parse(value, strlen(value), JSON_STRICT, &item, &no_json))
+            item = cJSON_CreateString(value);
+        json_put(hf, name, item);
+    }
+}
+
+/* Checks that the model has the values given. */
+static enum status check_fields(const struct synth_flags *f, const struct model_map *map,
+                                const struct model_config *c, struct arena *a, struct error *err)
+{
+    static const struct scalar_style style = {10, "true", "false", "none"};
+    for (size_t i = 0; i + 1 < f->fields.count; i += 2) {
+        const char *names = f->fields.items[i], *value = f->fields.items[i + 1];
+        const struct model_field *field = megatron_option_find(names)->field;
+        const char *has = scalar_text(field_get(&field->field, c), &style, a);
+        if (!megatron_value_equal(value ? value : "true", has))
+            return fail(err, ERR_USAGE, "%.*s%s%s does not apply to models of family %s",
+                        (int)strcspn(names, " "), names, value ? " " : "", value ? value : "",
+                        model_map_family(map));
+    }
+    return OK;
+}
+
 static enum status make_config(const struct synth_flags *f, const struct model_map *map,
                                struct arena *a, struct model_config *c, struct error *err)
 {
     TRY(check_given_sizes(f, map, err));
     cJSON *hf = cJSON_CreateObject();
     add_sizes(f, map, hf);
+    add_fields(f, map, hf);
     if (f->tied || f->untied) cJSON_AddBoolToObject(hf, "tie_word_embeddings", f->tied);
     enum status st = model_config_from_hf(map, hf, a, c, err);
     cJSON_Delete(hf);
-    return st;
+    return st ? st : check_fields(f, map, c, a, err);
 }
 
 /* ---- tensors ---- */
@@ -394,9 +444,11 @@ const struct command command_synth = {
     .text = "For tests and benchmarks: the same options give the same bytes.\n\n"
             "  ferry synth --model llama --layers 16 --hidden 2048 --heads 32 --kv-heads 8 "
             "--ffn-hidden-size 8192 --vocab-size 128256 --tied out\n"
-            "  ferry synth --model llama --optim --to torch_dist --tp 8 out",
+            "  ferry synth --model llama --optim --to torch_dist --tp 8 out\n\n"
+            "Other fields of the model take Megatron-LM's options, such as --q-lora-rank 24.",
     .groups = synth_groups,
     .num_groups = COUNT(synth_groups),
+    .others = other_fields,
     .spellings = to_spellings,
     .num_spellings = NUM_TO_SPELLINGS,
     .options_bytes = sizeof(struct synth_flags),
