@@ -6,7 +6,8 @@
  *
  * - `when`, an expression over options (seq_length), `names`, and `own` below;
  * - `why`, `note` with {EXPR}, or `rules`;
- * - `of` or `each`: it is for x, an option or an item of a list. */
+ * - `of` or `each`: it is for x, an option or an item of a list;
+ * - `try` and `without`, for its test: options added to a good line, and one left out. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
