@@ -69,10 +69,11 @@ struct arg {
     const char *help;    /* a phrase with the default. NULL: accepted, but hidden */
 };
 
-/* Options under one title; several commands may share a group. */
+/* Options under one title, which groups in a row may share; several commands may
+ * share a group. */
 struct arg_group {
-    const char *title; /* "Layout" */
-    const struct arg *args;
+    const char *title;      /* "Layout" */
+    const struct arg *args; /* NULL: data, by struct command.made */
     size_t num_args;
     size_t offset; /* of the group's struct in the command's options struct */
 };
@@ -91,8 +92,8 @@ struct command {
     const char *text;       /* paragraphs for --help and the man page; may be NULL */
     const struct arg_group *groups;
     size_t num_groups;
-    /* One more group, of options that are data and not shown in help. NULL: none. */
-    const struct arg_group *(*others)(void);
+    /* Makes a group without args. NULL: all have args. */
+    const struct arg_group *(*made)(const struct arg_group *group);
     const struct arg_spelling *spellings;
     size_t num_spellings;
     size_t options_bytes;            /* of the options struct; zeroed before parsing */

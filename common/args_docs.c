@@ -7,12 +7,23 @@
 
 enum { LINE_COLUMNS = 100, HELP_COLUMN = 36 };
 
-/* Whether help shows any option of the group. */
-static bool is_shown(const struct arg_group *g)
+/* A walk over the options that help shows. */
+struct shown {
+    size_t at;
+    const char *title; /* of the option's group */
+    bool begins;       /* the first under its title */
+};
+
+static const struct arg *next_shown(const struct command *c, struct shown *x)
 {
-    for (size_t i = 0; i < g->num_args; i++)
-        if (g->args[i].help) return true;
-    return false;
+    const struct arg_group *group;
+    const struct arg *a = arg_at(c, x->at++, &group);
+    while (a && !a->help)
+        a = arg_at(c, x->at++, &group);
+    if (!a) return NULL;
+    x->begins = !x->title || strcmp(x->title, group->title);
+    x->title = group->title;
+    return a;
 }
 
 /* ---- texts ---- */
@@ -166,16 +177,16 @@ static void help_option(struct strbuf *out, const struct arg *a)
 
 void args_help(struct strbuf *out, const char *program, const struct command *c)
 {
+    const struct arg *a;
+    struct shown x = {0};
     strbuf_printf(out, "usage: %s ", program);
     add_usage(out, c);
     strbuf_printf(out, "\n\n%s\n", c->summary);
     const struct block example = first_example(c->text);
     if (example.text) strbuf_printf(out, "\n%.*s\n", (int)example.length, example.text);
-    for (size_t g = 0; g < c->num_groups; g++) {
-        if (!is_shown(&c->groups[g])) continue;
-        strbuf_printf(out, "\n%s\n", c->groups[g].title);
-        for (size_t i = 0; i < c->groups[g].num_args; i++)
-            if (c->groups[g].args[i].help) help_option(out, &c->groups[g].args[i]);
+    while ((a = next_shown(c, &x))) {
+        if (x.begins) strbuf_printf(out, "\n%s\n", x.title);
+        help_option(out, a);
     }
     add_paragraphs(out, value_text(c));
     add_text_without(out, c->text, example.text);
@@ -291,14 +302,16 @@ static void add_page_name(struct strbuf *out, const struct arg_program *p, const
 
 static void man_options(struct strbuf *out, const struct command *c)
 {
+    const struct arg *a;
+    struct shown x = {0};
     if (c->num_groups) strbuf_add_text(out, ".SH OPTIONS\n");
-    for (size_t g = 0; g < c->num_groups; g++) {
-        if (!is_shown(&c->groups[g])) continue;
-        strbuf_add_text(out, ".SS \"");
-        add_roff_text(out, c->groups[g].title);
-        strbuf_add_text(out, "\"\n");
-        for (size_t i = 0; i < c->groups[g].num_args; i++)
-            if (c->groups[g].args[i].help) man_option(out, &c->groups[g].args[i]);
+    while ((a = next_shown(c, &x))) {
+        if (x.begins) {
+            strbuf_add_text(out, ".SS \"");
+            add_roff_text(out, x.title);
+            strbuf_add_text(out, "\"\n");
+        }
+        man_option(out, a);
     }
     if (value_text(c)) {
         strbuf_add_text(out, ".PP\n");

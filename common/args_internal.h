@@ -28,12 +28,11 @@ static inline const struct arg *arg_at(const struct command *c, size_t n,
                                        const struct arg_group **group)
 {
     for (size_t g = 0; g < c->num_groups; g++) {
-        *group = &c->groups[g];
-        if (n < c->groups[g].num_args) return &c->groups[g].args[n];
-        n -= c->groups[g].num_args;
+        *group = c->groups[g].args ? &c->groups[g] : c->made(&c->groups[g]);
+        if (n < (*group)->num_args) return &(*group)->args[n];
+        n -= (*group)->num_args;
     }
-    *group = c->others ? c->others() : NULL;
-    return *group && n < (*group)->num_args ? &(*group)->args[n] : NULL;
+    return NULL;
 }
 
 static inline bool is_flag(const struct arg *a)

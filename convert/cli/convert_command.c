@@ -94,15 +94,14 @@ static const struct arg_group convert_groups[] = {
     {"Several processes, on one host or many", ranks_args, COUNT(ranks_args), 0},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
     {"Flags of training scripts: settings of the written optimizer", training_args, NUM_TRAINING_ARGS, AT(training)},
+    {"Other options of Megatron-LM", NULL, 0, AT(training)},
 };
 // clang-format on
 
-static const struct arg_group *other_args(void)
+static const struct arg_group *made_group(const struct arg_group *g)
 {
-    static struct arg_group group = {.title = "Other options of Megatron-LM",
-                                     .offset = AT(training)};
-    megatron_options_make(&group, training_flag_make);
-    return &group;
+    static struct arg_group group;
+    return megatron_options_make(&group, g, training_flag_make);
 }
 
 static void set_convert_defaults(void *options)
@@ -833,8 +832,8 @@ const struct command command_convert = {
         "settings in the source; others (--use-distributed-optimizer, --cp, ...) change nothing, "
         "and a note names them.",
     .groups = convert_groups,
-    .others = other_args,
     .num_groups = COUNT(convert_groups),
+    .made = made_group,
     .spellings = to_spellings,
     .num_spellings = NUM_TO_SPELLINGS,
     .options_bytes = sizeof(struct convert_flags),

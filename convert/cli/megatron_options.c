@@ -19,9 +19,22 @@ static size_t num_options, capacity;
 
 static struct megatron_option *find(const char *names)
 {
+    const size_t length = strcspn(names, " ");
     for (size_t i = 0; i < num_options; i++)
-        if (strcmp(options[i].names, names) == 0) return &options[i];
+        if (strcspn(options[i].names, " ") == length && !strncmp(options[i].names, names, length))
+            return &options[i];
     return NULL;
+}
+
+const char *megatron_arg_name(const char *names, bool *unsets, struct arena *a)
+{
+    const char *name = names + strlen("--");
+    const bool adds = text_skip_prefix(&name, "disable-");
+    *unsets = adds || text_skip_prefix(&name, "no-");
+    char *out = arena_printf(a, "%s%.*s", adds ? "add_" : "", (int)strcspn(name, " "), name);
+    for (char *c = out; *c; c++)
+        if (*c == '-') *c = '_';
+    return out;
 }
 
 /* ---- listed options ---- */
@@ -32,6 +45,27 @@ static const char *text_of(const cJSON *row, const char *name)
     return text ? arena_copy_text(&arena, text) : NULL;
 }
 
+/* Completes an option that describes a model. */
+static void add_default(struct megatron_option *o, const cJSON *row)
+{
+    static size_t num_slots;
+    const cJSON *usual = json_get(row, "default");
+    o->arg = megatron_arg_name(o->names, &o->usual.truth, &arena);
+    if (!o->value) {
+        o->usual.kind = FIELD_BOOL; /* true if the option unsets it */
+    } else if (strcmp(o->value, "N") == 0) {
+        o->usual = (struct scalar){FIELD_UINT, {0}};
+        (void)json_as_u64(usual, &o->usual.number);
+    } else if (strcmp(o->value, "X") == 0) {
+        o->usual = (struct scalar){FIELD_REAL, {.real = 0}};
+        (void)json_as_double(usual, &o->usual.real);
+    } else {
+        o->usual = (struct scalar){FIELD_TEXT, {.text = text_of(row, "default")}};
+    }
+    o->slot = num_slots++;
+    assert(num_slots <= MAX_MODEL_OPTIONS);
+}
+
 static void add_listed(const cJSON *row)
 {
     const char *field = json_as_text(json_get(row, "field"));
@@ -39,12 +73,18 @@ static void add_listed(const cJSON *row)
                                       .field = field ? model_field_find(field) : NULL,
                                       .is_of_training = cJSON_IsTrue(json_get(row, "training")),
                                       .why = text_of(row, "why"),
-                                      .only = text_of(row, "only")};
+                                      .only = text_of(row, "only"),
+                                      .group = text_of(row, "group"),
+                                      .help = text_of(row, "help"),
+                                      .choices = text_of(row, "choices"),
+                                      .derived = text_of(row, "derived"),
+                                      .may_be_0 = cJSON_IsTrue(json_get(row, "may_be_0"))};
     assert(!field || o.field);
     for (const cJSON *i = json_get(row, "options")->child; i; i = i->next) {
         struct megatron_option *to = ARENA_PUSH(&arena, options, num_options, capacity);
         *to = o;
         to->names = arena_copy_text(&arena, i->valuestring);
+        if (to->group) add_default(to, row);
     }
 }
 
@@ -135,34 +175,27 @@ const struct megatron_option *megatron_options(size_t *count)
     return options;
 }
 
-void megatron_options_make(struct arg_group *group,
-                           bool (*make)(struct arg *to, const struct megatron_option *o))
+const struct arg_group *megatron_options_make(struct arg_group *group, const struct arg_group *like,
+                                              bool (*make)(struct arg *to,
+                                                           const struct megatron_option *o,
+                                                           const char *title))
 {
     size_t count;
     const struct megatron_option *all = megatron_options(&count);
-    if (group->args) return;
+    if (group->args) return group;
     struct arg *args = arena_array(&arena, count, sizeof *args);
+    *group = *like;
     for (size_t i = 0; i < count; i++) {
         args[group->num_args] = (struct arg){.names = all[i].names, .value = all[i].value};
-        group->num_args += make(&args[group->num_args], &all[i]);
+        group->num_args += make(&args[group->num_args], &all[i], like->title);
     }
     group->args = args;
+    return group;
 }
 
 const struct megatron_option *megatron_option_find(const char *names)
 {
     return find(names);
-}
-
-const char *megatron_arg_name(const char *names, bool *unsets, struct arena *a)
-{
-    const char *name = names + strlen("--");
-    const bool adds = text_skip_prefix(&name, "disable-");
-    *unsets = adds || text_skip_prefix(&name, "no-");
-    char *out = arena_printf(a, "%s%.*s", adds ? "add_" : "", (int)strcspn(name, " "), name);
-    for (char *c = out; *c; c++)
-        if (*c == '-') *c = '_';
-    return out;
 }
 
 bool megatron_value_equal(const char *a, const char *b)

@@ -15,15 +15,26 @@ struct megatron_option {
     bool is_of_training; /* `ferry train` computes with it: without effect on a conversion */
     /* Why `ferry train` refuses it, or any value but `only`. */
     const char *why, *only;
+
+    /* An option that describes the model of `ferry train` (group is not NULL): its group in help,
+     * its name in args, its default or an expression over args for it, and its place among them. */
+    const char *group, *help, *choices, *arg, *derived;
+    bool may_be_0;
+    struct scalar usual; /* of a kind that follows from `value` */
+    size_t slot;
 };
+enum { MAX_MODEL_OPTIONS = 64 }; /* of those with a group */
 
 /* Listed options come before those of fields. */
 const struct megatron_option *megatron_options(size_t *count);
 
-/* Fills a group once. make() fills *to, and returns whether the command has it. */
-void megatron_options_make(struct arg_group *group,
-                           bool (*make)(struct arg *to, const struct megatron_option *o));
-/* The option with these names, as in struct arg. */
+/* Fills a group like `like` once, and returns it. make() fills *to, and returns
+ * whether the group with this title has it. */
+const struct arg_group *megatron_options_make(struct arg_group *group, const struct arg_group *like,
+                                              bool (*make)(struct arg *to,
+                                                           const struct megatron_option *o,
+                                                           const char *title));
+/* The option whose names, as in struct arg, begin so. */
 const struct megatron_option *megatron_option_find(const char *names);
 /* The name in args of an option with these names: "--no-X" unsets X, "--disable-X"
  * unsets add_X, which sets *unsets. In arena a. */

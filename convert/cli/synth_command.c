@@ -74,6 +74,7 @@ static const struct arg_group synth_groups[] = {
     {"Destination of another trainer", trainer_args, NUM_TRAINER_ARGS, AT(trainer)},
     {"Work", run_args, NUM_RUN_ARGS, AT(run)},
     {"Output", output_args, NUM_OUTPUT_ARGS, AT(output)},
+    {"Other options of Megatron-LM", NULL, 0, 0},
 };
 
 
@@ -89,18 +90,18 @@ static const struct size {
 enum { NUM_SIZES = COUNT(sizes) };
 // clang-format on
 
-static bool make_field_option(struct arg *to, const struct megatron_option *o)
+static bool make_field_option(struct arg *to, const struct megatron_option *o, const char *title)
 {
+    (void)title;
     to->kind = ARG_NOTED;
     to->offset = AT(fields);
     return o->field != NULL;
 }
 
-static const struct arg_group *other_fields(void)
+static const struct arg_group *made_group(const struct arg_group *g)
 {
-    static struct arg_group group = {.title = "Other options of Megatron-LM"};
-    megatron_options_make(&group, make_field_option);
-    return &group;
+    static struct arg_group group;
+    return megatron_options_make(&group, g, make_field_option);
 }
 
 static void set_synth_defaults(void *options)
@@ -448,7 +449,7 @@ const struct command command_synth = {
             "Other fields of the model take Megatron-LM's options, such as --q-lora-rank 24.",
     .groups = synth_groups,
     .num_groups = COUNT(synth_groups),
-    .others = other_fields,
+    .made = made_group,
     .spellings = to_spellings,
     .num_spellings = NUM_TO_SPELLINGS,
     .options_bytes = sizeof(struct synth_flags),

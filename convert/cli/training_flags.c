@@ -88,11 +88,12 @@ const struct arg training_args[] = {
 // clang-format on
 _Static_assert(COUNT(training_args) == NUM_TRAINING_ARGS, "training_flags.h");
 
-bool training_flag_make(struct arg *to, const struct megatron_option *o)
+bool training_flag_make(struct arg *to, const struct megatron_option *o, const char *title)
 {
+    (void)title;
     to->kind = ARG_NOTED;
     to->offset = o->field ? AT(model) : AT(unused);
-    return o->field || !o->why;
+    return o->field || (!o->why && (!o->group || o->is_of_training));
 }
 
 /* Pair i of a list: "--num-layers", "32"; length is that of the option's first

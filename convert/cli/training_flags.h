@@ -18,7 +18,7 @@ struct training_flags {
 extern const struct arg training_args[];
 enum { NUM_TRAINING_ARGS = 18 };
 /* Makes the others: flags of the model, and those without effect. */
-bool training_flag_make(struct arg *to, const struct megatron_option *o);
+bool training_flag_make(struct arg *to, const struct megatron_option *o, const char *title);
 
 /* ERR_USAGE, with both values, if a flag contradicts the model, the formats or
  * the dtype of the written weights (`dtype` if casts, else as stored);

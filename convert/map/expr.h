@@ -26,6 +26,7 @@
 #ifndef FERRY_CONVERT_MAP_EXPR_H
 #define FERRY_CONVERT_MAP_EXPR_H
 
+#include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -90,5 +91,11 @@ MUST_CHECK enum status expr_value(const char *text, size_t length, const struct 
 /* Like expr_value(), of a whole number; true counts as 1. */
 MUST_CHECK enum status expr_eval(const char *text, size_t length, const struct expr_names *names,
                                  int64_t *out, struct error *err);
+
+/* An item as a term: of an object the list of its names. Arena a has lists;
+ * NULL: they are empty. */
+struct term json_term(const cJSON *item, struct arena *a);
+/* A term as a new item; the caller deletes it. Uses arena a for texts. */
+cJSON *term_json(const struct term *t, struct arena *a);
 
 #endif

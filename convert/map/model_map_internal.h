@@ -161,11 +161,6 @@ MUST_CHECK enum status map_fill_name(const struct map_names *names, const char *
  * prediction; prefix: for {p}. */
 MUST_CHECK enum status map_fill_mtp(const struct map_names *names, const char *prefix,
                                     struct strbuf *out, struct error *err);
-/* An item as a term: of an object the list of its names. Arena a has lists;
- * NULL: they are empty. */
-struct term json_term(const cJSON *item, struct arena *a);
-/* A term as a new item; the caller deletes it. Uses arena a for texts. */
-cJSON *term_json(const struct term *t, struct arena *a);
 /* Evaluates a condition; text NULL is true. */
 MUST_CHECK enum status map_condition(const struct map_names *names, const char *text, bool *out,
                                      struct error *err);

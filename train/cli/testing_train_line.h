@@ -21,7 +21,7 @@
 
 static const struct command command = {.name = "train",
                                        .groups = train_groups,
-                                       .others = train_other_args,
+                                       .made = train_made_group,
                                        .num_groups = NUM_TRAIN_GROUPS,
                                        .options_bytes = sizeof(struct train_options),
                                        .defaults = train_options_defaults};

@@ -97,14 +97,16 @@ static bool has_name(const char *names, const char *name, size_t length)
 
 static bool find_option(const struct rules *r, const char *name, size_t length, struct term *out)
 {
-    for (size_t g = 0; g < NUM_TRAIN_GROUPS; g++)
-        for (size_t i = 0; i < train_groups[g].num_args; i++) {
-            const struct arg *arg = &train_groups[g].args[i];
+    for (size_t g = 0; g < NUM_TRAIN_GROUPS; g++) {
+        const struct arg_group *group = train_group(g);
+        for (size_t i = 0; i < group->num_args; i++) {
+            const struct arg *arg = &group->args[i];
             if (!has_name(arg->names, name, length)) continue;
             *out = option_value((struct arena *)(uintptr_t)&r->arena, arg,
-                                (const char *)r->x->o + train_groups[g].offset + arg->offset);
+                                (const char *)r->x->o + group->offset + arg->offset);
             return true;
         }
+    }
     return false;
 }
 

@@ -202,7 +202,7 @@ const struct command command_train = {
         "Megatron-LM; without it the folder does. A run resumes from the checkpoint in --save, if "
         "there is one. A signal ends the run after the current iteration, which is saved.",
     .groups = train_groups,
-    .others = train_other_args,
+    .made = train_made_group,
     .num_groups = NUM_TRAIN_GROUPS,
     .options_bytes = sizeof(struct train_options),
     .defaults = train_options_defaults,

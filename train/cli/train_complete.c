@@ -34,7 +34,7 @@ static void complete_model(struct train_finish *x)
 {
     struct train_options *o = x->o;
     o->hf_config = hf_folder_of(&o->arena, o->hf_config);
-    o->has_model = o->line.num_layers && !o->use_checkpoint_args;
+    o->has_model = train_line(o, "num_layers")->number && !o->use_checkpoint_args;
     o->is_hidden_dropout_given = !isnan(o->hidden_dropout);
     o->is_attention_dropout_given = !isnan(o->attention_dropout);
     const double dropout = o->has_model ? 0.1 : 0;

@@ -118,10 +118,12 @@ static void note_model_options(struct train_finish *x)
 /* ---- the whole ---- */
 
 /* Bounds sizes before memory is allocated for each layer and expert. */
-static bool is_model_bounded(const struct model_line *l)
+static bool is_model_bounded(struct train_options *o)
 {
-    return l->num_layers <= MAX_LAYERS && l->num_experts <= MAX_EXPERTS &&
-           l->hidden_size <= UINT32_MAX && l->num_attention_heads <= MAX_HEADS;
+    return train_line(o, "num_layers")->number <= MAX_LAYERS &&
+           train_line(o, "num_experts")->number <= MAX_EXPERTS &&
+           train_line(o, "hidden_size")->number <= UINT32_MAX &&
+           train_line(o, "num_attention_heads")->number <= MAX_HEADS;
 }
 
 MUST_CHECK static enum status report_problems(const struct train_finish *x, struct error *err)
@@ -142,7 +144,7 @@ enum status train_options_finish(struct train_options *o, struct strbuf *notes, 
     refuse_values(&x);
     train_complete(&x);
     train_check(&x);
-    if (o->has_model && is_model_bounded(&o->line))
+    if (o->has_model && is_model_bounded(o))
         train_make_model(&x);
     else if (o->has_model)
         train_problem(&x,

@@ -25,8 +25,10 @@ void train_complete(struct train_finish *x);
 void train_complete_batch_schedule(struct train_finish *x);
 /* Sets o->model. */
 void train_make_model(struct train_finish *x);
-/* Adds the options of the model to args, under their names there. */
-void train_add_model_args(cJSON *args, const struct train_options *o);
+/* Group i of train_groups, made if it is data. */
+const struct arg_group *train_group(size_t i);
+/* An option's value by its name in args. */
+struct scalar *train_line(struct train_options *o, const char *arg);
 /* Appends the options that describe a model and differ from their defaults,
  * separated by commas. */
 void train_add_model_options(struct strbuf *out, const struct train_options *o);

@@ -5,23 +5,15 @@
 
 #include <string.h>
 
-#include "convert/cli/megatron_options.h"
-
 /* Fields that are not declared have options of their own. */
-static bool make_option(struct arg *to, const struct megatron_option *o)
+bool train_other_option(struct arg *to, const struct megatron_option *o, const char *title)
 {
+    (void)title;
     to->kind = o->only ? ARG_NOTED : ARG_NAMED;
     to->offset = o->only  ? offsetof(struct train_options, limited)
                  : o->why ? offsetof(struct train_options, refused)
                           : offsetof(struct train_options, no_effect);
-    return !o->is_of_training && (!o->field || o->field->declared);
-}
-
-const struct arg_group *train_other_args(void)
-{
-    static struct arg_group group = {.title = "Other options of Megatron-LM"};
-    megatron_options_make(&group, make_option);
-    return &group;
+    return !o->group && !o->is_of_training && (!o->field || o->field->declared);
 }
 
 /* Whether the word at `name` is the option that was typed, up to its "=". */

@@ -7,9 +7,11 @@
 #ifndef FERRY_TRAIN_CLI_TRAIN_NAMES_H
 #define FERRY_TRAIN_CLI_TRAIN_NAMES_H
 
+#include "convert/cli/megatron_options.h"
 #include "train/trainer/train_options.h"
 
-const struct arg_group *train_other_args(void);
+/* For megatron_options_make(). */
+bool train_other_option(struct arg *to, const struct megatron_option *o, const char *title);
 
 /* Why an option of the list `refused` is refused. `typed` may end with
  * "=value". */

@@ -1,19 +1,16 @@
 #include "train/cli/train_options.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "common/count.h"
-#include "common/json.h"
 #include "common/text.h"
+#include "convert/cli/megatron_options.h"
 #include "convert/cli/options.h"
 #include "train/cli/train_finish.h"
 #include "train/cli/train_names.h"
 
 // clang-format off
 #define AT(field) offsetof(struct train_options, field)
-#define LINE(field) AT(line.field)
 #define FLAG(names, field, help) {names, ARG_FLAG, AT(field), NULL, NULL, help}
 #define OFF(names, field, help) {names, ARG_FLAG_OFF, AT(field), NULL, NULL, help}
 #define UINT(names, field, help) {names, ARG_UINT, AT(field), "N", NULL, help}
@@ -27,38 +24,11 @@ static const struct arg recipe_args[] = {
     {"--config", ARG_CONFIG, AT(config), "FILE", NULL, "YAML file of options by name, with lists for several values; the command line takes precedence"},
 };
 
-static const struct arg model_args[] = {
+static const struct arg source_model_args[] = {
     TEXT("--hf-config", hf_config, "PATH", "Hugging Face folder or config.json: the model to train from scratch"),
-    UINT("--num-layers --encoder-num-layers", line.num_layers, "number of layers; the options then describe the model, with pretrain_gpt.py's defaults; default: the model of --load or --hf-config"),
-    UINT("--hidden-size", line.hidden_size, "hidden size"),
-    UINT("--ffn-hidden-size", line.ffn_hidden_size, "hidden size of the MLP; default: 4 times --hidden-size; with --swiglu 2/3 of it, rounded down to a multiple of 64"),
-    UINT("--num-attention-heads", line.num_attention_heads, "number of attention heads"),
-    UINT("--kv-channels", line.kv_channels, "size of a head; default: --hidden-size / --num-attention-heads"),
-    FLAG("--group-query-attention", line.group_query_attention, "share keys and values between several heads"),
-    UINT("--num-query-groups", line.num_query_groups, "key/value heads with --group-query-attention; default 1"),
-    UINT("--max-position-embeddings", line.max_position_embeddings, "maximum number of positions"),
-    CHOICE("--position-embedding-type", line.position_embedding_type, "learned_absolute|rope|none", "kind of position embedding; default learned_absolute"),
-    OFF("--no-position-embedding", line.add_position_embedding, NULL),
-    FLAG("--use-rotary-position-embeddings", line.use_rotary_position_embeddings, "same as --position-embedding-type rope"),
-    REAL("--rotary-base", line.rotary_base, "base of the rotary frequencies; default 10000"),
-    REAL("--rotary-percent", line.rotary_percent, "share of a head to rotate, 0 to 1; default 1"),
-    FLAG("--rotary-interleaved", line.rotary_interleaved, "rotate adjacent elements instead of the halves of a head"),
-    UINT("--rotary-seq-len-interpolation-factor", line.rotary_seq_len_interpolation_factor, "divide positions by N"),
-    FLAG("--use-rope-scaling", line.use_rope_scaling, "scale rotary frequencies as Llama 3.1 does"),
-    REAL("--rope-scaling-factor", line.rope_scaling_factor, "factor of --use-rope-scaling; default 8"),
-    CHOICE("--normalization", line.normalization, "LayerNorm|RMSNorm", "kind of norm; default LayerNorm"),
-    REAL("--norm-epsilon --layernorm-epsilon", line.norm_epsilon, "epsilon of norms; default 1e-5"),
-    FLAG("--qk-layernorm", line.qk_layernorm, "normalize queries and keys"),
-    FLAG("--swiglu", line.swiglu, "MLP activation: SiLU, gated"),
-    FLAG("--quick-geglu", line.quick_geglu, "MLP activation: sigmoid approximation of GELU, gated"),
-    FLAG("--squared-relu", line.squared_relu, "MLP activation: squared ReLU"),
-    FLAG("--openai-gelu", line.openai_gelu, "MLP activation: tanh approximation of GELU"),
-    OFF("--no-bias-gelu-fusion", line.bias_gelu_fusion, "compute GELU by erf; default for an MLP with biases: the tanh approximation of Megatron-LM's fused kernel"),
-    OFF("--disable-bias-linear", line.add_bias_linear, "leave out the biases of attention and MLP"),
-    FLAG("--add-qkv-bias", line.add_qkv_bias, "add biases of query, key and value"),
-    FLAG("--untie-embeddings-and-output-weights", line.untie_embeddings_and_output_weights, "train a separate output layer; default: share the embedding"),
-    TEXT("--window-size", line.window_size, "L,R", "sliding window of L positions before the current one; R must be 0"),
-    TEXT("--window-attn-skip-freq", line.window_attn_skip_freq, "FREQ", "layers without the window: every Nth; or a list with 1 for layers with it, such as ([1]*3+[0])*2"),
+};
+
+static const struct arg model_args[] = {
     REAL("--hidden-dropout", hidden_dropout, "dropout of hidden states; default 0.1 with --num-layers, else 0"),
     REAL("--attention-dropout", attention_dropout, "dropout of attention probabilities; default 0.1 with --num-layers, else 0"),
     REAL("--init-method-std", init_method_std, "standard deviation of initial weights; default 0.02"),
@@ -67,15 +37,7 @@ static const struct arg model_args[] = {
 };
 
 static const struct arg expert_args[] = {
-    UINT_OR_0("--num-experts", line.num_experts, "experts per layer; default: none"),
-    TEXT("--moe-layer-freq", line.moe_layer_freq, "FREQ", "layers with experts: every Nth, or a 0/1 list such as ([0]+[1]*23); default 1"),
-    UINT("--moe-ffn-hidden-size", line.moe_ffn_hidden_size, "hidden size of an expert; default: --ffn-hidden-size"),
-    UINT("--moe-router-topk", line.moe_router_topk, "experts per token; default 2"),
-    FLAG("--moe-router-pre-softmax", line.moe_router_pre_softmax, "compute the softmax over all experts, before choosing"),
-    CHOICE("--moe-router-score-function", line.moe_router_score_function, "softmax|sigmoid", "function for the scores of experts; sigmoid scores of chosen experts are divided by their sum; default softmax"),
-    FLAG("--moe-router-enable-expert-bias", line.moe_router_enable_expert_bias, "choose experts by score plus a bias, which each step raises for experts with fewer tokens than the mean and lowers for others; needs sigmoid"),
     REAL("--moe-router-bias-update-rate", moe_router_bias_update_rate, "change of the bias per step; default 0.001"),
-    REAL("--moe-router-topk-scaling-factor", line.moe_router_topk_scaling_factor, "factor of the routing weights; default 1"),
     WORDS("--moe-router-load-balancing-type", moe_router_load_balancing_types, "NAME...", "balance experts over a micro-batch (aux_loss), each sequence (seq_aux_loss), all micro-batches of a step so far (global_aux_loss) or not at all (none); default aux_loss"),
     WORDS("--moe-aux-loss-coeff", moe_aux_loss_coeffs, "X...", "coefficient of the load balancing loss; default 0"),
     REAL("--moe-z-loss-coeff", moe_z_loss_coeff, "coefficient of the router's z-loss; default: none"),
@@ -85,9 +47,9 @@ static const struct arg expert_args[] = {
 
 static const struct arg vocabulary_args[] = {
     UINT("--vocab-size", vocab_size, "vocabulary size without padding"),
-    UINT("--make-vocab-size-divisible-by", line.make_vocab_size_divisible_by, "with --num-layers, pad the embedding to a multiple of N times --tp rows; default 128"),
-    UINT("--padded-vocab-size", line.padded_vocab_size, "rows of the embedding; default: by --make-vocab-size-divisible-by"),
-    OFF("--no-pad-vocab-size --disable-pad-vocab-size", line.pad_vocab_size, "do not pad the embedding"),
+    UINT("--make-vocab-size-divisible-by", make_vocab_size_divisible_by, "with --num-layers, pad the embedding to a multiple of N times --tp rows; default 128"),
+    UINT("--padded-vocab-size", padded_vocab_size, "rows of the embedding; default: by --make-vocab-size-divisible-by"),
+    OFF("--no-pad-vocab-size --disable-pad-vocab-size", pad_vocab_size, "do not pad the embedding"),
     REAL("--padding-rows-value", padding_rows_value, "value of the padding rows that --num-layers adds to a folder's embedding; default 0"),
     TEXT("--tokenizer-type", tokenizer_type, "NAME", "NullTokenizer sets the end-of-document id to --vocab-size - 1; no tokenizer runs"),
     UINT_OR_0("--null-tokenizer-eod-id", null_tokenizer_eod_id, "end-of-document id of NullTokenizer"),
@@ -240,7 +202,10 @@ static const struct arg run_args_of_train[] = {
 #define GROUP(title, args) {title, args, COUNT(args), 0}
 const struct arg_group train_groups[NUM_TRAIN_GROUPS] = {
     GROUP("Recipe", recipe_args),
+    GROUP("Model", source_model_args),
+    {"Model", NULL, 0, 0},
     GROUP("Model", model_args),
+    {"Experts", NULL, 0, 0},
     GROUP("Experts", expert_args),
     GROUP("Vocabulary", vocabulary_args),
     GROUP("Training", training_args),
@@ -253,26 +218,14 @@ const struct arg_group train_groups[NUM_TRAIN_GROUPS] = {
     GROUP("Source", source_args_of_train),
     GROUP("Parallel", run_args_of_train),
     {"Layout", layout_args, NUM_LAYOUT_ARGS, AT(layout)},
+    {"Other options of Megatron-LM", NULL, 0, 0},
 };
 // clang-format on
 
 /* The defaults of pretrain_gpt.py. */
-static const struct model_line default_line = {.position_embedding_type = "learned_absolute",
-                                               .add_position_embedding = true,
-                                               .rotary_base = 10000,
-                                               .rotary_percent = 1,
-                                               .rope_scaling_factor = 8,
-                                               .make_vocab_size_divisible_by = 128,
-                                               .pad_vocab_size = true,
-                                               .normalization = "LayerNorm",
-                                               .norm_epsilon = 1e-5,
-                                               .bias_gelu_fusion = true,
-                                               .add_bias_linear = true,
-                                               .num_query_groups = 1,
-                                               .moe_router_topk = 2,
-                                               .moe_router_score_function = "softmax"};
-
 static const struct train_options default_options = {
+    .make_vocab_size_divisible_by = 128,
+    .pad_vocab_size = true,
     .hidden_dropout = NAN,
     .attention_dropout = NAN,
     .init_method_std = 0.02,
@@ -313,95 +266,47 @@ static const struct train_options default_options = {
     .memory_per_rank = NAN,
 };
 
+/* An option that describes the model. */
+static bool make_described(struct arg *to, const struct megatron_option *o, const char *title)
+{
+    static const enum arg_kind kinds[] = {[FIELD_UINT] = ARG_UINT,
+                                          [FIELD_REAL] = ARG_FLOAT,
+                                          [FIELD_BOOL] = ARG_FLAG,
+                                          [FIELD_TEXT] = ARG_TEXT};
+    to->kind = o->choices ? ARG_CHOICE : o->may_be_0 ? ARG_UINT_OR_0 : kinds[o->usual.kind];
+    if (to->kind == ARG_FLAG && o->usual.truth) to->kind = ARG_FLAG_OFF;
+    to->offset = AT(line) + o->slot * sizeof(struct scalar) + offsetof(struct scalar, number);
+    to->value = o->choices ? NULL : o->value;
+    to->choices = o->choices;
+    to->help = o->help;
+    return text_equal(o->group, title);
+}
+
+const struct arg_group *train_made_group(const struct arg_group *g)
+{
+    static struct arg_group groups[NUM_TRAIN_GROUPS];
+    return megatron_options_make(&groups[g - train_groups], g,
+                                 g == &train_groups[NUM_TRAIN_GROUPS - 1] ? train_other_option
+                                                                          : make_described);
+}
+
+const struct arg_group *train_group(size_t i)
+{
+    return train_groups[i].args ? &train_groups[i] : train_made_group(&train_groups[i]);
+}
+
+_Static_assert(COUNT(((struct train_options *)NULL)->line) >= MAX_MODEL_OPTIONS,
+               "megatron_options.h");
+
 void train_options_defaults(void *options)
 {
     struct train_options *o = options;
+    size_t count;
+    const struct megatron_option *all = megatron_options(&count);
     *o = default_options;
-    o->line = default_line;
+    for (size_t i = 0; i < count; i++)
+        if (all[i].group) o->line[all[i].slot] = all[i].usual;
     arena_init(&o->arena);
-}
-
-/* Whether the field differs from its default. A given text lies elsewhere, even
- * if equal; a given number that equals the default does not count. */
-static bool is_option_given(const struct arg *a, const struct train_options *o)
-{
-    struct train_options defaults = default_options;
-    defaults.line = default_line;
-    const void *field = (const char *)o + a->offset, *other = (const char *)&defaults + a->offset;
-    switch (a->kind) {
-    case ARG_FLAG:
-    case ARG_FLAG_OFF:
-        return *(const bool *)field != *(const bool *)other;
-    case ARG_UINT:
-    case ARG_UINT_OR_0:
-        return *(const uint64_t *)field != *(const uint64_t *)other;
-    case ARG_FLOAT:
-        return *(const double *)field < *(const double *)other ||
-               *(const double *)field > *(const double *)other;
-    default:
-        return *(const char *const *)field != *(const char *const *)other;
-    }
-}
-
-/* NullTokenizer takes its end of document from --vocab-size, also with a
- * folder's model. */
-static bool describes_model(const struct arg *a, const struct train_options *o)
-{
-    if (a->offset == AT(vocab_size)) return !text_equal(o->tokenizer_type, "NullTokenizer");
-    return a->offset >= AT(line) && a->offset < AT(line) + sizeof o->line;
-}
-
-void train_add_model_options(struct strbuf *out, const struct train_options *o)
-{
-    for (size_t g = 0; g < NUM_TRAIN_GROUPS; g++)
-        for (size_t i = 0; i < train_groups[g].num_args; i++) {
-            const struct arg *a = &train_groups[g].args[i];
-            if (train_groups[g].offset == 0 && describes_model(a, o) && is_option_given(a, o))
-                strbuf_printf(out, "%s%.*s", out->length ? ", " : "", (int)strcspn(a->names, " "),
-                              a->names);
-        }
-}
-
-/* "--no-X" and "--disable-X" unset X and add_X. */
-static const char *arg_name(const struct arg *a, char *out, size_t size)
-{
-    const char *name = a->names + strlen("--"), *add = "";
-    if (a->kind == ARG_FLAG_OFF) add = text_skip_prefix(&name, "disable-") ? "add_" : "";
-    if (a->kind == ARG_FLAG_OFF) (void)text_skip_prefix(&name, "no-");
-    snprintf(out, size, "%s%.*s", add, (int)strcspn(name, " "), name);
-    for (char *c = out; *c; c++)
-        if (*c == '-') *c = '_';
-    return out;
-}
-
-static void add_model_arg(cJSON *args, const struct arg *a, const void *field)
-{
-    char space[80];
-    const char *name = arg_name(a, space, sizeof space);
-    if (a->kind == ARG_FLAG || a->kind == ARG_FLAG_OFF)
-        cJSON_AddBoolToObject(args, name, *(const bool *)field);
-    else if (a->kind == ARG_UINT && *(const uint64_t *)field)
-        json_add_u64(args, name, *(const uint64_t *)field);
-    else if (a->kind == ARG_UINT_OR_0 && *(const uint64_t *)field != UINT64_MAX)
-        json_add_u64(args, name, *(const uint64_t *)field);
-    else if (a->kind == ARG_FLOAT && fabs(*(const double *)field) > 0)
-        json_add_number(args, name, *(const double *)field);
-    else if (a->kind == ARG_CHOICE && *(const char *const *)field)
-        json_add_text(args, name, *(const char *const *)field);
-}
-
-void train_add_model_args(cJSON *args, const struct train_options *o)
-{
-    static const struct {
-        const struct arg *args;
-        size_t count;
-    } of[] = {{model_args, COUNT(model_args)},
-              {vocabulary_args, COUNT(vocabulary_args)},
-              {expert_args, COUNT(expert_args)}};
-    const size_t num_groups = o->line.num_experts ? 3 : 2;
-    for (size_t g = 0; g < num_groups; g++)
-        for (size_t i = 0; i < of[g].count; i++)
-            add_model_arg(args, &of[g].args[i], (const char *)o + of[g].args[i].offset);
 }
 
 void train_options_release(struct train_options *o)

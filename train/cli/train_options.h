@@ -10,10 +10,11 @@
 #include "common/strbuf.h"
 #include "train/trainer/train_options.h"
 
-/* For `groups`, `defaults` and `options_bytes` of struct command. The options
+/* For `groups`, `made`, `defaults` and `options_bytes` of struct command. The options
  * struct is a struct train_options, or begins with one. */
-enum { NUM_TRAIN_GROUPS = 14 };
+enum { NUM_TRAIN_GROUPS = 18 };
 extern const struct arg_group train_groups[NUM_TRAIN_GROUPS];
+const struct arg_group *train_made_group(const struct arg_group *g);
 void train_options_defaults(void *options);
 
 /* Completes o after parsing: sets what follows from other options and `model`,

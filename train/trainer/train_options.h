@@ -14,33 +14,6 @@
 #include "common/arena.h"
 #include "common/args.h"
 
-/* The model options as given; struct train_options.model is made from them. */
-struct model_line {
-    uint64_t num_layers; /* 0: the line does not describe the model */
-    uint64_t hidden_size, ffn_hidden_size, num_attention_heads, kv_channels;
-    bool group_query_attention;
-    uint64_t num_query_groups; /* counts only with group_query_attention */
-    uint64_t max_position_embeddings;
-    const char *position_embedding_type; /* learned_absolute, rope, none */
-    bool add_position_embedding; /* false: --no-position-embedding, of old lines with rope */
-    bool use_rotary_position_embeddings, rotary_interleaved, use_rope_scaling;
-    double rotary_base, rotary_percent, rope_scaling_factor;
-    uint64_t rotary_seq_len_interpolation_factor;
-    uint64_t make_vocab_size_divisible_by, padded_vocab_size;
-    bool pad_vocab_size;
-    const char *normalization; /* LayerNorm, RMSNorm */
-    double norm_epsilon;
-    bool qk_layernorm, swiglu, openai_gelu, squared_relu, quick_geglu, bias_gelu_fusion;
-    bool add_bias_linear, add_qkv_bias, untie_embeddings_and_output_weights;
-    uint64_t num_experts;       /* 0: dense */
-    const char *moe_layer_freq; /* "2", "([0]+[1]*23)" */
-    uint64_t moe_ffn_hidden_size, moe_router_topk;
-    bool moe_router_pre_softmax, moe_router_enable_expert_bias;
-    const char *moe_router_score_function;
-    double moe_router_topk_scaling_factor;           /* 0: 1 */
-    const char *window_size, *window_attn_skip_freq; /* "128,0"; as moe_layer_freq */
-};
-
 /* Names of --recompute-modules, and their bits in train/backward/recompute.h. */
 #define TRAIN_RECOMPUTE_MODULES(X)                                                                 \
     X("core_attn", RECOMPUTE_CORE_ATTENTION)                                                       \
@@ -58,7 +31,9 @@ struct train_options {
     struct arena arena;
 
     /* ---- model ---- */
-    struct model_line line;
+    struct scalar line[64]; /* as given: options with a group in convert/models/options.json */
+    uint64_t make_vocab_size_divisible_by, padded_vocab_size; /* 128; 0: by the other */
+    bool pad_vocab_size;                                      /* true */
     bool has_model;            /* the line describes the model: `model`. Else the folder does */
     struct model_config model; /* vocab_size, padded_vocab_size 0: the line does not say them */
     const char *hf_config;     /* folder or file with the config of a model to train from scratch */

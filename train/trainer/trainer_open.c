@@ -339,7 +339,7 @@ static void count_vocabulary(struct trainer *t, struct model_config *c)
     if (padding || !t->o->has_model) return;
     const uint64_t tp = t->o->layout.tp ? t->o->layout.tp : 1;
     const uint64_t given = t->o->model.padded_vocab_size;
-    const uint64_t by = t->o->line.make_vocab_size_divisible_by;
+    const uint64_t by = t->o->make_vocab_size_divisible_by;
     t->vocab_rows = given ? given : padded_vocab_size(c->vocab_size, by ? by : 128, tp);
 }
 
