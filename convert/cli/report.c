@@ -12,6 +12,7 @@
 #include "convert/cli/options.h"
 #include "convert/cli/report_training.h"
 #include "convert/format.h"
+#include "convert/map/config_lines.h"
 #include "convert/megatron/megatron_target.h"
 
 /* ---- counting ---- */
@@ -149,29 +150,6 @@ static void vocab_line(struct strbuf *out, const struct target *t)
                   m->untie_embeddings_and_output_weights ? "untied" : "tied");
 }
 
-void report_positions(struct strbuf *out, const struct model_config *m, int width)
-{
-    if (!m->position_embedding_type || strcmp(m->position_embedding_type, "rope")) {
-        strbuf_printf(out, "%-*s%s\n", width, "position",
-                      m->position_embedding_type ? m->position_embedding_type : "(not known)");
-        return;
-    }
-    strbuf_printf(out, "%-*sbase %.10g", width, "rope", m->rotary_base);
-    if (m->rotary_percent < 1) strbuf_printf(out, ", on %.3g of each head", m->rotary_percent);
-    if (m->rotary_interleaved) strbuf_add_text(out, ", interleaved");
-    if (!m->rope_type || strcmp(m->rope_type, "default") == 0) {
-        strbuf_add_text(out, ", no scaling\n");
-        return;
-    }
-    strbuf_printf(out, ", %s scaling, factor %.6g", m->rope_type, m->rope_factor);
-    if (m->rope_low_freq_factor > 0)
-        strbuf_printf(out, ", low %.6g, high %.6g", m->rope_low_freq_factor,
-                      m->rope_high_freq_factor);
-    if (m->rope_original_max_position)
-        strbuf_printf(out, ", original positions %" PRIu64, m->rope_original_max_position);
-    strbuf_add_char(out, '\n');
-}
-
 void report_unknown(struct strbuf *out, const struct checkpoint *c, int width)
 {
     struct arena a;
@@ -303,7 +281,7 @@ void report_plan(struct strbuf *out, const struct conversion *c)
                   c->source->num_ignored);
     if (!c->source->names_alone) {
         vocab_line(out, c->target);
-        report_positions(out, &c->source->config, 9);
+        config_lines_add(out, &c->source->config, true, 9);
     }
     report_unknown(out, c->source, 9);
     report_training(out, c->target);

@@ -68,9 +68,6 @@ void count_parameters(const struct checkpoint *c, struct parameter_count *out);
 void print_dtypes(struct strbuf *out, const struct parameter_count *n);
 /* "1.24 B" */
 void print_count(struct strbuf *out, uint64_t n);
-/* "rope  base 500000, llama3 scaling, ...", or another kind of positions; the
- * label is `width` wide. */
-void report_positions(struct strbuf *out, const struct model_config *m, int width);
 /* "  dp 4  ZeRO 2": data parallel ranks with files of their own (0: none), and
  * the ZeRO stage (NULL: none); the same as members of an object. */
 void report_ranks(struct strbuf *out, uint64_t dp, const unsigned *zero);

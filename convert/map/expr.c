@@ -1,10 +1,15 @@
 #include "convert/map/expr.h"
-#include "common/count.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/count.h"
+#include "common/numbers.h"
+#include "common/text.h"
 
 /* ---- values ---- */
 
@@ -847,4 +852,35 @@ enum status expr_eval(const char *text, size_t length, const struct expr_names *
         return OK;
     }
     return fail(err, ERR_USAGE, "\"%.*s\" is not a whole number", (int)length, text);
+}
+
+/* ---- texts ---- */
+
+static void add_term(struct strbuf *out, const struct term *t, const char *format)
+{
+    int digits = 6;
+    (void)sscanf(format, "#%dg", &digits);
+    if (t->kind == TERM_REAL) strbuf_printf(out, "%.*g", digits, t->real);
+    if (t->kind == TERM_WHOLE && text_starts_with(format, "#,"))
+        strbuf_add_text(out, grouped_text((uint64_t)t->whole));
+    else if (t->kind == TERM_WHOLE)
+        strbuf_printf(out, "%" PRId64, t->whole);
+    if (t->kind == TERM_TEXT) strbuf_add(out, t->text, t->length);
+}
+
+enum status expr_fill(const char *text, const struct expr_names *names, struct strbuf *out,
+                      struct error *err)
+{
+    while (*text) {
+        const size_t before = strcspn(text, "{");
+        struct term value;
+        strbuf_add(out, text, before);
+        text += before;
+        if (!*text) break;
+        const size_t length = strcspn(text, "#}");
+        TRY(expr_value(text + 1, length - 1, names, &value, err));
+        add_term(out, &value, text + length);
+        text += strcspn(text, "}") + 1;
+    }
+    return OK;
 }

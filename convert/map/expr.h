@@ -33,6 +33,7 @@
 
 #include "common/arena.h"
 #include "common/status.h"
+#include "common/strbuf.h"
 
 enum term_kind { TERM_NONE, TERM_BOOL, TERM_WHOLE, TERM_REAL, TERM_TEXT, TERM_LIST };
 
@@ -91,6 +92,11 @@ MUST_CHECK enum status expr_value(const char *text, size_t length, const struct 
 /* Like expr_value(), of a whole number; true counts as 1. */
 MUST_CHECK enum status expr_eval(const char *text, size_t length, const struct expr_names *names,
                                  int64_t *out, struct error *err);
+
+/* Appends a text in which {EXPR} is a value: a whole number or a text, and a real
+ * number of six digits; {EXPR#9g}: of nine; {EXPR#,}: 1,000. Others are empty. */
+MUST_CHECK enum status expr_fill(const char *text, const struct expr_names *names,
+                                 struct strbuf *out, struct error *err);
 
 /* An item as a term: of an object the list of its names. Arena a has lists;
  * NULL: they are empty. */

@@ -211,6 +211,27 @@ static void wrong_ones_are_refused_with_the_place(void **state)
                  "a list has no place here");
 }
 
+static void texts_have_values(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {"", ""},
+        {"no value", "no value"},
+        {"{2 + 3}{'x'} of {12345678#,}, {12345678}", "5x of 12,345,678, 12345678"},
+        {"{1 / 3.0} {1 / 3.0#3g} {100000000.0#10g}", "0.333333 0.333 100000000"},
+        {"<{none}{true}>", "<>"}};
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct strbuf text = {0};
+        strbuf_add_text(&text, "");
+        assert_ok(expr_fill(rows[i][0], &names, &text, &err));
+        assert_string_equal(text.data, rows[i][1]);
+        strbuf_release(&text);
+    }
+    struct strbuf text = {0};
+    assert_int_equal(expr_fill("{nobody}", &names, &text, &err), ERR_USAGE);
+    strbuf_release(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +243,7 @@ int main(void)
         cmocka_unit_test(lists_are_built_and_searched),
         cmocka_unit_test(kinds_are_checked_by_name),
         cmocka_unit_test(wrong_ones_are_refused_with_the_place),
+        cmocka_unit_test(texts_have_values),
     };
     return cmocka_run_group_tests_name("expr", tests, NULL, NULL);
 }

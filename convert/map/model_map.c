@@ -620,8 +620,9 @@ static const struct model_map *base_of(const struct model_maps *m, const char *f
 static enum status list_built_in(struct model_maps *m, const struct embedded_file *files,
                                  size_t num_files, struct error *err)
 {
-    static const char *const others[] = {"params.json",  "fields.json",       "megatron.json",
-                                         "options.json", "quantization.json", "train_rules.json"};
+    static const char *const others[] = {
+        "params.json",       "fields.json",      "megatron.json",    "options.json",
+        "quantization.json", "train_rules.json", "config_lines.json"};
     for (size_t i = 0; i < num_files; i++) {
         const bool hows = strcmp(files[i].name, "hows.json") == 0,
                    inert = strcmp(files[i].name, "hf.json") == 0;

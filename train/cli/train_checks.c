@@ -8,7 +8,6 @@
  * - `why`, `note` with {EXPR}, or `rules`;
  * - `of` or `each`: it is for x, an option or an item of a list;
  * - `try` and `without`, for its test: options added to a good line, and one left out. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,39 +129,19 @@ static bool find_value(const void *context, const char *name, size_t length, int
     return find_option(r, name, length, out);
 }
 
+static struct expr_names names_of(const struct rules *r)
+{
+    return (struct expr_names){find_value, r, (struct arena *)(uintptr_t)&r->arena};
+}
+
 static enum status rule_value(const struct rules *r, const char *text, size_t length,
                               struct term *out, struct error *err)
 {
-    const struct expr_names names = {find_value, r, (struct arena *)(uintptr_t)&r->arena};
+    const struct expr_names names = names_of(r);
     return expr_value(text, length, &names, out, err);
 }
 
 /* ---- rules ---- */
-
-static void add_term(struct strbuf *out, const struct term *t)
-{
-    if (t->kind == TERM_REAL) strbuf_printf(out, "%g", t->real);
-    if (t->kind == TERM_WHOLE) strbuf_printf(out, "%" PRId64, t->whole);
-    if (t->kind == TERM_TEXT) strbuf_add(out, t->text, t->length);
-}
-
-/* The text with the values of its {EXPR}. */
-static enum status fill(const struct rules *r, const char *text, struct strbuf *out,
-                        struct error *err)
-{
-    for (const char *at = text; *at; at++) {
-        const size_t length = *at == '{' ? strcspn(at, "}") : 0;
-        struct term value;
-        if (length) {
-            TRY(rule_value(r, at + 1, length - 1, &value, err));
-            add_term(out, &value);
-            at += length;
-        } else {
-            strbuf_add_char(out, *at);
-        }
-    }
-    return OK;
-}
 
 static enum status apply_all(struct rules *r, const cJSON *list, struct error *err);
 
@@ -171,12 +150,13 @@ static enum status apply(struct rules *r, const cJSON *rule, struct error *err)
     const char *when = json_as_text(json_get(rule, "when")),
                *why = json_as_text(json_get(rule, "why")),
                *note = json_as_text(json_get(rule, "note"));
+    const struct expr_names names = names_of(r);
     struct strbuf text = {0};
     struct term holds;
     TRY(rule_value(r, when, strlen(when), &holds, err));
     if (!term_is_true(&holds)) return OK;
     if (json_get(rule, "rules")) return apply_all(r, json_get(rule, "rules"), err);
-    enum status st = fill(r, why ? why : note, &text, err);
+    enum status st = expr_fill(why ? why : note, &names, &text, err);
     if (!st) (why ? train_problem : train_note)(r->x, "%s", text.data);
     strbuf_release(&text);
     return st;
