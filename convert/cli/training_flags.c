@@ -15,12 +15,6 @@
 #include "convert/megatron/megatron_args.h"
 
 // clang-format off
-/* The dtype of weights: --bf16 stands for its name. */
-#define DTYPE_FLAGS(X) \
-    X("--bf16", NULL, "bf16") \
-    X("--fp16", NULL, "fp16") \
-    X("--params-dtype", "DTYPE", NULL)
-
 /* Settings of the written optimizer: option, placeholder, member of struct
  * training_given, unit of the value (the schedule counts samples), help. */
 #define OPTIMIZER_FLAGS(X) \
@@ -36,23 +30,6 @@
     X("--lr-decay-samples", "N", lr_decay, NUMBER, "decay of the learning rate, in samples from the start") \
     X("--lr-decay-iters", "N", lr_decay, ITERATIONS, "decay in iterations; needs --global-batch-size")
 
-/* Options of Megatron-LM's tools/checkpoint/convert.py that name what Ferry
- * finds out: option, what its value names. */
-#define CONVERTER_FLAGS(X) \
-    X("--loader", SOURCE) \
-    X("--saver", DESTINATION) \
-    X("--model-type", MODEL_TYPE) \
-    X("--checkpoint-type", WEIGHTS_TYPE)
-
-static const struct converter_flag {
-    const char *names;
-    enum { SOURCE, DESTINATION, MODEL_TYPE, WEIGHTS_TYPE } what;
-} converter_flags[] = {
-#define X(names, what) {names, what},
-    CONVERTER_FLAGS(X)
-#undef X
-};
-
 static const struct optimizer_flag {
     const char *names;
     size_t offset; /* in struct training_given */
@@ -64,26 +41,20 @@ static const struct optimizer_flag {
 #undef X
 };
 
-static const struct dtype_flag {
-    const char *names, *stands_for;
-} dtype_flags[] = {
-#define X(names, value, stands_for) {names, stands_for},
-    DTYPE_FLAGS(X)
-#undef X
-};
-
 #define AT(field) offsetof(struct training_flags, field)
 const struct arg training_args[] = {
-#define X(names, value, stands_for) {names, ARG_NOTED, AT(dtypes), value, NULL, NULL},
-    DTYPE_FLAGS(X)
-#undef X
+    {"--bf16", ARG_NOTED, AT(dtypes), NULL, NULL, NULL},
+    {"--fp16", ARG_NOTED, AT(dtypes), NULL, NULL, NULL},
+    {"--params-dtype", ARG_NOTED, AT(dtypes), "DTYPE", NULL, NULL},
 #define X(names, value, member, counts, help) \
     {names, ARG_NOTED, AT(optimizer), value, NULL, help},
     OPTIMIZER_FLAGS(X)
 #undef X
-#define X(names, what) {names, ARG_NOTED, AT(converter), "NAME", NULL, NULL},
-    CONVERTER_FLAGS(X)
-#undef X
+    /* of Megatron-LM's tools/checkpoint/convert.py, which name what Ferry finds out */
+    {"--loader", ARG_NOTED, AT(converter), "NAME", NULL, NULL},
+    {"--saver", ARG_NOTED, AT(converter), "NAME", NULL, NULL},
+    {"--model-type", ARG_NOTED, AT(converter), "NAME", NULL, NULL},
+    {"--checkpoint-type", ARG_NOTED, AT(converter), "NAME", NULL, NULL},
 };
 // clang-format on
 _Static_assert(COUNT(training_args) == NUM_TRAINING_ARGS, "training_flags.h");
@@ -184,11 +155,8 @@ static bool only_dtype(const struct checkpoint *c, enum dtype *out)
 static enum status check_dtype(const struct given *g, const struct checkpoint *c, bool casts,
                                enum dtype dtype, struct error *err)
 {
-    const struct dtype_flag *flag = dtype_flags;
     enum dtype wanted;
-    while (strcmp(flag->names, g->names))
-        flag++;
-    const char *name = g->value ? g->value : flag->stands_for;
+    const char *name = g->value ? g->value : g->names + strlen("--");
     if (!dtype_from_user(name, &wanted) || !dtype_is_float(wanted))
         return fail(err, ERR_USAGE, "%.*s %s: not one of bfloat16, float16, float32, float64",
                     g->length, g->names, name);
@@ -282,22 +250,11 @@ static enum status check_format(const struct given *g, const char *side,
 static enum status check_converter(const struct given *g, const struct checkpoint *c,
                                    const struct format *target, struct error *err)
 {
-    const struct converter_flag *flag = converter_flags;
-    while (strcmp(flag->names, g->names))
-        flag++;
-    switch (flag->what) {
-    case SOURCE:
-        return check_format(g, "source", c->format, err);
-    case DESTINATION:
-        return check_format(g, "destination (--to)", target, err);
-    case MODEL_TYPE:
-        if (strcasecmp(g->value, "GPT") == 0) return OK;
-        return fail(err, ERR_UNSUPPORTED, "--model-type %s is not supported (GPT)", g->value);
-    case WEIGHTS_TYPE:
-        if (strcmp(g->value, "hf") == 0) return OK;
-        return fail(err, ERR_UNSUPPORTED, "--checkpoint-type %s is not supported (hf)", g->value);
-    }
-    return OK;
+    if (strcmp(g->names, "--loader") == 0) return check_format(g, "source", c->format, err);
+    if (strcmp(g->names, "--saver") == 0) return check_format(g, "destination (--to)", target, err);
+    const char *only = strcmp(g->names, "--model-type") == 0 ? "GPT" : "hf";
+    if (strcasecmp(g->value, only) == 0) return OK;
+    return fail(err, ERR_UNSUPPORTED, "%s %s is not supported (%s)", g->names, g->value, only);
 }
 
 /* ---- all ---- */
