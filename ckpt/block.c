@@ -162,8 +162,8 @@ static unsigned axis_to_halve(const struct block *b)
  * other. */
 static void cast_block(const struct casting *c, const struct block *b, uint64_t from, uint64_t to)
 {
-    char *first = (char *)c->to + to * dtype_bytes(c->to_dtype);
-    const char *stored = (const char *)c->from + from * dtype_bytes(c->from_dtype);
+    char *first = (char *)c->to + dtype_run_bytes(c->to_dtype, to);
+    const char *stored = (const char *)c->from + dtype_run_bytes(c->from_dtype, from);
     uint64_t count = block_count(b);
     if (block_is_run(b)) {
         cast_run(c, first, stored, count);

@@ -32,8 +32,8 @@ static struct cast_counts cast_one_by_one(const struct casting *c, const struct 
     struct cast_counts n = {0};
     for (uint64_t i = 0, a, b; i < pair_count(p); i++) {
         pair_element(p, i, &a, &b);
-        char *to = (char *)c->to + b * dtype_bytes(c->to_dtype);
-        const char *from = (const char *)c->from + a * dtype_bytes(c->from_dtype);
+        char *to = (char *)c->to + dtype_run_bytes(c->to_dtype, b);
+        const char *from = (const char *)c->from + dtype_run_bytes(c->from_dtype, a);
         const double x = dtype_load(c->from_dtype, from, 0), sum = x + c->add;
         if (c->add != 0) {
             const bool rounded =
@@ -65,8 +65,8 @@ static void check_cast(uint64_t *seed, uint64_t most)
     struct casting c = {.to_dtype = dtypes[test_below(seed, 4)],
                         .from_dtype = dtypes[test_below(seed, 4)],
                         .add = test_below(seed, 3) ? 0 : -1};
-    uint64_t to = span_of(p, true) * dtype_bytes(c.to_dtype),
-             from = span_of(p, false) * dtype_bytes(c.from_dtype);
+    uint64_t to = dtype_run_bytes(c.to_dtype, span_of(p, true)),
+             from = dtype_run_bytes(c.from_dtype, span_of(p, false));
     unsigned char *source = malloc(from), *got = calloc(1, to), *want = calloc(1, to);
     assert_true(source && got && want);
     for (uint64_t i = 0; i < from; i++)

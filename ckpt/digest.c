@@ -11,6 +11,11 @@ void digest_add_elements(struct digest *d, enum dtype dtype, const void *element
                          uint64_t first)
 {
     unsigned bits = dtype_infos[dtype].bits, words = bits > 64 ? bits / 64 : 1;
+    if (bits % 4) {
+        bits = 8;
+        count = dtype_run_bytes(dtype, count);
+        first = dtype_run_bytes(dtype, first);
+    }
     digest_add(d, elements, bits / words, count * words, first * words);
 }
 
@@ -77,7 +82,7 @@ static enum status add_panel(void *context, const struct scan_panel *p, struct e
     pthread_mutex_lock(&x->lock);
     digest_join(&d->sums, &part);
     pthread_mutex_unlock(&x->lock);
-    progress_add(x->progress, p->count * dtype_bytes(d->dtype));
+    progress_add(x->progress, dtype_run_bytes(d->dtype, p->count));
     return OK;
 }
 
@@ -102,7 +107,7 @@ enum status digest_catalog(const struct catalog *c, const struct digest_options 
         x.digests[s.num_items] = (struct tensor_digest){
             .name = t->name, .dtype = t->dtype, .num_dims = t->num_dims, .shape = t->shape};
         items[s.num_items++].tensors[0] = t;
-        bytes += t->numel * dtype_bytes(t->dtype);
+        bytes += dtype_run_bytes(t->dtype, t->numel);
     }
     x.progress = progress_start(o->progress, "reading", bytes);
     enum status st = scan_run(&s, &result, err);

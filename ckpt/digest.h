@@ -22,7 +22,7 @@
 #include "kernels/cpu/digest_sums.h"
 
 /* Adds elements first, first + 1, ... of a tensor of this dtype. An element of
- * 16 bytes counts as four of 4. */
+ * 16 bytes counts as four of 4; elements of 6 bits count by their bytes. */
 void digest_add_elements(struct digest *d, enum dtype dtype, const void *elements, uint64_t count,
                          uint64_t first);
 

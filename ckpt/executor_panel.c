@@ -50,7 +50,7 @@ struct writing {
     const struct target_piece *piece;
     const char *panel; /* in the target's dtype */
     char *temp;        /* as large */
-    size_t element_bytes;
+    enum dtype dtype;
     struct chain *chain;
 };
 
@@ -59,7 +59,8 @@ static enum status write_run(const struct writing *wr, const void *from, uint64_
 {
     struct executor *x = wr->x;
     uint32_t segment = wr->piece->segment;
-    uint64_t offset = at * wr->element_bytes, bytes = count * wr->element_bytes;
+    const uint64_t offset = dtype_run_bytes(wr->dtype, at),
+                   bytes = dtype_run_bytes(wr->dtype, count);
     if (x->plan->segments[segment].wants_crc || is_shared(x, segment))
         add_to_chain(x, wr->w, segment, wr->chain, from, offset, bytes);
     TRY(x->sink->write(x->sink, segment, offset, from, bytes, err));
@@ -73,7 +74,7 @@ static enum status write_block(void *context, const struct block *b, uint64_t to
                                bool *taken, struct error *err)
 {
     const struct writing *wr = context;
-    const char *source = wr->panel + from * wr->element_bytes;
+    const char *source = wr->panel + dtype_run_bytes(wr->dtype, from);
     uint64_t count = block_count(b);
     if (block_is_run(b)) return write_run(wr, source, to, count, err);
     *taken = block_file_run(b) == count; /* fits temp, since it fits the panel */
@@ -83,7 +84,7 @@ static enum status write_block(void *context, const struct block *b, uint64_t to
         out.axes[k].a_stride = b->axes[k].b_stride;
         out.axes[k].b_stride = b->axes[k].a_stride;
     }
-    copy_axes(wr->temp, source, wr->element_bytes, out.num_axes, out.axes);
+    copy_axes(wr->temp, source, dtype_bytes(wr->dtype), out.num_axes, out.axes);
     return write_run(wr, wr->temp, to, count, err);
 }
 
@@ -142,7 +143,7 @@ static enum status sum_run(void *context, const struct block *b, uint64_t at, ui
                            bool *taken, struct error *err)
 {
     const struct summing *s = context;
-    const char *elements = s->panel + at * dtype_bytes(s->dtype);
+    const char *elements = s->panel + dtype_run_bytes(s->dtype, at);
     uint64_t count = block_count(b);
     (void)same, (void)err;
     *taken = block_file_run(b) == count;
@@ -174,7 +175,7 @@ static enum status write_pieces(struct executor *x, const struct scan_panel *p, 
     struct pair window = pair_whole(p->low, 0, p->count);
     for (size_t i = 0; i < c->num_pieces; i++) {
         const struct target_piece *piece = &c->pieces[i];
-        struct writing wr = {x, w, piece, panel, p->temp, dtype_bytes(dtype), &w->chains[i]};
+        struct writing wr = {x, w, piece, panel, p->temp, dtype, &w->chains[i]};
         if (!w->bytes[i] || plan_piece_dtype(x->plan, piece) != dtype) continue;
         if (pair_is_apart(&piece->pair, p->low, p->count)) continue;
         progress_file(x->progress, x->plan->files[x->plan->segments[piece->segment].file].path);
@@ -242,7 +243,7 @@ enum status executor_fill_memory(void *context, const struct scan_panel *p, stru
                                         c->source->dtype, NULL, c->add}};
         const struct pair pair = pair_unpack(&c->pieces[i].pair);
         TRY(pair_join(&window, &pair, "loading", fill_joined, &f, err));
-        bytes += f.elements * dtype_bytes(to);
+        bytes += dtype_run_bytes(to, f.elements);
     }
     atomic_fetch_add_explicit(&x->sink->written_bytes, bytes, memory_order_relaxed);
     progress_add(x->progress, bytes);

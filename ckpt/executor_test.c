@@ -59,7 +59,7 @@ static uint64_t count_overflows(const struct output *o, const struct tensor *t, 
     const double add = added_number(o, t);
     uint64_t n = 0;
     for (uint64_t i = 0; i < t->numel && (to != t->dtype || add != 0); i++) {
-        const void *in = values + i * dtype_bytes(t->dtype);
+        const void *in = values + dtype_run_bytes(t->dtype, i);
         const double sum = add != 0 ? dtype_load(t->dtype, in, 0) + add : 0;
         const enum dtype from = add != 0 ? DT_F64 : t->dtype;
         if (add != 0) in = &sum;
@@ -404,7 +404,7 @@ static void add_of_masters(struct source *s, const char *name, const char *state
     assert_ok(catalog_add_part(&s->catalog, t, native, &all, &err));
     assert_int_equal(t->num_pieces, ZERO3_RANKS);
     assert_int_equal(t->pieces[1].dtype, DT_F32);
-    memcpy(s->values[t - s->catalog.tensors], values, numel * dtype_bytes(dtype));
+    memcpy(s->values[t - s->catalog.tensors], values, dtype_run_bytes(dtype, numel));
 }
 
 static void zero3_init(struct source *s)

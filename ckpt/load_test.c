@@ -25,7 +25,7 @@ struct wanted {
 static unsigned char *want(struct wanted *w, const struct tensor *t, enum dtype dtype,
                            const struct pair *parts, unsigned num_parts, uint64_t elements)
 {
-    const uint64_t bytes = elements * dtype_bytes(dtype);
+    const uint64_t bytes = dtype_run_bytes(dtype, elements);
     unsigned char *memory = malloc(bytes + 1), *image = malloc(bytes + 1);
     assert_true(memory && image && w->num_targets + num_parts <= MAX_TARGETS);
     memset(memory, UNTOUCHED, bytes);
@@ -35,7 +35,7 @@ static unsigned char *want(struct wanted *w, const struct tensor *t, enum dtype 
     w->arrays[w->num_arrays++].bytes = bytes;
     for (unsigned i = 0; i < num_parts; i++) {
         w->targets[w->num_targets++] = (struct load_target){t, parts[i], dtype, memory};
-        w->loaded_bytes += pair_count(&parts[i]) * dtype_bytes(dtype);
+        w->loaded_bytes += dtype_run_bytes(dtype, pair_count(&parts[i]));
     }
     return image;
 }
@@ -45,8 +45,8 @@ static void put(const struct source *s, const struct tensor *t, enum dtype dtype
                 unsigned char *image, uint64_t to)
 {
     const unsigned char *values = s->values[t - s->catalog.tensors];
-    (void)cast_elements(image + to * dtype_bytes(dtype), dtype,
-                        values + from * dtype_bytes(t->dtype), t->dtype, 1);
+    (void)cast_elements(image + dtype_run_bytes(dtype, to), dtype,
+                        values + dtype_run_bytes(t->dtype, from), t->dtype, 1);
 }
 
 static void want_box(struct wanted *w, const struct source *s, const struct tensor *t,

@@ -62,7 +62,7 @@ static void add_items(struct comparing *x, const struct catalog *c)
 static double number(const void *elements, uint64_t i, enum dtype dtype)
 {
     double out = 0;
-    (void)cast_elements(&out, DT_F64, (const char *)elements + i * dtype_bytes(dtype), dtype, 1);
+    (void)cast_elements(&out, DT_F64, (const char *)elements + dtype_run_bytes(dtype, i), dtype, 1);
     return out;
 }
 
@@ -79,7 +79,7 @@ struct both {
 
 static const void *at_element(const void *elements, enum dtype dtype, uint64_t i)
 {
-    return (const char *)elements + i * dtype_bytes(dtype);
+    return (const char *)elements + dtype_run_bytes(dtype, i);
 }
 
 /* Whether element i, a weight of BF16, is its master of F32 rounded up, if the
@@ -105,7 +105,7 @@ static bool same_elements(const struct both *b, uint64_t from, uint64_t count, u
         (void)cast_elements(b->panel->cast, b->weight, master, b->master, count);
         rounded = b->panel->cast;
     }
-    if (memcmp(weight, rounded, count * dtype_bytes(b->weight)) == 0) return true;
+    if (memcmp(weight, rounded, dtype_run_bytes(b->weight, count)) == 0) return true;
     for (uint64_t i = 0; i < count; i++) {
         *at = from + i;
         if (!same_number(number(weight, i, b->weight), number(rounded, i, b->weight)) &&

@@ -21,7 +21,7 @@ static void load_all(struct source *s, struct source *loaded)
     const struct load_options o = {.threads = 2, .progress = PROGRESS_NONE};
     for (size_t i = 0; i < s->catalog.num_tensors; i++) {
         const struct tensor *t = &s->catalog.tensors[i];
-        uint64_t bytes = t->numel * dtype_bytes(t->dtype);
+        uint64_t bytes = dtype_run_bytes(t->dtype, t->numel);
         struct tensor *u = source_new_tensor(loaded, t->dtype, t->num_dims, t->shape);
         void *memory = arena_alloc(&loaded->arena, bytes);
         const struct piece piece = {.origin = ORIGIN_MEMORY, .dtype = t->dtype, .memory = memory};
@@ -154,7 +154,7 @@ static void check_sums(const struct held *h, const struct copy_result *results)
         size_t k = (size_t)(t - h->source.catalog.tensors);
         enum dtype to = p->segments[p->copies[i].pieces[0].segment].dtype;
         struct digest read = {{0}}, written = {{0}};
-        void *cast = malloc(t->numel * dtype_bytes(to) + 1);
+        void *cast = malloc(dtype_run_bytes(to, t->numel) + 1);
         (void)cast_elements(cast, to, h->source.values[k], t->dtype, t->numel);
         digest_add_elements(&read, t->dtype, h->source.values[k], t->numel, 0);
         digest_add_elements(&written, to, cast, t->numel, 0);

@@ -26,13 +26,13 @@ static bool dtype_is_complex(enum dtype dtype)
 static enum status read_bytes(const struct fetching *f, uint64_t from, void *to, uint64_t count,
                               struct error *err)
 {
-    size_t element = dtype_bytes(f->dtype), bytes = count * element;
-    TRY(stored_read(f->reader->reader, f->piece->file, f->piece->offset_bytes + from * element, to,
-                    bytes, err));
+    const uint64_t bytes = dtype_run_bytes(f->dtype, count);
+    TRY(stored_read(f->reader->reader, f->piece->file,
+                    f->piece->offset_bytes + dtype_run_bytes(f->dtype, from), to, bytes, err));
     f->reader->read_bytes += bytes;
     if (f->piece->byte_swapped) {
         size_t parts = dtype_is_complex(f->dtype) ? 2 : 1;
-        swap_bytes(to, element / parts, count * parts);
+        swap_bytes(to, dtype_bytes(f->dtype) / parts, count * parts);
     }
     return OK;
 }
@@ -52,7 +52,7 @@ static enum status read_packed_run(void *context, const struct block *b, uint64_
     *taken = block_file_run(b) == count;
     if (!*taken) return OK;
     TRY(read_bytes(p->fetching, from, p->to, count, err));
-    p->to += count * dtype_bytes(p->fetching->dtype);
+    p->to += dtype_run_bytes(p->fetching->dtype, count);
     return OK;
 }
 
@@ -84,8 +84,8 @@ static enum status read_block(void *context, const struct block *b, uint64_t fro
                               bool *taken, struct error *err)
 {
     const struct fetching *f = context;
-    size_t element = dtype_bytes(f->dtype);
-    char *target = f->buffer + to * element, *temp = f->reader->temp;
+    const size_t element = dtype_bytes(f->dtype); /* 0 in runs alone: see panel_read() */
+    char *target = f->buffer + dtype_run_bytes(f->dtype, to), *temp = f->reader->temp;
     if (block_is_run(b)) return read_bytes(f, from, target, block_count(b), err);
 
     uint64_t count = block_count(b), span = block_span(b), run = block_file_run(b);
@@ -109,8 +109,9 @@ static void expect_block(const struct fetching *f, const struct block *b, uint64
     size_t element = dtype_bytes(f->dtype);
     uint64_t count = block_count(b), span = block_span(b), runs = count / block_file_run(b);
     if (span <= count || (span - count) / runs > SEEK_BYTES / element) return;
-    stored_expect(f->reader->reader, f->piece->file, f->piece->offset_bytes + from * element,
-                  span * element);
+    stored_expect(f->reader->reader, f->piece->file,
+                  f->piece->offset_bytes + dtype_run_bytes(f->dtype, from),
+                  dtype_run_bytes(f->dtype, span));
 }
 
 static enum status fetch_stored(const struct fetching *f, const struct block *b, uint64_t from,
@@ -141,7 +142,7 @@ static enum status make_run(void *context, const struct block *b, uint64_t from,
                             bool *taken, struct error *err)
 {
     const struct fetching *f = context;
-    char *target = f->buffer + to * dtype_bytes(f->dtype);
+    char *target = f->buffer + dtype_run_bytes(f->dtype, to);
     (void)err;
     *taken = block_is_run(b);
     if (*taken && f->piece->origin == ORIGIN_RANDOM_SQUARE)
@@ -167,8 +168,8 @@ static enum status join_run(void *context, const struct block *b, uint64_t from,
     const struct fetching *f = context;
     const struct halves *h = f->piece->halves;
     const uint64_t count = block_count(b);
-    char *out = f->buffer + to * dtype_bytes(DT_F32), *upper = f->reader->cast;
-    char *lower = h->lower.dtype == DT_F32 ? out : upper + count * dtype_bytes(DT_BF16);
+    char *out = f->buffer + dtype_run_bytes(DT_F32, to), *upper = f->reader->cast;
+    char *lower = h->lower.dtype == DT_F32 ? out : upper + dtype_run_bytes(DT_BF16, count);
     *taken = block_is_run(b);
     if (!*taken) return OK;
     TRY(panel_read(f->reader, &h->upper, from, count, upper, err));
@@ -223,7 +224,7 @@ static enum status encode_run(void *context, const struct block *b, uint64_t fro
 {
     const struct fetching *f = context;
     struct encoder *e = f->piece->encoder;
-    char *out = f->buffer + to * dtype_bytes(f->dtype);
+    char *out = f->buffer + dtype_run_bytes(f->dtype, to);
     *taken = block_is_run(b);
     if (!*taken) return OK;
     if (f->piece->origin == ORIGIN_GLOBAL_SCALE)

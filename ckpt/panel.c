@@ -77,11 +77,14 @@ static enum status read_part(void *context, const struct pair *p, struct error *
     return read_pieces(f, &wanted, err);
 }
 
-static enum status check_whole_bytes(const struct tensor *t, struct error *err)
+/* Elements of a fraction of a byte move in runs of whole blocks. */
+static enum status check_blocks(const struct tensor *t, struct error *err)
 {
-    if (dtype_bytes(t->dtype)) return OK;
-    return fail(err, ERR_UNSUPPORTED, "%s: elements of dtype %s are not whole bytes", t->name,
-                dtype_infos[t->dtype].name);
+    for (size_t i = 0; i < t->num_pieces && !dtype_bytes(t->dtype); i++)
+        if (!pair_is_blocks(&t->pieces[i].pair, dtype_block(t->dtype)))
+            return fail(err, ERR_UNSUPPORTED, "%s: a piece of dtype %s is not in whole bytes",
+                        t->name, dtype_infos[t->dtype].name);
+    return OK;
 }
 
 enum status panel_read_parts(struct panel_reader *reader, const struct tensor *t, uint64_t low,
@@ -90,10 +93,10 @@ enum status panel_read_parts(struct panel_reader *reader, const struct tensor *t
 {
     struct pair window = pair_whole(low, 0, count);
     struct filling f = {reader, t, low, panel};
-    TRY(check_whole_bytes(t, err));
+    TRY(check_blocks(t, err));
     for (size_t i = 0; i < t->num_pieces; i++)
         if (!piece_origin(&t->pieces[i])->fetch) {
-            memset(panel, 0, count * dtype_bytes(t->dtype));
+            memset(panel, 0, dtype_run_bytes(t->dtype, count));
             break;
         }
     for (size_t i = 0; i < num_parts; i++)
@@ -189,7 +192,7 @@ static enum status check_cast(const struct tensor *t, enum dtype to, enum dtype 
 
 enum status tensor_check_cast(const struct tensor *t, enum dtype to, struct error *err)
 {
-    TRY(check_whole_bytes(t, err));
+    TRY(check_blocks(t, err));
     TRY(check_cast(t, to, t->dtype, err));
     for (size_t i = 0; i < t->num_pieces; i++)
         TRY(check_cast(t, t->dtype, piece_dtype(&t->pieces[i], t->dtype), err));

@@ -19,7 +19,8 @@ struct panel_reader {
 
 /* Reads elements [low, low + count) of t to the panel, in order and in t's
  * dtype; holes are 0. buffer_bytes must hold count elements of t and of each of
- * its pieces. ERR_UNSUPPORTED if elements are not whole bytes. */
+ * its pieces. A panel begins and ends at whole blocks of the dtype;
+ * ERR_UNSUPPORTED if pieces do not. */
 MUST_CHECK enum status panel_read(struct panel_reader *r, const struct tensor *t, uint64_t low,
                                   uint64_t count, void *panel, struct error *err);
 

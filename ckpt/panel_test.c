@@ -110,7 +110,7 @@ static void close_runs_are_read_at_once_and_far_ones_alone(void **state)
     assert_int_equal(bytes_fetched(&columns, 5000, 5000), 5000);
 }
 
-static void a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all(void **state)
+static void a_hole_reads_as_zeros(void **state)
 {
     (void)state;
     uint64_t seed = test_seed();
@@ -128,10 +128,40 @@ static void a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all(void **state)
     assert_ok(panel_read(&r, t, 0, 4, panel, &err));
     assert_memory_equal(panel, zeros, 8);
     assert_false(tensor_takes_cast(t));
-    assert_ok(catalog_add(&s.catalog, "f4", DT_F4, 1, shape, &t, &err));
-    assert_fails(panel_read(&r, t, 0, 4, panel, &err), ERR_UNSUPPORTED,
-                 "f4: elements of dtype F4 are not whole bytes");
     source_release(&s);
+}
+
+static void elements_of_a_fraction_of_a_byte_are_read_in_blocks(void **state)
+{
+    (void)state;
+    static const enum dtype dtypes[] = {DT_F4, DT_F6_E2M3, DT_F6_E3M2};
+    uint64_t seed = test_seed(), shape[] = {4096};
+    for (size_t i = 0; i < COUNT(dtypes); i++) {
+        struct source s;
+        struct error err = {0};
+        unsigned char panel[64];
+        struct panel_reader r = {.buffer_bytes = sizeof panel, .temp = (char *)panel};
+        struct piece piece = {.dtype = dtypes[i]};
+        const struct pair whole = pair_whole(0, 0, 4096), odd = pair_whole(1, 0, 8);
+        source_init(&s, &seed);
+        struct tensor *t = source_new_tensor(&s, dtypes[i], 1, shape);
+        piece.offset_bytes = source_reserve(&s, 0, dtype_run_bytes(dtypes[i], 4096));
+        tensor_add_piece(&s.arena, t, &piece, &whole);
+        source_write(&s);
+        const unsigned char *stored = s.files[0].bytes + piece.offset_bytes;
+        r.reader = stored_reader_create(&s.catalog.stored, 2);
+        assert_ok(panel_read(&r, t, 1236, 44, panel, &err));
+        assert_memory_equal(panel, stored + 1236 * dtype_infos[dtypes[i]].bits / 8,
+                            44 * dtype_infos[dtypes[i]].bits / 8);
+        double numbers[4096];
+        assert_ok(panel_read_numbers(&s.catalog, t, 4096, numbers, &err));
+        for (size_t k = 0; k < 4096; k++)
+            assert_true(numbers[k] == dtype_load(dtypes[i], stored, k));
+        tensor_add_piece(&s.arena, t, &piece, &odd);
+        assert_fails(panel_read(&r, t, 0, 8, panel, &err), ERR_UNSUPPORTED, "not in whole bytes");
+        stored_reader_free(r.reader);
+        source_release(&s);
+    }
 }
 
 static void elements_are_read_as_numbers(void **state)
@@ -282,7 +312,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(elements_come_from_wherever_they_lie),
         cmocka_unit_test(close_runs_are_read_at_once_and_far_ones_alone),
-        cmocka_unit_test(a_hole_reads_as_zeros_and_sub_byte_elements_not_at_all),
+        cmocka_unit_test(a_hole_reads_as_zeros),
+        cmocka_unit_test(elements_of_a_fraction_of_a_byte_are_read_in_blocks),
         cmocka_unit_test(elements_are_read_as_numbers),
         cmocka_unit_test(a_number_is_added_when_elements_are_read),
         cmocka_unit_test(made_up_numbers_may_lie_apart_in_their_stream),

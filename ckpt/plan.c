@@ -184,6 +184,9 @@ static enum status check_copy(struct plan *p, struct plan_copy *c, struct error 
         s->has_holes |= tensor_is_hole(t);
         if (tensor_is_hole(t) && p->files[s->file].path && s->dtype != t->dtype)
             return fail(err, ERR_OURS, "%s: a hole cannot have a cast", t->name);
+        if (!pair_is_blocks(&c->pieces[i].pair, dtype_block(t->dtype)))
+            return fail(err, ERR_UNSUPPORTED, "%s: elements of dtype %s cannot be taken one by one",
+                        t->name, dtype_infos[t->dtype].name);
         TRY(pair_require_nested(&pair, t->name, err));
         if (pair_count(&pair) &&
             (pair.a_offset > t->numel || pair_a_span(&pair) > t->numel - pair.a_offset))
@@ -234,7 +237,7 @@ static enum status check_fillings(const struct plan *p, struct error *err)
 
 static uint64_t segment_bytes(const struct segment *s)
 {
-    return s->numel * dtype_bytes(s->dtype);
+    return dtype_run_bytes(s->dtype, s->numel);
 }
 
 static int by_offset(const void *a, const void *b, void *segments)
@@ -299,7 +302,7 @@ enum status plan_finish(struct plan *p, struct error *err)
     held_set_ranks(p);
     p->source_bytes = p->target_bytes = 0;
     for (size_t i = 0; i < p->num_copies; i++)
-        p->source_bytes += p->copies[i].source->numel * dtype_bytes(p->copies[i].source->dtype);
+        p->source_bytes += dtype_run_bytes(p->copies[i].source->dtype, p->copies[i].source->numel);
     for (size_t i = 0; i < p->num_files; i++)
         p->target_bytes += p->files[i].size_bytes;
     return OK;

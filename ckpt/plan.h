@@ -107,7 +107,8 @@ enum dtype plan_digest_dtype(const struct plan *p, const struct plan_copy *c);
 
 /* Sorts and checks the plan; ERR_OURS if a segment is incomplete:
  *
- * - source tensors are complete; their dtypes have whole bytes and can be cast;
+ * - source tensors are complete, and their dtypes can be cast;
+ * - elements of a fraction of a byte move in runs of whole bytes;
  * - pieces fill each segment, each element once;
  * - segments lie inside their file and do not overlap.
  *

@@ -232,15 +232,19 @@ static void dtypes_that_cannot_be_cast_are_refused(void **state)
     assert_ok(plan_finish(&p, &err));
 }
 
-static void elements_without_whole_bytes_are_refused(void **state)
+static void elements_of_a_fraction_of_a_byte_move_in_blocks(void **state)
 {
     (void)state;
     struct tensor *t = add_tensor("f4", DT_F4, 8);
     uint32_t file = plan_add_file(&p, "out");
     p.files[file].size_bytes = 4;
-    fill(t, add_segment_at(file, DT_F4, 8, 0), 0, 0, 8);
+    fill(t, add_segment_at(file, DT_F4, 4, 0), 0, 0, 4);
+    fill(t, add_segment_at(file, DT_F4, 4, 2), 4, 0, 4);
+    assert_ok(plan_finish(&p, &err));
+    assert_int_equal(p.source_bytes, 4);
+    p.copies[0].pieces[1].pair.a_offset = 5;
     assert_fails(plan_finish(&p, &err), ERR_UNSUPPORTED,
-                 "f4: elements of dtype F4 are not whole bytes");
+                 "f4: elements of dtype F4 cannot be taken one by one");
 }
 
 static void a_tensor_may_go_out_in_several_dtypes(void **state)
@@ -386,7 +390,7 @@ int main(void)
         TEST(segments_outside_their_file_are_found),
         TEST(empty_segments_may_lie_anywhere_between_others),
         TEST(dtypes_that_cannot_be_cast_are_refused),
-        TEST(elements_without_whole_bytes_are_refused),
+        TEST(elements_of_a_fraction_of_a_byte_move_in_blocks),
         TEST(a_tensor_may_go_out_in_several_dtypes),
         TEST(memory_need_not_be_filled),
         TEST(holes_have_no_cast),

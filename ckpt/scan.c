@@ -70,10 +70,15 @@ static uint64_t elements_per_row(const struct tensor *t)
     return t->num_dims > 1 && t->shape[0] ? t->numel / t->shape[0] : 1;
 }
 
-/* Elements that fit `room`: whole rows, if one fits. */
-static uint64_t whole_rows(uint64_t room, uint64_t row)
+/* Elements that fit `room`: whole blocks, and whole rows if one fits. */
+static uint64_t whole_rows(const struct scan_item *item, uint64_t room)
 {
-    return row && row <= room ? room / row * row : room;
+    const uint64_t row = elements_per_row(item->tensors[0]);
+    const uint64_t count = row && row <= room ? room / row * row : room;
+    unsigned block = 1;
+    for (unsigned side = 0; side < SCAN_TENSORS; side++)
+        if (item->tensors[side]) block = max_u64(block, dtype_block(item->tensors[side]->dtype));
+    return count > block ? count / block * block : block;
 }
 
 static uint64_t panel_elements(const struct running *x, const struct scan_item *item)
@@ -81,12 +86,12 @@ static uint64_t panel_elements(const struct running *x, const struct scan_item *
     size_t bytes = widest_element(item);
     uint64_t room = x->buffer_bytes / bytes;
     if (!is_wide(item)) room = min_u64(room, PANEL_BYTES / bytes);
-    return whole_rows(room, elements_per_row(item->tensors[0]));
+    return whole_rows(item, room);
 }
 
 static uint64_t task_elements(const struct scan_item *item)
 {
-    return whole_rows(TASK_BYTES / widest_element(item), elements_per_row(item->tensors[0]));
+    return whole_rows(item, TASK_BYTES / widest_element(item));
 }
 
 /* ---- parts of tensors ---- */

@@ -19,7 +19,7 @@ static enum status add_panel(void *context, const struct scan_panel *p, struct e
     enum dtype dtype = x->items[p->task->item].tensors[0]->dtype;
     (void)err;
     moments_add(&x->of_tasks[p->task->number], dtype, p->elements[0], p->count);
-    progress_add(x->progress, p->count * dtype_bytes(dtype));
+    progress_add(x->progress, dtype_run_bytes(dtype, p->count));
     return OK;
 }
 
@@ -42,7 +42,7 @@ static uint64_t choose_items(const struct tensor *const *tensors, size_t count,
         if (!moments_exist(tensors[i]->dtype)) continue;
         place[*num_items] = i;
         items[(*num_items)++].tensors[0] = tensors[i];
-        bytes += tensors[i]->numel * dtype_bytes(tensors[i]->dtype);
+        bytes += dtype_run_bytes(tensors[i]->dtype, tensors[i]->numel);
     }
     return bytes;
 }

@@ -195,7 +195,7 @@ static inline void place_segments(struct output *o)
     for (size_t i = 0; i < o->plan.num_segments; i++) {
         struct segment *s = &o->plan.segments[i];
         s->offset_bytes = end[s->file] + test_below(seed, 3) * test_below(seed, 100);
-        end[s->file] = s->offset_bytes + s->numel * dtype_bytes(s->dtype);
+        end[s->file] = s->offset_bytes + dtype_run_bytes(s->dtype, s->numel);
     }
     for (size_t i = 0; i < o->plan.num_files; i++)
         o->plan.files[i].size_bytes = end[i] + test_below(seed, 3) * test_below(seed, 100);
@@ -241,7 +241,7 @@ static inline bool crc_is_right(const struct output *o, uint32_t segment, uint32
     if (!s->wants_crc) return true;
     const unsigned char *image = o->images[s->file],
                         *bytes = image ? image + s->offset_bytes : NULL;
-    return crc == (uint32_t)crc32_z(0, bytes, s->numel * dtype_bytes(s->dtype));
+    return crc == (uint32_t)crc32_z(0, bytes, dtype_run_bytes(s->dtype, s->numel));
 }
 
 /* Writes all gaps, and counts; in a worker's thread, where no assert can stand. */
@@ -263,7 +263,7 @@ static inline enum status finish_file(const struct plan *plan, uint32_t file, vo
         }
         if (!s) break;
         o->wrong_crcs += !crc_is_right(o, segment, writer->crc(writer->context, segment));
-        at = s->offset_bytes + s->numel * dtype_bytes(s->dtype);
+        at = s->offset_bytes + dtype_run_bytes(s->dtype, s->numel);
     }
     return OK;
 }
@@ -329,7 +329,7 @@ static inline void check_output(const struct output *o, const struct executor_re
     assert_int_equal(o->wrong_crcs, 0);
     for (uint32_t i = 0; i < o->plan.num_segments; i++) {
         const struct segment *s = &o->plan.segments[i];
-        if (!o->finishes[s->file]) written += s->numel * dtype_bytes(s->dtype);
+        if (!o->finishes[s->file]) written += dtype_run_bytes(s->dtype, s->numel);
     }
     assert_int_equal(r->written_bytes, written); /* each byte once */
 }
@@ -343,7 +343,7 @@ static inline uint32_t add_whole(struct output *o, const struct tensor *t, enum 
     struct box x = box_of_tensor(t);
     row_major(&x, 1);
     add_fill(o, t, plan_add_segment(&o->plan, file, dtype, t->numel, true), &x, 0);
-    o->plan.files[file].size_bytes = t->numel * dtype_bytes(dtype);
+    o->plan.files[file].size_bytes = dtype_run_bytes(dtype, t->numel);
     return file;
 }
 

@@ -239,9 +239,9 @@ static inline void add_box(struct source *s, struct tensor *t, struct box *x)
     piece.byte_swapped = test_below(s->seed, 4) == 0;
     piece.holder = (unsigned)test_below(s->seed, s->num_holders);
     if (piece.origin == ORIGIN_STORED && test_below(s->seed, 8) < s->in_memory)
-        put_in_memory(s, &piece, span * dtype_bytes(piece.dtype));
+        put_in_memory(s, &piece, dtype_run_bytes(piece.dtype, span));
     if (piece.origin == ORIGIN_STORED)
-        piece.offset_bytes = source_reserve(s, piece.file, span * dtype_bytes(piece.dtype));
+        piece.offset_bytes = source_reserve(s, piece.file, dtype_run_bytes(piece.dtype, span));
     struct pair pair;
     assert_true(pair_of_box(&pair, x->num_dims, x->shape, x->start, x->extent, 0, x->stride));
     tensor_add_piece(&s->arena, t, &piece, &pair);
@@ -278,7 +278,7 @@ static inline struct tensor *source_new_tensor(struct source *s, enum dtype dtyp
     snprintf(name, sizeof name, "tensor.%zu", s->catalog.num_tensors);
     assert_in_range(s->catalog.num_tensors, 0, SOURCE_TENSORS - 1);
     assert_ok(catalog_add(&s->catalog, name, dtype, num_dims, shape, &t, &err));
-    s->values[t - s->catalog.tensors] = malloc(t->numel * dtype_bytes(dtype) + 1);
+    s->values[t - s->catalog.tensors] = malloc(dtype_run_bytes(dtype, t->numel) + 1);
     assert_non_null(s->values[t - s->catalog.tensors]);
     return t;
 }
@@ -312,10 +312,10 @@ static inline struct tensor *source_add_halves(struct source *s, unsigned num_di
     s->in_memory = in_memory;
     s->one_dtype = false;
     struct tensor *weight = &s->catalog.tensors[first], *t = weight + 1;
-    unsigned char *joined = malloc(t->numel * dtype_bytes(DT_F32));
+    unsigned char *joined = malloc(dtype_run_bytes(DT_F32, t->numel));
     assert_non_null(joined);
     for (uint64_t i = 0; i < t->numel; i++) {
-        unsigned char *value = joined + i * dtype_bytes(DT_F32);
+        unsigned char *value = joined + dtype_run_bytes(DT_F32, i);
         join_element(s->values[first] + i * 2, s->values[first + 1] + i * 2, value);
         s->non_finite[first + 1] += !is_finite(DT_F32, value);
     }
@@ -368,7 +368,7 @@ static inline struct tensor *source_add_zeros(struct source *s, uint64_t numel)
     struct tensor *t = source_new_tensor(s, DT_F32, 1, &numel);
     const struct piece zeros = {.origin = ORIGIN_ZERO, .dtype = DT_F32};
     const struct pair all = pair_whole(0, 0, numel);
-    memset(s->values[t - s->catalog.tensors], 0, numel * dtype_bytes(DT_F32));
+    memset(s->values[t - s->catalog.tensors], 0, dtype_run_bytes(DT_F32, numel));
     tensor_add_piece(&s->arena, t, &zeros, &all);
     return t;
 }
@@ -379,10 +379,10 @@ static inline struct tensor *source_add_run(struct source *s, enum dtype dtype, 
     struct tensor *t = source_new_tensor(s, dtype, 1, &numel);
     struct piece piece = {.dtype = dtype};
     const struct pair pair = pair_whole(0, 0, numel);
-    piece.offset_bytes = source_reserve(s, 0, numel * dtype_bytes(dtype));
+    piece.offset_bytes = source_reserve(s, 0, dtype_run_bytes(dtype, numel));
     tensor_add_piece(&s->arena, t, &piece, &pair);
     memcpy(s->values[t - s->catalog.tensors], s->files[0].bytes + piece.offset_bytes,
-           numel * dtype_bytes(dtype));
+           dtype_run_bytes(dtype, numel));
     return t;
 }
 

@@ -54,6 +54,13 @@ bool pair_is_apart(const struct packed_pair *p, uint64_t first, uint64_t count)
     return p->num_axes == 0 && p->a_offset < first && p->count <= first - p->a_offset;
 }
 
+bool pair_is_blocks(const struct packed_pair *p, unsigned block)
+{
+    if (block == 1) return true;
+    return !p->num_axes && p->a_offset % block == 0 && p->b_offset % block == 0 &&
+           p->count % block == 0;
+}
+
 struct pair pair_whole(uint64_t a_offset, uint64_t b_offset, uint64_t numel)
 {
     return (struct pair){

@@ -52,6 +52,9 @@ struct pair pair_unpack(const struct packed_pair *p);
 /* Whether p.a (nested) surely has no element in [first, first + count): cheaper
  * than a join, for a tensor of many pieces. */
 bool pair_is_apart(const struct packed_pair *p, uint64_t first, uint64_t count);
+/* Whether the pair is one run of whole blocks on both sides; true if `block` is
+ * one element. */
+bool pair_is_blocks(const struct packed_pair *p, unsigned block);
 
 /* The pair of numel consecutive elements on both sides, from these offsets. */
 struct pair pair_whole(uint64_t a_offset, uint64_t b_offset, uint64_t numel);

@@ -72,10 +72,24 @@ bool dtype_from_user(const char *name, enum dtype *dtype);
 /* Whether the type can be cast to other floats: F16, BF16, F32, F64. */
 bool dtype_is_float(enum dtype dtype);
 
+/* Elements of a block, the fewest in whole bytes: 1, 2 of F4, 4 of F6. */
+static inline unsigned dtype_block(enum dtype dtype)
+{
+    const unsigned bits = dtype_infos[dtype].bits;
+    return bits % 8 == 0 ? 1 : bits % 4 == 0 ? 2 : 4;
+}
+
 /* Bytes of one element; 0 for sub-byte types. */
 static inline size_t dtype_bytes(enum dtype dtype)
 {
     return dtype_infos[dtype].bits / 8;
+}
+
+/* Bytes of whole blocks of `count` elements in all, which must not overflow. */
+static inline uint64_t dtype_run_bytes(enum dtype dtype, uint64_t count)
+{
+    const unsigned block = dtype_block(dtype);
+    return count / block * (block * dtype_infos[dtype].bits / 8);
 }
 
 /* Bytes of numel elements; false on overflow or for a fraction of a byte. */

@@ -18,7 +18,7 @@ enum status dcp_items_emit(const struct plan *plan, const struct dcp_item *items
         torch_item_emit(item->dtype, item->num_dims, item->shape, crc, &before, &after);
         strbuf_add(first, before.data, before.length);
         st = writer->put(writer->context, at, first->data, first->length, err);
-        at = s->offset_bytes + s->numel * dtype_bytes(s->dtype);
+        at = s->offset_bytes + dtype_run_bytes(s->dtype, s->numel);
         strbuf_clear(first);
         strbuf_add(first, after.data, after.length);
     }

@@ -16,7 +16,7 @@ void native_outputs_release(struct native_outputs *x)
 
 uint64_t out_tensor_bytes(const struct out_tensor *o)
 {
-    return o->numel * dtype_bytes(o->dtype);
+    return dtype_run_bytes(o->dtype, o->numel);
 }
 
 static const char *native_key(struct arena *a, const char *name, const char *state)

@@ -93,7 +93,7 @@ static enum status check_sequence(const struct indexed_dataset *d, uint64_t sequ
         return fail(err, ERR_CORRUPT,
                     "%s: byte %" PRIu64 ": sequence %" PRIu64 " has %d tokens, expected at least 0",
                     d->index.path, HEADER_BYTES + sequence * sizeof length, sequence, length);
-    uint64_t bytes = (uint64_t)length * dtype_bytes(d->dtype);
+    uint64_t bytes = dtype_run_bytes(d->dtype, length);
     if (offset < 0 || (uint64_t)offset > d->data.size_bytes ||
         bytes > d->data.size_bytes - (uint64_t)offset)
         return fail(err, ERR_CORRUPT,
@@ -387,7 +387,7 @@ static enum status store_ids(struct output *o, const struct indexed_dataset *d, 
         else
             return fail(err, ERR_CORRUPT,
                         "%s: byte %" PRIu64 ": token %" PRId64 "%s; ids go up to %d", d->data.path,
-                        offset + i * dtype_bytes(d->dtype), ids[i],
+                        offset + dtype_run_bytes(d->dtype, i), ids[i],
                         d->dtype == DT_U32 ? ", or a negative one" : "", INT32_MAX);
     }
     return OK;
@@ -418,7 +418,7 @@ enum status indexed_dataset_read(const struct indexed_dataset *d, uint64_t seque
     TRY(check_range(d, "sequences", sequence, 1, d->num_sequences, err));
     TRY(load_window(d, sequence, 1, &w, err));
     TRY(check_range(d, "tokens of a sequence", first, count, w.lengths[0], err));
-    return read_token_run(d, w.offsets[0] + first * dtype_bytes(d->dtype), count, &o, err);
+    return read_token_run(d, w.offsets[0] + dtype_run_bytes(d->dtype, first), count, &o, err);
 }
 
 /* The last window that begins at or before a token of the stream. */

@@ -208,7 +208,7 @@ static void items_are_the_archives_of_their_tensor(void **state)
             uint64_t numel = 1;
             for (unsigned d = 0; d < dims; d++)
                 numel *= shape[d];
-            size_t bytes = (size_t)numel * dtype_bytes(dtypes[i]);
+            size_t bytes = (size_t)dtype_run_bytes(dtypes[i], numel);
             void *data = calloc(1, bytes);
             memset(data, 7, bytes);
             torch_item_layout(&item, dtypes[i], dims, shape);

@@ -69,7 +69,7 @@ static inline double random_normal(uint64_t *seed)
 /* One element of a float tensor, rounded to its dtype. */
 static inline void made_set(struct made_tensor *t, uint64_t i, double value)
 {
-    cast_elements((char *)t->elements + i * dtype_bytes(t->dtype), t->dtype, &value, DT_F64, 1);
+    cast_elements((char *)t->elements + dtype_run_bytes(t->dtype, i), t->dtype, &value, DT_F64, 1);
 }
 
 static inline double made_get(const struct made_tensor *t, uint64_t i)

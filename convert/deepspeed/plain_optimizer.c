@@ -102,7 +102,7 @@ static enum status values_of(struct plain *x, struct stored_reader *r, size_t at
     TRY(stored_read(r, piece->file, piece->offset_bytes + from * size, read, count * size, err));
     (void)cast_elements(cast, dtype, read, s->dtype, count);
     struct sha256 *sha = sha256_start();
-    sha256_add(sha, cast, count * dtype_bytes(dtype));
+    sha256_add(sha, cast, dtype_run_bytes(dtype, count));
     sha256_finish(sha, text);
     *out = arena_copy_text(&x->c->arena, text);
     return OK;

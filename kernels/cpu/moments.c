@@ -48,12 +48,15 @@ static bool is_double(enum dtype dtype)
 
 bool moments_exist(enum dtype dtype)
 {
-    return dtype_bytes(dtype) && dtype != DT_C64 && dtype != DT_C128;
+    return dtype != DT_C64 && dtype != DT_C128;
 }
 
 static void load_floats(float *to, enum dtype dtype, const void *from, size_t n)
 {
-    if (dtype_bytes(dtype) == 1)
+    if (dtype_bytes(dtype) == 0)
+        for (size_t i = 0; i < n; i++)
+            to[i] = (float)dtype_load(dtype, from, i);
+    else if (dtype_bytes(dtype) == 1)
         load_bytes(to, dtype, from, n);
     else if (dtype == DT_I16)
         load_i16(to, from, n);
@@ -175,7 +178,7 @@ void moments_add(struct moments *m, enum dtype dtype, const void *elements, size
     const char *from = elements;
     for (size_t low = 0; low < n; low += BLOCK) {
         struct moments block = {0};
-        add_block(&block, dtype, from + low * dtype_bytes(dtype),
+        add_block(&block, dtype, from + dtype_run_bytes(dtype, low),
                   n - low < BLOCK ? n - low : BLOCK);
         moments_join(m, &block);
     }

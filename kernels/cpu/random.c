@@ -50,7 +50,7 @@ static void make_elements(void *to, enum dtype dtype, uint32_t stream, float mea
         make_words(block, stream, mean, at / LANES, (skip + n + LANES - 1) / LANES);
         for (size_t i = skip; squares && i < skip + n; i++)
             block[i] *= block[i];
-        (void)cast_elements(out + done * dtype_bytes(dtype), dtype, block + skip, DT_F32, n);
+        (void)cast_elements(out + dtype_run_bytes(dtype, done), dtype, block + skip, DT_F32, n);
         done += n;
     }
 }

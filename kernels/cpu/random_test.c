@@ -45,7 +45,7 @@ static void narrow_elements_are_the_f32_ones_rounded(void **state)
         random_elements(wide, DT_F32, stream, (float)(i % 2), 5, N);
         random_elements(narrow, dtype, stream, (float)(i % 2), 5, N);
         (void)cast_elements(rounded, dtype, wide, DT_F32, N);
-        assert_memory_equal(narrow, rounded, N * dtype_bytes(dtype));
+        assert_memory_equal(narrow, rounded, dtype_run_bytes(dtype, N));
     }
 }
 

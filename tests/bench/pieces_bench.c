@@ -185,7 +185,7 @@ static void plan_all(struct bench *x)
     for (size_t i = 0; i < x->plan.num_segments; i++) {
         struct segment *s = &x->plan.segments[i];
         s->offset_bytes = x->plan.files[s->file].size_bytes;
-        x->plan.files[s->file].size_bytes += s->numel * dtype_bytes(s->dtype);
+        x->plan.files[s->file].size_bytes += dtype_run_bytes(s->dtype, s->numel);
     }
     must(plan_finish(&x->plan, &err), &err);
 }

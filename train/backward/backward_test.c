@@ -100,7 +100,7 @@ static bool has_byte(const struct gradient *x, uint32_t file, uint64_t byte)
 {
     const struct stored_piece *p = &x->stored->pieces[0];
     return p->file == file && byte >= p->offset_bytes &&
-           byte < p->offset_bytes + x->numel * dtype_bytes(x->stored->dtype);
+           byte < p->offset_bytes + dtype_run_bytes(x->stored->dtype, x->numel);
 }
 
 /* The element of a stored tensor that a byte of a file begins. *last: the
@@ -125,7 +125,7 @@ static void put_gradient(const struct gradients *g, const struct tensor *t, cons
         const struct pair pair = pair_unpack(&p->pair);
         for (uint64_t e = 0; e < pair_count(&pair); e++) {
             pair_element(&pair, e, &a, &b);
-            *element_of(g, p->file, p->offset_bytes + b * dtype_bytes(p->dtype), &last) =
+            *element_of(g, p->file, p->offset_bytes + dtype_run_bytes(p->dtype, b), &last) =
                 logical[a];
         }
     }

@@ -203,7 +203,7 @@ static enum status send_slot(struct child *c, const struct collected *o, struct 
 static enum status send_output(void *context, const struct collected *o, struct error *err)
 {
     struct child *c = context;
-    const uint64_t row_bytes = o->columns * dtype_bytes(o->dtype);
+    const uint64_t row_bytes = dtype_run_bytes(o->dtype, o->columns);
     const uint64_t most = max_u64(c->shared.slot_bytes / max_u64(row_bytes, 1), 1);
     struct collected piece = *o;
     if (o->data == output_slot(&c->shared, c->outputs)) return send_slot(c, o, err);
@@ -258,7 +258,7 @@ struct caller {
 static enum status give_output(struct caller *c, struct collected *o, struct error *err)
 {
     const struct forward_request *q = c->forward;
-    const uint64_t row_bytes = o->columns * dtype_bytes(o->dtype);
+    const uint64_t row_bytes = dtype_run_bytes(o->dtype, o->columns);
     if (q->taking.piece_bytes || o->num_rows == o->rows) return q->visit(q->context, o, err);
     if (!c->whole) c->whole = malloc(o->rows * row_bytes + 1);
     if (!c->whole) return fail(err, ERR_MEMORY, "no memory for %s", o->name);

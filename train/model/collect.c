@@ -223,7 +223,7 @@ static enum status place_rows(const struct collecting *x, struct whole *w, const
     const enum dtype from = dtype_of(x, part), to = w->c.dtype;
     uint64_t columns, first = first_column(part, at, &columns);
     uint64_t end = min_u64(first + columns, w->c.columns), count = end > first ? end - first : 0;
-    const uint64_t most = RUN_BYTES / (w->c.columns * dtype_bytes(to)) + 1;
+    const uint64_t most = RUN_BYTES / dtype_run_bytes(to, w->c.columns) + 1;
     for (uint64_t i = 0, n; i < part->rows && count; i += n) {
         const uint64_t row = row_in_batch(x, part, at, shape, origins, i);
         n = 1;
@@ -231,7 +231,7 @@ static enum status place_rows(const struct collecting *x, struct whole *w, const
         n = count_run(x, part, at, shape, origins, i, row, most);
         TRY(work_check(err));
         const struct rows rows = {
-            .to = (char *)w->values + (row * w->c.columns + first) * dtype_bytes(to),
+            .to = (char *)w->values + dtype_run_bytes(to, row * w->c.columns + first),
             .from = (const char *)data + i * part->columns * dtype_bytes(from),
             .count = n,
             .columns = count,
@@ -362,7 +362,7 @@ static enum status take_room(struct alone *a, void **to, struct error *err)
 static enum status bring_piece(struct alone *a, void *to, struct error *err)
 {
     const struct device *device = a->x->pass->model->device;
-    const uint64_t stride = a->part->columns, row_bytes = stride * dtype_bytes(a->from_dtype);
+    const uint64_t stride = a->part->columns, row_bytes = dtype_run_bytes(a->from_dtype, stride);
     const char *from = a->from + a->c.first_row * row_bytes;
     const uint64_t bytes = a->c.num_rows * row_bytes;
     if (is_as_given(a)) return device->download(to, from, bytes, err);
@@ -385,8 +385,8 @@ static enum status bring_piece(struct alone *a, void *to, struct error *err)
 static enum status give_pieces(struct alone *a, struct error *err)
 {
     const uint64_t most = a->x->how->piece_bytes,
-                   row_bytes = max_u64(a->c.columns * dtype_bytes(a->c.dtype),
-                                       a->part->columns * dtype_bytes(a->from_dtype)),
+                   row_bytes = max_u64(dtype_run_bytes(a->c.dtype, a->c.columns),
+                                       dtype_run_bytes(a->from_dtype, a->part->columns)),
                    at_once = most ? max_u64(most / max_u64(row_bytes, 1), 1) : a->c.rows;
     for (uint64_t n; a->c.first_row < a->c.rows; a->c.first_row += n) {
         void *to;
@@ -492,7 +492,7 @@ static void count_row_bytes(const struct pass *p, uint64_t *widest, uint64_t *al
 {
     const struct model_config *c = &p->model->config;
     const uint64_t real = dtype_bytes(real_dtype(p)),
-                   logits = vocab_size(p) * dtype_bytes(logits_dtype(p));
+                   logits = dtype_run_bytes(logits_dtype(p), vocab_size(p));
     *widest = *all = p->options.loss ? real : 0;
     if (p->options.logits) {
         *widest = max_u64(*widest, logits);
@@ -508,7 +508,7 @@ static void count_row_bytes(const struct pass *p, uint64_t *widest, uint64_t *al
  * as given. */
 static uint64_t own_row_bytes(const struct pass *p, uint64_t widest)
 {
-    const uint64_t logits = vocab_size(p) * dtype_bytes(own_logits_dtype(p));
+    const uint64_t logits = dtype_run_bytes(own_logits_dtype(p), vocab_size(p));
     return p->options.logits ? max_u64(widest, logits) : widest;
 }
 
@@ -523,7 +523,7 @@ static uint64_t copied_row_bytes(const struct pass *p)
     if (p->options.logits && logits)
         bytes = vocab_size(p) * max_u64(dtype_bytes(given), dtype_bytes(own));
     if (p->options.hidden && hidden)
-        bytes = max_u64(bytes, p->model->config.hidden_size * dtype_bytes(real_dtype(p)));
+        bytes = max_u64(bytes, dtype_run_bytes(real_dtype(p), p->model->config.hidden_size));
     return bytes;
 }
 

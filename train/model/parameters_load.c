@@ -90,7 +90,7 @@ static enum status add_parameter_targets(struct targets *t, const struct paramet
                                          char *memory, struct error *err)
 {
     const enum dtype dtype = parameter_dtype(p, x);
-    const uint64_t bytes = x->numel * dtype_bytes(dtype);
+    const uint64_t bytes = dtype_run_bytes(dtype, x->numel);
     const uint64_t from = max_u64(x->offset, w->from), to = min_u64(x->offset + bytes, w->to);
     const bool is_cut = from > x->offset || to < x->offset + bytes;
     if (from >= to) return OK;

@@ -21,7 +21,7 @@ enum dtype held_dtype(const struct train_state *s, const struct held_tensor *t, 
 
 void *held_at(const struct train_state *s, enum held_kind kind, enum dtype dtype, uint64_t at)
 {
-    return (char *)s->data[kind] + at * dtype_bytes(dtype);
+    return (char *)s->data[kind] + dtype_run_bytes(dtype, at);
 }
 
 static struct held_tensor held_tensor_of(const struct train_state *s, const struct parameter *x,

@@ -154,7 +154,7 @@ static enum status make_run(void *context, const struct held_run *r, struct erro
     for (int k = HELD_EXP_AVG; k < NUM_HELD; k++)
         if (s->data[k])
             memset(held_at(s, (enum held_kind)k, s->dtype[k], r->at), 0,
-                   r->count * dtype_bytes(s->dtype[k]));
+                   dtype_run_bytes(s->dtype[k], r->count));
     return OK;
 }
 

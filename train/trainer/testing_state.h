@@ -86,7 +86,7 @@ static inline void test_state_allocate(struct test_state *x)
         x->s.dtype[k] = k == HELD_WEIGHT || elem == ELEM_F64 ? elem_dtype(elem) : DT_F32;
         if (k == HELD_MASTER && elem != ELEM_BF16) continue;
         x->s.data[k] = must_calloc(count + 1, dtype_bytes(x->s.dtype[k]));
-        memset(x->s.data[k], k ? 0x7f : 0, count * dtype_bytes(x->s.dtype[k]));
+        memset(x->s.data[k], k ? 0x7f : 0, dtype_run_bytes(x->s.dtype[k], count));
     }
 }
 

@@ -438,8 +438,8 @@ void statistics_add(struct statistics *s, struct elements a, struct elements b, 
 {
     struct block k = {.dtype = {a.dtype, b.dtype}};
     for (uint64_t i = 0; i < count; i += BLOCK) {
-        k.at[0] = (const char *)a.at + i * dtype_bytes(a.dtype);
-        k.at[1] = (const char *)b.at + i * dtype_bytes(b.dtype);
+        k.at[0] = (const char *)a.at + dtype_run_bytes(a.dtype, i);
+        k.at[1] = (const char *)b.at + dtype_run_bytes(b.dtype, i);
         k.count = min_u64(BLOCK, count - i);
         k.first = first + i;
         add_block(s, &k, tolerance);
@@ -452,8 +452,8 @@ void statistics_add_steps(struct statistics *s, struct elements a, struct elemen
     double x[BLOCK], y[BLOCK];
     for (uint64_t i = 0, n; i < count; i += n) {
         n = min_u64(BLOCK, count - i);
-        cast_elements(x, DT_F64, (const char *)a.at + i * dtype_bytes(a.dtype), a.dtype, n);
-        cast_elements(y, DT_F64, (const char *)b.at + i * dtype_bytes(b.dtype), b.dtype, n);
+        cast_elements(x, DT_F64, (const char *)a.at + dtype_run_bytes(a.dtype, i), a.dtype, n);
+        cast_elements(y, DT_F64, (const char *)b.at + dtype_run_bytes(b.dtype, i), b.dtype, n);
         for (uint64_t k = 0; k < n; k++) {
             const double distance = fabs(x[k] - y[k]) / (double)steps[i + k];
             if (distance > s->max_steps && isfinite(distance)) s->max_steps = distance;

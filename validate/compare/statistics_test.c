@@ -96,15 +96,15 @@ static void check_random(uint64_t *seed, enum dtype dtype)
     bool near = test_below(seed, 2);
     struct statistics s;
     for (uint64_t i = 0; i < n; i++) {
-        cast_elements(stored[0] + i * dtype_bytes(dtype), dtype, &(double){random_value(seed)},
+        cast_elements(stored[0] + dtype_run_bytes(dtype, i), dtype, &(double){random_value(seed)},
                       DT_F64, 1);
-        cast_elements(&a[i], DT_F64, stored[0] + i * dtype_bytes(dtype), dtype, 1);
+        cast_elements(&a[i], DT_F64, stored[0] + dtype_run_bytes(dtype, i), dtype, 1);
         b[i] = random_partner(seed, a[i], dtype, near);
         if (i == 5) b[i] = a[i] = 0.5; /* norms are not 0 */
-        cast_elements(stored[0] + i * dtype_bytes(dtype), dtype, &a[i], DT_F64, 1);
-        cast_elements(stored[1] + i * dtype_bytes(dtype), dtype, &b[i], DT_F64, 1);
-        cast_elements(&a[i], DT_F64, stored[0] + i * dtype_bytes(dtype), dtype, 1);
-        cast_elements(&b[i], DT_F64, stored[1] + i * dtype_bytes(dtype), dtype, 1);
+        cast_elements(stored[0] + dtype_run_bytes(dtype, i), dtype, &a[i], DT_F64, 1);
+        cast_elements(stored[1] + dtype_run_bytes(dtype, i), dtype, &b[i], DT_F64, 1);
+        cast_elements(&a[i], DT_F64, stored[0] + dtype_run_bytes(dtype, i), dtype, 1);
+        cast_elements(&b[i], DT_F64, stored[1] + dtype_run_bytes(dtype, i), dtype, 1);
     }
     statistics_init(&s);
     statistics_add(&s, (struct elements){dtype, stored[0]}, (struct elements){dtype, stored[1]}, 0,

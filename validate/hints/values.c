@@ -96,7 +96,7 @@ static void make_scaled(const struct making *m)
 
 static void make_swapped(const struct making *m)
 {
-    memcpy(m->out, m->in, m->n * dtype_bytes(m->from));
+    memcpy(m->out, m->in, dtype_run_bytes(m->from, m->n));
     swap_bytes(m->out, dtype_bytes(m->from), m->n);
 }
 
@@ -152,7 +152,7 @@ static bool same_values(enum dtype dtype, const char *x, const char *y, size_t n
 
 static const char *element(struct elements e, uint64_t i)
 {
-    return (const char *)e.at + i * dtype_bytes(e.dtype);
+    return (const char *)e.at + dtype_run_bytes(e.dtype, i);
 }
 
 static struct elements elements_from(struct elements e, uint64_t from)
@@ -165,7 +165,7 @@ bool transform_holds(enum transform t, double factor, struct elements from, stru
 {
     uint64_t out[BLOCK * MAX_BYTES / sizeof(uint64_t)];
     if (t == CAST && from.dtype == to.dtype)
-        return memcmp(from.at, to.at, count * dtype_bytes(to.dtype)) == 0;
+        return memcmp(from.at, to.at, dtype_run_bytes(to.dtype, count)) == 0;
     for (uint64_t i = 0; i < count; i += BLOCK) {
         struct making m = {from.dtype, to.dtype, element(from, i), out, min_u64(BLOCK, count - i),
                            factor};

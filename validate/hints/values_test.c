@@ -21,7 +21,7 @@ static struct elements elements_of(const struct buffer *b)
 
 static void set(struct buffer *b, size_t i, double value)
 {
-    cast_elements(b->bytes + i * dtype_bytes(b->dtype), b->dtype, &value, DT_F64, 1);
+    cast_elements(b->bytes + dtype_run_bytes(b->dtype, i), b->dtype, &value, DT_F64, 1);
 }
 
 static double get(const struct buffer *b, size_t i)

@@ -99,7 +99,7 @@ static enum status keep_weight(void *context, const struct watched_weight *w, bo
                                struct error *err)
 {
     struct trained *t = context;
-    const size_t bytes = w->numel * dtype_bytes(w->dtype);
+    const size_t bytes = dtype_run_bytes(w->dtype, w->numel);
     size_t at;
     if (!trained) {
         keep_loaded(t, w);
