@@ -15,7 +15,10 @@
 #include "common/checked.h"
 #include "common/clock.h"
 #include "common/file.h"
+#include "common/host_memory.h"
 #include "common/memory.h"
+
+enum { CACHED_SHARE = 4 }; /* of free memory, the part for written pages */
 
 /* ---- the plan as a scan ---- */
 
@@ -175,7 +178,7 @@ static bool find_share(const struct executor *x, struct worker *w, const struct 
         w->bytes[i] = 0;
         if (!ours && found) continue;
         uint64_t n = elements_of(&c->pieces[i], t->low, t->high - t->low);
-        if (ours) w->bytes[i] = n * dtype_bytes(s->dtype);
+        if (ours) w->bytes[i] = dtype_run_bytes(s->dtype, n);
         if (n && !found) counts = ours;
         found |= n > 0;
     }
@@ -373,11 +376,21 @@ static enum status make_durable(void *context, struct error *err)
     return ask_caller(x, x->options->is_ours, err);
 }
 
+/* Whether written pages would drive others out of the page cache. Reused pages
+ * are cheaper than fresh ones. */
+static bool drops_pages(const struct plan *p, const struct executor_options *o)
+{
+    const uint64_t bytes = p->target_bytes / (o->num_ranks ? o->num_ranks : 1);
+    return o->direct_io || bytes > host_memory_available() / CACHED_SHARE;
+}
+
 static void set_up_executor(struct executor *x, const struct plan *p, const char *folder,
                             const struct executor_options *o)
 {
-    const struct sink_file_options files = {
-        .rank = o->rank, .may_exist = o->resume, .fsync = o->fsync, .direct_io = o->direct_io};
+    const struct sink_file_options files = {.rank = o->rank,
+                                            .may_exist = o->resume,
+                                            .fsync = o->fsync,
+                                            .drops_pages = drops_pages(p, o)};
     const struct ledger_options ledger = {.path = o->journal_path,
                                           .work = o->work,
                                           .rank = o->rank,
@@ -451,7 +464,8 @@ static uint64_t our_bytes(const struct executor *x)
         for (size_t k = 0; k < c->num_pieces; k++) {
             const struct segment *s = &x->plan->segments[c->pieces[k].segment];
             const struct pair pair = pair_unpack(&c->pieces[k].pair);
-            if (writes_file(x, held, s->file)) bytes += pair_count(&pair) * dtype_bytes(s->dtype);
+            if (writes_file(x, held, s->file))
+                bytes += dtype_run_bytes(s->dtype, pair_count(&pair));
         }
     }
     return bytes;
@@ -553,7 +567,7 @@ enum status executor_join(const struct plan *p, const char *folder,
                           struct executor_result *result, struct error *err)
 {
     const struct sink_file_options files = {
-        .rank = o->rank, .may_exist = true, .fsync = o->fsync, .direct_io = o->direct_io};
+        .rank = o->rank, .may_exist = true, .fsync = o->fsync, .drops_pages = o->direct_io};
     struct joining j = {.tally = start_tally(p, o)};
     sink_file_init(&j.files, p, folder, &files);
     enum status st = join_all(&j, o, journals, err);

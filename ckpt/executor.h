@@ -28,8 +28,9 @@ struct executor_options {
     unsigned threads;    /* 0: as many as there are CPUs */
     uint64_t max_memory; /* bytes resident, of the whole process; 0: no limit */
     bool fsync;
-    bool direct_io;             /* reads bypass the page cache; written pages are dropped from it */
-    bool digests;               /* of elements read and written, in `copies` */
+    bool direct_io; /* reads bypass the page cache; written pages are dropped from it, as they are
+                       in any case if they would fill a quarter of the free memory */
+    bool digests;   /* of elements read and written, in `copies` */
     struct copy_result *copies; /* the caller's [num_copies], set; NULL: not wanted */
     unsigned rank, num_ranks;   /* writes the files of this rank; 0 of 0: all files */
     /* The journal (journal.h) of this rank; NULL: none. Records are appended

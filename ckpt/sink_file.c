@@ -209,7 +209,7 @@ static enum status close_file(void *sink, size_t file, struct error *err)
 }
 
 /* Starts the writeback of a file's dirty bytes, to leave little for the final
- * fsync. */
+ * fsync. Pages of earlier calls are clean by now. */
 static void start_writeback(struct sink_file *s, uint32_t file, uint64_t bytes)
 {
     struct filled_file *f = &s->files[file];
@@ -218,6 +218,7 @@ static void start_writeback(struct sink_file *s, uint32_t file, uint64_t bytes)
     if (dirty < WRITEBACK_BYTES) return;
     atomic_fetch_sub(&f->dirty_bytes, dirty);
     (void)sync_file_range(f->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+    if (s->options.drops_pages) (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
 }
 
 /* Writes to an acquired file. */
@@ -328,7 +329,7 @@ static enum status combine_runs(struct sink_file *x, uint32_t segment, struct er
 {
     const struct segment *s = &x->sink.plan->segments[segment];
     struct filled_segment *f = &x->segments[segment];
-    const uint64_t bytes = s->numel * dtype_bytes(s->dtype);
+    const uint64_t bytes = dtype_run_bytes(s->dtype, s->numel);
     uint64_t end = 0;
     if (!s->wants_crc) return OK;
     join_runs(f);
@@ -422,10 +423,10 @@ static enum status settle_file(struct sink_file *s, size_t file, struct error *e
 {
     struct filled_file *f = &s->files[file];
     enum status st = OK;
-    if (!s->options.fsync && !s->options.direct_io) return OK;
+    if (!s->options.fsync && !s->options.drops_pages) return OK;
     TRY(open_files_acquire(&s->open, file, err));
     if (s->options.fsync) st = file_sync(f->fd, f->path, err);
-    if (s->options.direct_io) (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
+    if (s->options.drops_pages) (void)posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
     open_files_release(&s->open, file);
     return st;
 }
@@ -505,7 +506,7 @@ void sink_file_init(struct sink_file *s, const struct plan *p, const char *folde
         s->files[i].path = path_join(&s->arena, folder, p->files[i].path);
     for (size_t i = 0; i < p->num_segments; i++) {
         const struct segment *segment = &p->segments[i];
-        s->segments[i].bytes_left = segment->numel * dtype_bytes(segment->dtype);
+        s->segments[i].bytes_left = dtype_run_bytes(segment->dtype, segment->numel);
         if (segment->numel) s->files[segment->file].segments_left++;
     }
 }

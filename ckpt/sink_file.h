@@ -19,7 +19,7 @@ struct sink_file_options {
     unsigned rank;  /* whose files are written */
     bool may_exist; /* continues files of an earlier run */
     bool fsync;
-    bool direct_io; /* drops written pages from the page cache */
+    bool drops_pages; /* from the page cache, once they are on disk */
 };
 
 struct sink_file {
