@@ -334,21 +334,27 @@ static enum status expand_rows(struct expander *x)
     return OK;
 }
 
-/* Chooses the prefix with which the first tensor with {p} exists. */
+/* The prefix with which a name with {p} exists; NULL: none. */
+static const char *prefix_of(struct expander *x, const char *name)
+{
+    for (unsigned p = 0; p < x->map->num_prefixes && strstr(name, "{p}"); p++) {
+        x->prefix = x->map->prefixes[p];
+        put_name(x, &x->text[1], name, 0, 0);
+        if (x->names->has(x->names->context, x->text[1].data)) return x->prefix;
+    }
+    return NULL;
+}
+
+/* Chooses the prefix of the first tensor that exists, in any spelling. */
 static const char *choose_prefix(struct expander *x)
 {
     const struct model_map *map = x->map;
     const struct published_names *published = published_of(x->names);
-    if (published && published->prefix) return published->prefix;
-    for (size_t i = 0; i < map->num_tensors && x->names && !x->names->first_prefix; i++) {
-        if (!strstr(map->tensors[i].hf[0], "{p}")) continue;
-        for (unsigned p = 0; p < map->num_prefixes; p++) {
-            x->prefix = map->prefixes[p];
-            put_name(x, &x->text[1], map->tensors[i].hf[0], 0, 0);
-            if (x->names->has(x->names->context, x->text[1].data)) return map->prefixes[p];
-        }
-    }
-    return map->num_prefixes ? map->prefixes[0] : "";
+    const char *prefix = published ? published->prefix : NULL;
+    for (size_t i = 0; i < map->num_tensors && x->names && !x->names->first_prefix; i++)
+        for (unsigned k = 0; k <= map->tensors[i].num_others && !prefix; k++)
+            prefix = prefix_of(x, row_spelling(&map->tensors[i], k)->hf[0]);
+    return prefix ? prefix : map->num_prefixes ? map->prefixes[0] : "";
 }
 
 static void begin(struct expander *x, unsigned *most)

@@ -196,6 +196,23 @@ def there_and_back(ferry, source, folder, kind):
     }
 
 
+def model_digests(ferry, folder):
+    """The digests of what Megatron has a place for: other tensors may be named otherwise in memory."""
+    lines = run_ferry(ferry, "digest", folder).splitlines()
+    return [line for line in lines if line.startswith(("decoder.", "embedding.", "mtp.", "output_layer."))]
+
+
+def same_as_in_memory(ferry, model, source, memory):
+    """The same of a model saved by the names that transformers 5 has in memory, as trainers save a state_dict."""
+    shutil.rmtree(memory, ignore_errors=True)
+    try:
+        model.save_pretrained(memory, save_original_format=False)
+    except TypeError:  # 4 has the same names
+        return
+    if stored(memory).keys() != stored(source).keys() and model_digests(ferry, memory) != model_digests(ferry, source):
+        raise Wrong("other tensors by the names in memory")
+
+
 def wrong_when_terse(ferry, source, terse):
     """What ferry reads otherwise in a config.json without the fields that have the class's default."""
     shutil.rmtree(terse, ignore_errors=True)
@@ -271,6 +288,7 @@ class Models:
             model.save_pretrained(source)
         except Exception as error:
             raise NotBuilt(first_line(error)) from error
+        same_as_in_memory(self.ferry, model, source, self.folder / "memory")
         return there_and_back(self.ferry, source, self.folder, type(model))
 
     def error_of(self, changes):
