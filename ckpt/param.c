@@ -104,13 +104,13 @@ int param_registered_compare(const struct param *x, const struct param *y, enum 
                                   *q = &y->spec->registered[order];
     const bool both_of_experts = param_of_expert(x->spec) && param_of_expert(y->spec);
     int by = compare_numbers(x->spec->place, y->spec->place);
-    if (!by) by = compare_numbers(x->layer, y->layer);
+    if (!by && x->spec->mtp == y->spec->mtp) by = compare_numbers(x->layer, y->layer);
     if (!by && both_of_experts && !grouped) by = compare_numbers(x->expert, y->expert);
     /* 0, not known, comes last */
     if (!by) by = compare_numbers(p->module - 1u, q->module - 1u);
     if (!by && both_of_experts) by = compare_numbers(x->expert, y->expert);
     if (!by) by = compare_numbers(p->number, q->number);
-    return by ? by : compare_numbers((uintptr_t)x->spec, (uintptr_t)y->spec);
+    return by || p->module ? by : compare_numbers((uintptr_t)x->spec, (uintptr_t)y->spec);
 }
 
 bool param_of_expert(const struct param_spec *s)

@@ -62,6 +62,7 @@ static struct param_registered registered(const struct param_registration *r, co
     if (!dot) return (struct param_registered){0};
     unsigned module = number_in(r->modules, r->num_modules, name, (size_t)(dot - name));
     unsigned number = number_in(r->parameters, r->num_parameters, dot + 1, strlen(dot + 1));
+    module *= r->num_modules + 1; /* between two are those of a predicting layer */
     return module && number ? (struct param_registered){module, number}
                             : (struct param_registered){0};
 }
@@ -99,17 +100,21 @@ static struct param_spec spec_of(const struct param_rows *rows, const struct par
 }
 
 /* The parameter of a layer as one of multi-token prediction has it. */
-static struct param_spec mtp_spec_of(const struct param_spec *from, struct arena *a)
+static struct param_spec mtp_spec_of(const struct param_spec *from,
+                                     const struct param_registration *r, struct arena *a)
 {
-    static const char layers[] = "decoder.layers.";
+    static const char layers[] = "decoder.layers.", inner[] = "mtp.layers.{l}.transformer_layer";
     struct param_spec s = *from;
     s.name = arena_printf(a, "mtp.layers.{l}.transformer_layer.%s",
                           from->name + strlen(layers) + strlen("{l}."));
     s.place = PLACE_LAST;
     s.stacks &= ~(unsigned)STACK_LAYERS;
     s.mtp = true;
+    const unsigned first = number_in(r->modules, r->num_modules, inner, strlen(inner));
     for (unsigned i = 0; i < NUM_PARAM_ORDERS; i++)
-        s.registered[i] = (struct param_registered){0};
+        if (s.registered[i].module)
+            s.registered[i].module =
+                first * (r->num_modules + 1) + s.registered[i].module / (r->num_modules + 1);
     return s;
 }
 
@@ -122,7 +127,8 @@ const struct param_table *param_table_of(const struct param_rows *rows,
     size_t count = rows->count;
     for (size_t i = 0; i < rows->count; i++) {
         specs[i] = spec_of(rows, &rows->items[i], c);
-        if (has_mtp && specs[i].place == PLACE_LAYER) specs[count++] = mtp_spec_of(&specs[i], a);
+        if (has_mtp && specs[i].place == PLACE_LAYER)
+            specs[count++] = mtp_spec_of(&specs[i], &rows->registration, a);
     }
     *t = (struct param_table){.specs = specs,
                               .count = count,

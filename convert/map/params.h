@@ -32,6 +32,7 @@ struct param_spelling {
     const char *theirs, *ours;
     bool fused_qkv;  /* from before Megatron-Core: checkpoint_version gives the order of rows */
     bool local_spec; /* only the local spec has this name */
+    bool written;    /* the name in memory today */
 };
 struct param_spellings {
     const struct param_spelling *in_layers, *beside_router, *outside;

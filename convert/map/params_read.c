@@ -357,11 +357,12 @@ static enum status read_spellings(const struct map_loader *l, const cJSON *from,
     for (const cJSON *i = first; i; i = i->next) {
         struct param_spelling *s = ARENA_PUSH(l->a, items, *count, capacity);
         *s = (struct param_spelling){0};
-        TRY(map_check_keys(l, i, "theirs ours fused_qkv local_spec "));
+        TRY(map_check_keys(l, i, "theirs ours fused_qkv local_spec written "));
         TRY(map_take_text(l, i, "theirs", &s->theirs));
         TRY(map_take_text(l, i, "ours", &s->ours));
         TRY(take_bool(l, i, "fused_qkv", &s->fused_qkv));
         TRY(take_bool(l, i, "local_spec", &s->local_spec));
+        TRY(take_bool(l, i, "written", &s->written));
         if (!s->theirs || !s->ours) return map_bad(l, "theirs and ours are required");
     }
     *out = items;

@@ -185,7 +185,8 @@ const char *hybrid_key(const struct hybrid_stack *h, struct arena *a, const char
     if (text_skip_prefix(&rest, "decoder.final_layernorm"))
         return arena_printf(a, "decoder.final_norm%s", rest);
     if (text_skip_prefix(&rest, mtp_of) && take_number(&rest, &number) &&
-        text_skip_prefix(&rest, "transformer_layer."))
+        (text_skip_prefix(&rest, "transformer_layer.") ||
+         text_skip_prefix(&rest, "mtp_model_layer.")))
         return arena_printf(a, "%s%" PRIu64 ".mtp_model_layer.layers.%u.%s", mtp_of, number,
                             half_of(rest), rest);
     if (!h->paired || !parse_mixer(gpt_key, &number, &rest)) return gpt_key;

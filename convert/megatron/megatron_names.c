@@ -43,12 +43,13 @@ static const char *rest_of(const struct param *p)
     return rest;
 }
 
-/* The beginning of such names. */
-static const char *layer_of(struct arena *a, const struct param *p, uint64_t number)
+/* The beginning of such names. model: the predicting layer's inner layer. */
+static const char *layer_of(struct arena *a, const struct param *p, uint64_t number,
+                            const char *model)
 {
     const bool inner = p->spec->mtp && rest_of(p) != p->rest;
     return arena_printf(a, "%s%llu.%s", p->spec->mtp ? of_mtp : of_layers,
-                        (unsigned long long)number, inner ? "transformer_layer." : "");
+                        (unsigned long long)number, inner ? model : "");
 }
 
 static bool is_layered(const struct param *p)
@@ -133,7 +134,7 @@ const char *dist_key_of(struct arena *a, const struct param_table *t, const stru
     else if (local)
         rest = beside_router(a, t, rest, false);
     if (p->spec->stacks & stacks & STACK_LAYERS) return arena_printf(a, "%s%s", of_layers, rest);
-    return arena_printf(a, "%s%s", layer_of(a, p, p->layer), rest);
+    return arena_printf(a, "%s%s", layer_of(a, p, p->layer, "transformer_layer."), rest);
 }
 
 unsigned dist_key_lead(const struct model_config *c, const struct param *p, unsigned stacks,
@@ -250,8 +251,20 @@ const char *memory_name_logical(struct arena *a, const struct param_table *t,
     return logical_of(a, t, of, m->of_expert, m->rest, layer, expert, moe);
 }
 
-const char *memory_name_of(struct arena *a, const struct param *p, uint64_t local_layer,
-                           uint64_t local_expert, bool te, bool grouped)
+/* Today's name in memory of a name in a layer. */
+static const char *written_name(struct arena *a, const struct param_table *t, const char *rest)
+{
+    const struct param_spellings *s = params_spellings(t);
+    for (size_t i = 0; i < s->num_in_layers; i++) {
+        const char *kind = rest;
+        if (s->in_layers[i].written && text_skip_prefix(&kind, s->in_layers[i].ours))
+            return arena_printf(a, "%s%s", s->in_layers[i].theirs, kind);
+    }
+    return rest;
+}
+
+const char *memory_name_of(struct arena *a, const struct param_table *t, const struct param *p,
+                           uint64_t local_layer, uint64_t local_expert, bool te, bool grouped)
 {
     const char *rest = rest_of(p);
     if (!is_layered(p)) return rest;
@@ -263,7 +276,9 @@ const char *memory_name_of(struct arena *a, const struct param *p, uint64_t loca
                             (unsigned long long)local_expert, behind_expert(p));
     else if (!te && p->spec->local)
         rest = strstr(p->spec->local, "{l}.") + strlen("{l}.");
-    return arena_printf(a, "%s%s", layer_of(a, p, p->spec->mtp ? p->layer : local_layer), rest);
+    rest = written_name(a, t, rest);
+    const uint64_t number = p->spec->mtp ? p->layer : local_layer;
+    return arena_printf(a, "%s%s", layer_of(a, p, number, "mtp_model_layer."), rest);
 }
 
 const char *megatron_rank_folder(struct arena *a, const struct layout *l, uint64_t tp, uint64_t pp,

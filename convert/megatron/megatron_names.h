@@ -9,7 +9,7 @@
  * prediction is mtp.layers.N.transformer_layer.REST, in some releases
  * mtp_model_layer, beside mtp.layers.N.{enorm,hnorm,eh_proj,final_layernorm}.
  *
- * In memory: decoder.layers.LOCAL.REST. Experts are
+ * In memory: decoder.layers.LOCAL.REST, mtp.layers.N.mtp_model_layer.REST. Experts are
  * mlp.experts.local_experts.E.REST (sequential), mlp.experts.linear_fcN.weightE
  * (TE's grouped), or mlp.experts.weight1 and 2 (GroupedMLP). The local spec
  * calls norms input_layernorm and pre_mlp_layernorm. Before Megatron-Core:
@@ -92,8 +92,8 @@ const char *memory_name_logical(struct arena *a, const struct param_table *t,
 
 /* A parameter's name in memory. te: Transformer Engine's spec, else the local
  * one; grouped: names of TE's grouped linear layers. */
-const char *memory_name_of(struct arena *a, const struct param *p, uint64_t local_layer,
-                           uint64_t local_expert, bool te, bool grouped);
+const char *memory_name_of(struct arena *a, const struct param_table *t, const struct param *p,
+                           uint64_t local_layer, uint64_t local_expert, bool te, bool grouped);
 /* A rank's folder in the legacy format: mp_rank_TT[_PPP][_EEE]. */
 const char *megatron_rank_folder(struct arena *a, const struct layout *l, uint64_t tp, uint64_t pp,
                                  uint64_t ep);

@@ -264,8 +264,8 @@ static void every_parameter_survives_the_names_in_memory(void **state)
          * spec */
         if (strstr(name, ".input_layernorm.")) continue;
         assert_true(param_find(table, name, &p));
-        struct memory_name m =
-            memory_name_parse(&scratch, table, memory_name_of(&scratch, &p, 1, 2, te, grouped));
+        struct memory_name m = memory_name_parse(
+            &scratch, table, memory_name_of(&scratch, table, &p, 1, 2, te, grouped));
         assert_int_equal(m.kind, MEMORY_PARAM);
         assert_false(m.fused_qkv);
         if (r->place == PLACE_LAYER) assert_int_equal(m.layer, 1);
@@ -300,8 +300,8 @@ static void spellings_are_those_of_megatron(void **state)
          "output_layer.weight"},
         {M3 E7 "linear_fc2.weight", M3 "mlp.experts.experts.linear_fc2.weight",
          M3 "mlp.experts.experts.linear_fc2.weight",
-         M3 "mlp.experts.local_experts.2.linear_fc2.weight",
-         M3 "mlp.experts.local_experts.2.linear_fc2.weight"},
+         "mtp.layers.3.mtp_model_layer.mlp.experts.local_experts.2.linear_fc2.weight",
+         "mtp.layers.3.mtp_model_layer.mlp.experts.local_experts.2.linear_fc2.weight"},
         {"mtp.layers.3.enorm.weight", "mtp.layers.3.enorm.weight", "mtp.layers.3.enorm.weight",
          "mtp.layers.3.enorm.weight", "mtp.layers.3.enorm.weight"},
     };
@@ -312,13 +312,14 @@ static void spellings_are_those_of_megatron(void **state)
                             cases[i].dist_te);
         assert_string_equal(dist_key_of(&scratch, table, &p, STACK_LAYERS | STACK_EXPERTS, true),
                             cases[i].dist_local);
-        assert_string_equal(memory_name_of(&scratch, &p, 1, 2, true, false), cases[i].memory_te);
-        assert_string_equal(memory_name_of(&scratch, &p, 1, 2, false, false),
+        assert_string_equal(memory_name_of(&scratch, table, &p, 1, 2, true, false),
+                            cases[i].memory_te);
+        assert_string_equal(memory_name_of(&scratch, table, &p, 1, 2, false, false),
                             cases[i].memory_local);
     }
     struct param p;
     assert_true(param_find(table, L3 E7 "linear_fc1.weight", &p));
-    assert_string_equal(memory_name_of(&scratch, &p, 1, 2, true, true),
+    assert_string_equal(memory_name_of(&scratch, table, &p, 1, 2, true, true),
                         D "1.mlp.experts.linear_fc1.weight2");
     assert_string_equal(dist_key_of(&scratch, table, &p, STACK_EXPERTS, false),
                         L3 "mlp.experts.experts.linear_fc1.weight");

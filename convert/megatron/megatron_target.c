@@ -253,19 +253,15 @@ static void note_empty_stages(struct target *t)
 }
 
 /* Sets t->hybrid: whether HybridModel's keys and args are written. Models whose
- * layers are single mixers have no others; legacy files none of HybridModel. */
+ * layers are single mixers have no others. */
 static enum status choose_model(struct target *t, struct error *err)
 {
     const struct checkpoint *c = t->source;
     const enum megatron_model wanted = t->options.megatron_model;
     const struct hybrid_stack *h = hybrid_of_config(&c->config, &t->plan.arena);
-    const bool single = h && !h->paired, torch_dist = t->format == &format_torch_dist,
+    const bool single = h && !h->paired,
                hybrid = wanted == MEGATRON_MODEL_HYBRID ||
                         (wanted == MEGATRON_MODEL_SOURCE && (c->hybrid_model || single));
-    if (wanted == MEGATRON_MODEL_HYBRID && !torch_dist)
-        return fail(err, ERR_UNSUPPORTED,
-                    "--megatron-model hybrid: format %s is not supported for it; write torch_dist",
-                    t->format->name);
     if (wanted == MEGATRON_MODEL_GPT && single)
         return fail(err, ERR_UNSUPPORTED,
                     "--megatron-model gpt: a layer of this model is attention, an MLP, experts or "
@@ -274,7 +270,7 @@ static enum status choose_model(struct target *t, struct error *err)
         return fail(err, ERR_UNSUPPORTED,
                     "--megatron-model hybrid: HybridModel has no layers as this model's (%s)",
                     model_config_text(&c->config, "layer_kinds", &t->plan.arena));
-    if (hybrid && torch_dist) t->hybrid = h;
+    if (hybrid) t->hybrid = h;
     return OK;
 }
 

@@ -75,7 +75,7 @@ static void add_spots(struct flat_write *w, const struct flat_cell *c)
     for (size_t b = 0; b < c->num_buffers; b++)
         for (size_t k = 0; k < c->buffers[b].num_params; k++) {
             const struct placed_param *p = &c->buffers[b].params[k];
-            const char *name = p->is_tied_head ? tied_head : p->of->name;
+            const char *name = p->copy == COPY_AS_HEAD ? tied_head : p->of->name;
             (void)map_add(&w->by_name, flat_key(a, name, &c->cell), w->num_spots, NULL);
             *ARENA_PUSH(a, w->spots, w->num_spots, w->spots_capacity) =
                 (struct flat_spot){c, b, p->start_unpadded};
@@ -266,8 +266,7 @@ enum status flat_write_part(struct flat_write *w, const struct megatron_part *p,
         const struct flat_cell *cells[] = {w->files[f]->dense, w->files[f]->experts};
         for (unsigned i = 0; i < 2; i++) {
             if (!cells[i] || !cell_holds(w, cells[i], p)) continue;
-            if (cells[i]->cell.pp_rank == p->pp_rank)
-                TRY(fill_spot(w, cells[i], name, p, state, err));
+            TRY(fill_spot(w, cells[i], name, p, state, err)); /* the last stage's copy, too */
             if (embedding && !w->t->source->config.untie_embeddings_and_output_weights)
                 TRY(fill_spot(w, cells[i], tied_head, p, state, err));
         }

@@ -138,12 +138,20 @@ enum status legacy_global_layer(const struct legacy *x, const struct shard *s, u
 {
     const struct layout *l = &x->m->c->layout;
     const struct stage *stage = s->chunk < l->vpp ? layout_stage(l, s->chunk, s->rank->pp) : NULL;
-    if (stage && s->name.layer < stage->num_layers) {
+    if (x->m->hybrid && s->name.layer < x->m->c->config.num_layers) {
+        *layer = s->name.layer;
+        return OK;
+    }
+    if (stage && !x->m->hybrid && s->name.layer < stage->num_layers) {
         *layer = stage->first_layer + s->name.layer;
         return OK;
     }
-    return fail(err, ERR_CORRUPT, "%s: its args give this stage %" PRIu64 " layers",
-                x->m->c->catalog.stored.tensors[s->stored].name, stage ? stage->num_layers : 0);
+    return fail(err, ERR_CORRUPT, "%s: its args give %s %" PRIu64 " layers",
+                x->m->c->catalog.stored.tensors[s->stored].name,
+                x->m->hybrid ? "the model" : "this stage",
+                x->m->hybrid ? x->m->c->config.num_layers
+                : stage      ? stage->num_layers
+                             : 0);
 }
 
 static const char embedding_name[] = "embedding.word_embeddings.weight";

@@ -25,6 +25,7 @@ struct shard {
     size_t stored; /* index of the stored tensor */
     const struct rank *rank;
     uint64_t chunk;
+    const char *path; /* in the model's state dict */
     struct memory_name name;
     const char *state;   /* of the optimizer; NULL: a weight */
     const char *storage; /* of a weight: identifies the storage that it views, */
@@ -43,6 +44,8 @@ struct legacy {
     size_t num_ranks, ranks_capacity;
     struct shard *shards;
     size_t num_shards, shards_capacity;
+    const uint64_t *hybrid_layers; /* of each stage, if m->hybrid; then names number layers in the
+                                      model, not in their stage */
     double version;
     uint64_t experts_a_rank;
     struct map seen; /* "NAME:RANK" of added shards -> index */

@@ -90,6 +90,7 @@ static enum status add_shard(void *context, const char *path, const struct value
         .stored = c->catalog.stored.num_tensors - 1,
         .rank = w->rank,
         .chunk = w->chunk,
+        .path = stored + strlen(w->prefix),
         .name = name,
         .storage = arena_printf(&c->arena, "%s:%s", w->rank->folder, view->storage->key),
         .offset = view->offset};
@@ -241,7 +242,7 @@ static enum status use_stages(struct legacy *x, const struct megatron_evidence *
     if (pp > MAX_STAGES || vpp > MAX_CHUNKS)
         return fail(err, ERR_CORRUPT, "%s: args give %" PRIu64 " pipeline ranks, too many",
                     c->folder, pp);
-    const uint64_t *layers = count_layers(x, pp, vpp);
+    const uint64_t *layers = x->hybrid_layers ? x->hybrid_layers : count_layers(x, pp, vpp);
     if (l->stages && l->pp == pp && l->vpp == vpp && has_layers(l, layers)) return OK;
     struct layout_options o = {.tp = written->tp,
                                .pp = pp,
@@ -291,23 +292,72 @@ static bool is_layout_of_names(const struct legacy *x, const struct layout *l)
     return same;
 }
 
+static struct layout_options layout_of_args(const struct legacy *x)
+{
+    struct megatron_facts f = {0};
+    cJSON *args = args_tree(value_get(x->m->c->training.common, "args"));
+    facts_from_megatron(MEGATRON_ARGS, args, &x->m->c->arena, &f);
+    cJSON_Delete(args);
+    return f.layout;
+}
+
 /* The expert tensor parallel size, which args before Megatron-Core 0.9 lack:
  * with several expert parallel ranks, folders show it, since with etp = tp
  * every tensor parallel rank has a folder for every expert parallel rank. 0:
  * args have it, or folders do not show it. */
 static uint64_t etp_of_names(const struct legacy *x)
 {
-    struct megatron_facts f = {0};
-    cJSON *args = args_tree(value_get(x->m->c->training.common, "args"));
-    facts_from_megatron(MEGATRON_ARGS, args, &x->m->c->arena, &f);
-    cJSON_Delete(args);
-    const struct layout_options o = f.layout;
+    const struct layout_options o = layout_of_args(x);
     if (o.etp || o.ep < 2 || o.tp < 2 || o.tp > MAX_STAGES || o.ep > MAX_STAGES) return 0;
     for (uint64_t etp = o.tp; etp; etp--) {
         struct layout l = {.tp = o.tp, .ep = o.ep, .etp = etp};
         if (o.tp % etp == 0 && is_layout_of_names(x, &l)) return etp;
     }
     return 0;
+}
+
+/* A name in memory with the number of its mixer in the model. mixers: of each
+ * stage. */
+static const char *global_key(const struct legacy *x, const struct shard *s, const uint64_t *mixers,
+                              uint64_t pp)
+{
+    const uint64_t rank = pp > 1 && s->rank->num_numbers > 1 ? s->rank->numbers[1] : 0;
+    const char *dot = s->path;
+    uint64_t number = s->name.layer;
+    while (text_skip_prefix(&dot, "module.")) {
+    }
+    if (!s->name.in_layers || !text_skip_prefix(&dot, "decoder.layers.")) return s->path;
+    for (uint64_t stage = 0; rank < pp && stage < s->chunk * pp + rank; stage++)
+        number += mixers[stage];
+    return arena_printf(&x->m->c->arena, "decoder.layers.%" PRIu64 "%s", number, strchr(dot, '.'));
+}
+
+/* Gives HybridModel's shards GPTModel's names, if it is one. */
+static void rename_hybrid(struct legacy *x)
+{
+    struct checkpoint *c = x->m->c;
+    struct layout_options names;
+    layout_of_names(x, &names);
+    const uint64_t said = layout_of_args(x).pp, pp = said ? said : names.pp,
+                   vpp = max_u64(names.virtual_stages, 1), stages = pp * vpp;
+    if (!pp || pp > MAX_STAGES || vpp > MAX_CHUNKS) return; /* refused later */
+    uint64_t *mixers = count_layers(x, pp, vpp);
+    struct stored keys = {.tensors = arena_array(&c->arena, x->num_shards, sizeof *keys.tensors),
+                          .num_tensors = x->num_shards};
+    for (size_t i = 0; i < x->num_shards; i++)
+        keys.tensors[i].name = global_key(x, &x->shards[i], mixers, pp);
+    const struct value *args = value_get(c->training.common, "args");
+    const struct hybrid_stack *h =
+        hybrid_of_keys(&keys, value_as_text(value_get(args, "hybrid_layer_pattern")), &c->arena);
+    if (!h) return;
+    x->m->hybrid = h;
+    c->hybrid_model = true;
+    for (size_t i = 0; i < x->num_shards; i++)
+        x->shards[i].name = memory_name_parse(&c->arena, c->params,
+                                              hybrid_gpt_key(h, &c->arena, keys.tensors[i].name));
+    for (uint64_t s = 0; s < stages; s++)
+        mixers[s] /= h->paired ? 2 : 1;
+    x->hybrid_layers = mixers;
 }
 
 static const char *layer_key(const struct legacy *x, const struct shard *s)
@@ -475,6 +525,7 @@ static enum status join_ranks(struct legacy *x, struct error *err)
 {
     struct megatron_evidence evidence = {0};
     struct checkpoint *c = x->m->c;
+    rename_hybrid(x);
     gather_evidence(x, &evidence);
     set_tied_head(x, &evidence);
     evidence.te_spec = !evidence.local_spec;

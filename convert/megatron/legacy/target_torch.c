@@ -147,9 +147,10 @@ static const char *name_in_memory(const struct legacy_target *x, const struct me
     const struct stage *stage = layout_stage(l, p->chunk, p->pp_rank);
     uint64_t experts =
         param_of_expert(p->param.spec) ? x->t->source->config.num_experts / l->ep : 1;
-    return memory_name_of(a, &p->param, p->param.layer - stage->first_layer,
-                          p->param.expert % experts, x->t->options.transformer_engine,
-                          x->t->options.grouped_gemm);
+    const char *name = memory_name_of(
+        a, x->t->source->params, &p->param, p->param.layer - stage->first_layer,
+        p->param.expert % experts, x->t->options.transformer_engine, x->t->options.grouped_gemm);
+    return x->t->hybrid ? hybrid_key(x->t->hybrid, a, name) : name;
 }
 
 /* Adds a linear layer's extra state: empty under Transformer Engine, None under
@@ -260,10 +261,10 @@ static enum status add_mtp_embedding(struct legacy_target *x, const struct megat
         return OK;
     for (uint64_t s = 0; s < l->pp * l->vpp; s++) {
         if (!l->stages[s].loss || l->stages[s].embedding) continue;
-        if (x->t->num_states)
+        if (x->t->num_states && !x->t->source->config.untie_embeddings_and_output_weights)
             return fail(err, ERR_UNSUPPORTED,
-                        "the legacy format with an optimizer, layers of multi-token prediction and "
-                        "several pipeline stages is not supported: write torch_dist");
+                        "the legacy format with an optimizer, layers of multi-token prediction, a "
+                        "tied head and several pipeline stages is not supported: write torch_dist");
         return add_to_stage(x, s % l->pp, &(struct legacy_part){p, s / l->pp, name, name, false},
                             err);
     }

@@ -14,10 +14,7 @@ enum { PARAM_ALIGNMENT = 64, BUCKET_ALIGNMENT = 128, BANDWIDTH_ALIGNMENT = 1 << 
 /* A parameter of the cell, with its place in the order of registration. */
 struct member {
     const struct trained_param *of;
-    bool is_tied_head;
-    bool expert_by_expert; /* an expert registers all modules before the next expert */
-    enum param_place place;
-    struct param_registered registered;
+    enum param_copy copy;
     uint64_t chunk;
 };
 
@@ -39,10 +36,14 @@ struct placing {
 
 /* ---- the parameters of a cell ---- */
 
+static bool is_embedding(const struct trained_param *p)
+{
+    return strcmp(p->param.spec->name, "embedding.word_embeddings.weight") == 0;
+}
+
 static bool is_tied_embedding(const struct placing *x, const struct trained_param *p)
 {
-    return !x->config->untie_embeddings_and_output_weights &&
-           strcmp(p->param.spec->name, "embedding.word_embeddings.weight") == 0;
+    return !x->config->untie_embeddings_and_output_weights && is_embedding(p);
 }
 
 bool buckets_split_experts(const struct layout *l, bool apart_by_etp)
@@ -100,26 +101,11 @@ static enum status check_order(const struct placing *x, const struct trained_par
     return OK;
 }
 
-static void add_member(struct placing *x, const struct trained_param *p, uint64_t chunk)
-{
-    const struct param_spec *s = p->param.spec;
-    *ARENA_PUSH(x->a, x->members, x->num_members, x->members_capacity) =
-        (struct member){.of = p,
-                        .expert_by_expert = param_of_expert(s) && !x->rules->grouped_gemm,
-                        .place = s->place,
-                        .registered = registration_of(x, p),
-                        .chunk = chunk};
-}
-
-/* Adds the tied head, which a model registers last. */
-static void add_tied_head(struct placing *x, const struct trained_param *p, uint64_t chunk)
+static void add_member(struct placing *x, const struct trained_param *p, uint64_t chunk,
+                       enum param_copy copy)
 {
     *ARENA_PUSH(x->a, x->members, x->num_members, x->members_capacity) =
-        (struct member){.of = p,
-                        .is_tied_head = true,
-                        .place = PLACE_LAST,
-                        .registered = {.module = UINT32_MAX},
-                        .chunk = chunk};
+        (struct member){.of = p, .copy = copy, .chunk = chunk};
 }
 
 static enum status check_numbers(const struct placing *x, const struct trained_param *p)
@@ -143,10 +129,12 @@ static enum status add_cell_param(struct placing *x, const struct trained_param 
     if (!cell_has(x, p)) return OK;
     if (find_chunk(x, s->place, p->param.layer, &chunk)) {
         TRY(check_order(x, p));
-        add_member(x, p, chunk);
+        add_member(x, p, chunk, NO_COPY);
     }
-    if (x->layout->pp > 1 && is_tied_embedding(x, p) && find_chunk(x, PLACE_LAST, 0, &chunk))
-        add_tied_head(x, p, chunk);
+    if (x->layout->pp == 1 || s->place != PLACE_EMBEDDING || !find_chunk(x, PLACE_LAST, 0, &chunk))
+        return OK;
+    if (model_mtp_layers(x->config)) add_member(x, p, chunk, COPY_FOR_MTP);
+    if (is_tied_embedding(x, p)) add_member(x, p, chunk, COPY_AS_HEAD);
     return OK;
 }
 
@@ -157,26 +145,26 @@ static int compare_u64(uint64_t a, uint64_t b)
     return (a > b) - (a < b);
 }
 
-/* A valid order whether expert or module counts first, since modules of experts
- * are neighbours in the order of modules. */
-static int by_registration(const void *a, const void *b)
+/* A model registers a tied head last. */
+static int by_registration(const void *a, const void *b, void *rules)
 {
     const struct member *x = a, *y = b;
-    int order = compare_u64(x->chunk, y->chunk);
-    if (!order) order = compare_u64(x->place, y->place);
-    if (!order) order = compare_u64(x->of->param.layer, y->of->param.layer);
-    if (!order && x->expert_by_expert && y->expert_by_expert)
-        order = compare_u64(x->of->param.expert, y->of->param.expert);
-    if (!order) order = compare_u64(x->registered.module, y->registered.module);
-    if (!order) order = compare_u64(x->of->param.expert, y->of->param.expert);
-    return order ? order : compare_u64(x->registered.number, y->registered.number);
+    const struct bucket_rules *r = rules;
+    const bool x_is_head = x->copy == COPY_AS_HEAD, y_is_head = y->copy == COPY_AS_HEAD;
+    if (x->chunk != y->chunk) return compare_u64(x->chunk, y->chunk);
+    if (x_is_head != y_is_head) return x_is_head - y_is_head;
+    return param_registered_compare(&x->of->param, &y->of->param,
+                                    r->transformer_engine ? ORDER_TE : ORDER_LOCAL,
+                                    r->grouped_gemm);
 }
 
 static enum status sort_members(struct placing *x)
 {
-    if (x->num_members) qsort(x->members, x->num_members, sizeof *x->members, by_registration);
+    struct bucket_rules rules = *x->rules;
+    if (x->num_members)
+        qsort_r(x->members, x->num_members, sizeof *x->members, by_registration, &rules);
     for (size_t i = 1; i < x->num_members; i++)
-        if (by_registration(&x->members[i - 1], &x->members[i]) == 0)
+        if (by_registration(&x->members[i - 1], &x->members[i], &rules) == 0)
             return fail(x->err, ERR_CORRUPT, "%s and %s name the same parameter",
                         x->members[i - 1].of->name, x->members[i].of->name);
     return OK;
@@ -209,7 +197,7 @@ static enum status add_buffer(struct placing *x, size_t begin, size_t end, enum 
         const struct member *m = &x->members[i];
         if (m->of->dtype != dtype) continue;
         struct placed_param *p = &b->params[b->num_params++];
-        *p = (struct placed_param){.of = m->of, .is_tied_head = m->is_tied_head};
+        *p = (struct placed_param){.of = m->of, .copy = m->copy};
         TRY(count_elements(x, m->of, &p->numel));
     }
     return OK;
@@ -277,11 +265,12 @@ static enum status place_param(struct cutting *c, struct placed_param *p)
     return c->at > MAX_ELEMENTS ? too_large(c) : OK;
 }
 
-/* Whether a parameter has a separate bucket: both copies of a tied embedding
- * do, so that their stages split them equally over data parallel ranks. */
+/* Whether a parameter has a separate bucket: an embedding that the last stage
+ * has, too, so that both stages split it equally over data parallel ranks. */
 static bool has_own_bucket(const struct placing *x, const struct placed_param *p)
 {
-    return x->layout->pp > 1 && is_tied_embedding(x, p->of);
+    return x->layout->pp > 1 && is_embedding(p->of) &&
+           (is_tied_embedding(x, p->of) || model_mtp_layers(x->config));
 }
 
 static enum status cut_by_rules(struct cutting *c)

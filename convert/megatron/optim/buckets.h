@@ -60,9 +60,12 @@ struct bucket_cell {
                                          has a separate dense optimizer, and no bucket_size */
 };
 
+/* The last stage's copies of an embedding. */
+enum param_copy { NO_COPY, COPY_FOR_MTP, COPY_AS_HEAD };
+
 struct placed_param {
     const struct trained_param *of;
-    bool is_tied_head;       /* the last stage's copy of a tied embedding */
+    enum param_copy copy;
     uint64_t numel;          /* of this rank's shard */
     uint64_t start;          /* in the buffer, with bucket padding */
     uint64_t start_unpadded; /* in the buffer without padding, as in files */

@@ -167,7 +167,7 @@ static void check_param(const struct param_buffer *b, size_t i, const cJSON *ite
 {
     const struct placed_param *p = &b->params[i];
     const char *name = json_as_text(cJSON_GetArrayItem(item, 0));
-    const char *ours = p->is_tied_head ? "output_layer.weight" : p->of->name;
+    const char *ours = p->copy == COPY_AS_HEAD ? "output_layer.weight" : p->of->name;
     if (strcmp(ours, name)) fail_msg("parameter %zu is %s, not %s", i, name, ours);
     if (p->start != number_of(cJSON_GetArrayItem(item, 1)))
         fail_msg("%s is at %llu, not %llu", name,

@@ -323,7 +323,7 @@ static bool share_storage(struct placing *x, const struct param_buffer *b,
     const char *storage = NULL;
     for (size_t k = 0; k < b->num_params; k++) {
         const char *name =
-            b->params[k].is_tied_head ? "output_layer.weight" : b->params[k].of->name;
+            b->params[k].copy == COPY_AS_HEAD ? "output_layer.weight" : b->params[k].of->name;
         const struct weight_place *w = flat_states_weight(x->f, &x->scratch, name, cell);
         if (!w || (storage && strcmp(storage, w->storage))) return false;
         storage = w->storage;
@@ -339,7 +339,7 @@ static const char *check_storage(struct placing *x, const struct cell_states *s)
         if (!share_storage(x, b, cell)) continue;
         for (size_t k = 0; k < b->num_params; k++) {
             const struct placed_param *p = &b->params[k];
-            const char *name = p->is_tied_head ? "output_layer.weight" : p->of->name;
+            const char *name = p->copy == COPY_AS_HEAD ? "output_layer.weight" : p->of->name;
             const struct weight_place *w = flat_states_weight(x->f, &x->scratch, name, cell);
             if (w->offset == p->start) continue;
             return arena_printf(&x->scratch,
@@ -567,7 +567,7 @@ static bool is_copy(const struct layout *l, const struct placed_param *p,
                     const struct bucket_cell *cell)
 {
     const struct param_spec *s = p->of->param.spec;
-    if (p->is_tied_head) return true;
+    if (p->copy) return true;
     if (s->split < 0) return cell->tp_rank > 0;
     return s->group == PARAM_ETP && !cell->experts && cell->tp_rank >= l->etp;
 }

@@ -291,7 +291,7 @@ static void of_copies_the_first_ranks_are_taken(void **state)
     open_model(LLAMA ",'tie_word_embeddings':true"); /* the last stage has a copy of it */
     place(&none);
     assert_null(c.training.optimizer.unread);
-    assert_true(buffers[2]->params[0].is_tied_head);
+    assert_int_equal(buffers[2]->params[0].copy, COPY_AS_HEAD);
     check_place("embedding.word_embeddings.weight", 95, 1, 47);
 }
 

@@ -36,7 +36,7 @@ static void add_sums(const struct param_buffer *b, struct sums *sums)
     for (size_t i = 0; i < b->num_params; i++) {
         const struct placed_param *p = &b->params[i];
         const bool shifted = p->start != p->start_unpadded;
-        if (p->is_tied_head) continue;
+        if (p->copy) continue;
         sums->params++;
         sums->elements += p->numel;
         sums->shifted += shifted;
