@@ -199,13 +199,14 @@ interop-bridge: all ## compare tensors and fields with those of the models that 
 
 interop-encodings: all ## encode random models by the programs that do, and decode them to the same bits
 	@sh tests/interop/encodings.sh $(BUILD)/ferry
+	@sh tests/interop/vllm.sh $(BUILD)/ferry
 
 interop-trainers: all ## exchange checkpoints with FSDP, torchtitan and DeepSpeed
 	@sh tests/interop/trainers.sh $(BUILD)/ferry
 
 interop-deps: ## install the virtual environments of `make interop`
 	@sh tests/interop.sh --install
-	@sh tests/interop/encodings.sh --install
+	@sh tests/interop/vllm.sh --install
 	@sh tests/interop/bridge.sh --install
 	@sh tests/interop/trainers.sh --install
 

@@ -61,7 +61,7 @@ static const struct arg synth_args[] = {
     {"--tied", ARG_FLAG, AT(tied), NULL, NULL, "tie the output layer to the embedding; default: the family's usual setting"},
     {"--untied", ARG_FLAG, AT(untied), NULL, NULL, "do not tie the output layer"},
     {"--dtype --torch-dtype", ARG_TEXT, AT(dtype), "DTYPE", NULL, "dtype of the weights; default bf16"},
-    {"--encoding --export-weight-dtype", ARG_CHOICE, AT(encoding), NULL, "bf16|fp8-block|fp8-tensor|mxfp8|mxfp4|nvfp4|int4", "encoding of linear layers, in a Hugging Face folder; default bf16: none"},
+    {"--encoding --export-weight-dtype", ARG_CHOICE, AT(encoding), NULL, "bf16|fp8-block|fp8-channel|fp8-tensor|mxfp8|mxfp4|nvfp4|int4", "encoding of linear layers, in a Hugging Face folder; default bf16: none"},
     {"--seed", ARG_UINT_OR_0, AT(seed), "N", NULL, "seed of the random weights; default 1"},
     {"--optim", ARG_FLAG, AT(optim), NULL, NULL, "write the state of an AdamW run after 1000 steps too: moments, master weights in float32, step, groups, schedule"},
     {"--to", ARG_CHOICE, AT(to), NULL, TO_CHOICES, "format of the destination; default hf"},

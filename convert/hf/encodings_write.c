@@ -301,13 +301,21 @@ static bool tiles(const struct quant_row *row, const struct out_tensor *o)
     return whole;
 }
 
-/* Adds logical tensors with a part that is no whole blocks. Readers fuse parts
- * (q, k, v): all are encoded, or none. */
+/* The name of what readers keep as one: q, k, v; the experts of a layer. */
+static const char *fused_name(struct arena *a, const char *logical)
+{
+    const char *experts = strstr(logical, ".experts.");
+    return experts ? arena_text(a, logical, (size_t)(experts - logical)) : logical;
+}
+
+/* Adds what is fused and has a part that is no whole blocks: all its parts are
+ * encoded, or none. */
 static void find_untiled(const struct encoding_writer *w, struct map *untiled)
 {
     for (size_t i = 0; i < w->outputs->out.count; i++) {
         const struct out_tensor *o = &w->outputs->out.items[i];
-        if (is_linear(w, o) && !tiles(w->q->rows, o)) (void)map_add(untiled, o->logical, i, NULL);
+        if (is_linear(w, o) && !tiles(w->q->rows, o))
+            (void)map_add(untiled, fused_name(&w->t->plan.arena, o->logical), i, NULL);
     }
 }
 
@@ -435,7 +443,9 @@ static enum status write_anew(struct encoding_writer *w, struct error *err)
     const size_t count = w->outputs->out.count;
     for (size_t i = 0; i < count && !st; i++) {
         const struct out_tensor *o = &w->outputs->out.items[i];
-        const bool linear = is_linear(w, o), whole = linear && !map_get(&untiled, o->logical, NULL);
+        const bool linear = is_linear(w, o);
+        const bool whole =
+            linear && !map_get(&untiled, fused_name(&t->plan.arena, o->logical), NULL);
         left += linear && !whole;
         if (whole)
             st = encode_anew(w, i, err);

@@ -337,7 +337,7 @@ for name, (dtype, shape, _) in got.items():
 P
 }
 
-for kind in fp8-block mxfp8 fp8-tensor mxfp4 nvfp4 int4; do
+for kind in fp8-block fp8-channel fp8-tensor mxfp8 mxfp4 nvfp4 int4; do
     it "linear layers are encoded as $kind, as another program does"
     run convert "$encodings-made/model" dist --overwrite --tp 1 --ep 2
     exits 0
@@ -358,7 +358,7 @@ for kind in fp8-block mxfp8 fp8-tensor mxfp4 nvfp4 int4; do
     run convert back again --to hf --export-weight-dtype $kind --overwrite
     exits 0
     case $kind in # only transformers' scales come back from what they decode to
-    fp8-block | mxfp8) run verify again back && exits 0 ;;
+    fp8-block) run verify again back && exits 0 ;;
     esac
     run convert out dist --overwrite --tp 1 --ep 2
     exits 0
@@ -368,7 +368,7 @@ for kind in fp8-block mxfp8 fp8-tensor mxfp4 nvfp4 int4; do
 done
 
 it "verify counts the error of encoding in steps between codes, by layer"
-for kind in fp8-block fp8-tensor mxfp8 mxfp4 nvfp4 int4; do
+for kind in fp8-block fp8-channel fp8-tensor mxfp8 mxfp4 nvfp4 int4; do
     run convert "$encodings-made/model" out --to hf --export-weight-dtype $kind --overwrite
     exits 0
     run verify "$encodings-made/model" out --json
@@ -394,7 +394,14 @@ says "0 weights of linear layers are encoded as mxfp8"
 says "7 weights of linear layers stay as they are"
 run convert "$encodings/mxfp8-ct-llama" out --to hf --export-weight-dtype mxfp8 --overwrite
 exits 0
-grep -q '"quant_method": *"mxfp8"' out/config.json || is_wrong "config.json does not name mxfp8"
+grep -q '"format": *"mxfp8-quantized"' out/config.json || is_wrong "config.json does not name MXFP8"
+
+it "experts of a layer are all encoded, or none"
+run synth mixed --model qwen3_moe --layers 1 --hidden 256 --heads 2 --ffn-hidden-size 256 --experts 2 \
+    --moe-ffn-hidden-size 96 --encoding int4
+exits 0
+! run digest --encoded mixed || ! grep -q 'experts.*_packed' "$stdout" || is_wrong "gate and up are encoded, down is not"
+grep -q 'mlp.experts.1.up_proj"' mixed/config.json || is_wrong "experts are not excluded"
 
 it "digests of codes differ where codes do, though weights are equal"
 run digest --encoded "$encodings/mxfp8-ct-llama"

@@ -8,9 +8,10 @@ from compressed_tensors.quantization import preset_name_to_scheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from transformers.integrations.finegrained_fp8 import Fp8Quantize
 
-BLOCKS = {"fp8-block": ("float", (128, 128)), "mxfp8": ("ue8m0", (1, 32))}
+BLOCKS = {"fp8-block": ("float", (128, 128))}
 PRESETS = {  # preset, format
-    "fp8-tensor": ("FP8", "float-quantized"), "mxfp4": ("MXFP4A16", "mxfp4-pack-quantized"),
+    "fp8-tensor": ("FP8", "float-quantized"), "fp8-channel": ("FP8_DYNAMIC", "float-quantized"),
+    "mxfp8": ("MXFP8", "mxfp8-quantized"), "mxfp4": ("MXFP4A16", "mxfp4-pack-quantized"),
     "nvfp4": ("NVFP4A16", "nvfp4-pack-quantized"), "int4": ("W4A16", "pack-quantized"),
 }
 KINDS = [*BLOCKS, *PRESETS]
@@ -42,7 +43,8 @@ def by_compressed_tensors(name, weights, kind):
     scheme = preset_name_to_scheme(preset, ["Linear"])
     scheme.format = form
     args, weight = scheme.weights, weights[name]
-    groups = weight.unflatten(-1, (-1, args.group_size)) if args.group_size else weight.reshape(-1)
+    channel = weight.unsqueeze(1) if args.strategy == "channel" else weight.reshape(-1)
+    groups = weight.unflatten(-1, (-1, args.group_size)) if args.group_size else channel
     state = {"weight": weight}
     if args.strategy == "tensor_group":
         shared = fused_with(name, weights)

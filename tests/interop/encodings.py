@@ -304,7 +304,7 @@ def check_decoding(ferry, work, encode, kind, rng):
 
 def check_encoding(ferry, work, kind, rng):
     source, out, decoded = (f"{work}/{n}" for n in ("source", "out", "decoded"))
-    weights = make_model(source, rng, 128)
+    weights = make_model(source, rng, 128, dense=kind == "mxfp8")  # transformers 5.24 loses the scales of such experts
     for name in [n for n in filter(is_linear, weights) if rng.random() < .2]:
         weights[name].view(-1)[:300] = torch.tensor([0., -0., 1e-30]).repeat(100).bfloat16()
     save_file(weights, f"{source}/model.safetensors", metadata={"format": "pt"})
