@@ -397,7 +397,7 @@ struct tensor *tensor_steps(const struct tensor *t, struct arena *a)
     struct tensor *out = arena_copy(a, t, sizeof *t);
     for (size_t i = 0; i < t->num_pieces; i++) {
         const struct piece *piece = &t->pieces[i];
-        if (piece->origin != ORIGIN_ENCODED || piece->encoded->code == QUANT_TABLE) return NULL;
+        if (piece->origin != ORIGIN_ENCODED) return NULL;
     }
     out->dtype = DT_F32;
     out->pieces = arena_copy(a, t->pieces, t->num_pieces * sizeof *t->pieces);

@@ -82,7 +82,7 @@ bool encoded_may_be(const struct encoded *e, enum encoded_mistake mistake);
 /* Whether elements of a tensor are decoded. */
 bool tensor_is_decoded(const struct tensor *t);
 /* The tensor with the steps between codes in place of elements, in F32, in
- * arena a; NULL if some elements are not decoded, or by tables. */
+ * arena a; NULL if some elements are not decoded. */
 struct tensor *tensor_steps(const struct tensor *t, struct arena *a);
 /* The catalog with stored codes in place of tensors that are decoded, in arena
  * a. */

@@ -137,13 +137,26 @@ float quant_step(enum quant_code code, float number)
     return 1;
 }
 
+/* The larger distance from a number of a table to its neighbours. */
+static float table_step(const float *numbers, float number)
+{
+    float above = INFINITY, below = INFINITY;
+    for (int i = 0; i < QUANT_NUMBERS; i++) {
+        if (numbers[i] > number) above = fminf(above, numbers[i] - number);
+        if (numbers[i] < number) below = fminf(below, number - numbers[i]);
+    }
+    return isinf(above) || (!isinf(below) && below > above) ? below : above;
+}
+
 /* Makes steps of numbers. */
 ALWAYS_INLINE void make_steps(const struct quant_run *run, size_t at, size_t n, const float *from,
                               float *to)
 {
     for (size_t i = 0; i < n; i++) {
         const float scale = run->scales[(run->phase + at + i) / run->group];
-        to[i] = quant_step(run->code, from[i]) * fabsf(scale);
+        const float step = run->code == QUANT_TABLE ? table_step(run->numbers, from[i])
+                                                    : quant_step(run->code, from[i]);
+        to[i] = step * fabsf(scale);
     }
 }
 

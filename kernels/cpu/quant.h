@@ -53,14 +53,16 @@ struct quant_run {
     const float *zeros;   /* one for each scale; NULL: all 0 */
     const float *numbers; /* of QUANT_TABLE */
     float factor;         /* each product is multiplied by; 0: none */
-    bool steps;           /* quant_decode: the distance to the next code in size, times |scale| */
+    /* quant_decode: the distance to the next code in size, of a table the larger one
+     * to its neighbours, times |scale|. */
+    bool steps;
     /* For quant_encode. */
     bool multiplies;     /* by scales, instead of dividing */
     enum dtype quotient; /* is rounded to BF16 or F16; others: it stays F32 */
 };
 
 /* The distance from a number of a code to the next larger one in size, for
- * finite ones. */
+ * finite ones; not of tables. */
 float quant_step(enum quant_code code, float number);
 /* Writes the run's elements to to[count] of dtype F16, BF16, F32 or F64. */
 void quant_decode(const struct quant_run *run, const void *codes, enum dtype dtype, void *to);

@@ -184,6 +184,29 @@ static void steps_lead_to_the_next_code(void **state)
         }
 }
 
+/* As NF4's and FP4's: a number may be nearer to the next one than to that before. */
+static void steps_of_a_table_are_the_larger_ones(void **state)
+{
+    (void)state;
+    const float scale = -2, numbers[QUANT_NUMBERS] = {0,    .25f,  .375f, 1,  1.5f,  2,  3,  4,
+                                                      -.5f, -.75f, -1,    -2, -2.5f, -3, -5, -8};
+    static const float expected[QUANT_NUMBERS] = {.5f, .25f, .625f, .625f, .5f, 1, 1, 1,
+                                                  .5f, .25f, 1,     1,     .5f, 2, 3, 3};
+    for (unsigned at = 0; at < QUANT_NUMBERS; at++) {
+        const uint8_t one[1] = {(uint8_t)at};
+        float step;
+        const struct quant_run run = {.code = QUANT_TABLE,
+                                      .numbers = numbers,
+                                      .factor = .5f,
+                                      .count = 1,
+                                      .group = 1,
+                                      .scales = &scale,
+                                      .steps = true};
+        quant_decode(&run, one, DT_F32, &step);
+        assert_true(same_bits((double)step, (double)expected[at])); /* |scale| * factor is 1 */
+    }
+}
+
 static void quotients_are_rounded_before_zeros_are_added(void **state)
 {
     (void)state;
@@ -294,6 +317,7 @@ int main(void)
         cmocka_unit_test(each_code_comes_back),
         cmocka_unit_test(numbers_become_the_nearest_code),
         cmocka_unit_test(steps_lead_to_the_next_code),
+        cmocka_unit_test(steps_of_a_table_are_the_larger_ones),
         cmocka_unit_test(quotients_are_rounded_before_zeros_are_added),
         cmocka_unit_test(codes_beside_a_run_stay),
         cmocka_unit_test(scales_of_e8m0_are_powers_of_two),
