@@ -7,6 +7,7 @@
 
 #include "ckpt/encoding.h"
 #include "common/checked.h"
+#include "common/count.h"
 #include "common/json.h"
 #include "common/memory.h"
 #include "common/strbuf.h"
@@ -461,16 +462,27 @@ static enum status decode(struct decoding *x, size_t i, struct error *err)
 
 /* ---- what is left ---- */
 
+/* Refuses a tensor by which other programs change decoded weights. */
+static enum status check_companion(const char *name, struct error *err)
+{
+    static const struct {
+        const char *glob, *does;
+    } refused[] = {{"*.weight_g_idx", "gives columns groups of their own (act-order)"},
+                   {"*pre_quant_scale", "scales the columns of decoded weights"}};
+    for (size_t i = 0; i < COUNT(refused); i++)
+        if (fnmatch(refused[i].glob, name, 0) == 0)
+            return fail(err, ERR_UNSUPPORTED, "%s %s, which is not supported", name,
+                        refused[i].does);
+    return OK;
+}
+
 /* Marks a companion; refuses one of no codes. */
 static enum status mark(struct decoding *x, size_t i, struct error *err)
 {
     struct native_tensor *n = &x->c->catalog.native[i];
     const char *name;
     if (n->state || n->parts[0].encoded) return OK;
-    if (fnmatch("*.weight_g_idx", n->name, 0) == 0)
-        return fail(err, ERR_UNSUPPORTED,
-                    "%s gives columns groups of their own (act-order), which is not supported",
-                    n->name);
+    TRY(check_companion(n->name, err));
     n->of_encoding = x->used[i] || quantization_is_activation(x->q, n->name);
     for (size_t k = 0; k < x->q->num_rows && !n->of_encoding; k++) {
         if (!is_companion_of(&x->c->arena, &x->q->rows[k], n->name, &name)) continue;

@@ -112,9 +112,9 @@ struct reading {
 
 static const char *scheme_text(struct arena *a, const cJSON *scheme)
 {
-    static const char *const members[] = {"quant_method", "quant_algo", "format",
-                                          "type",         "num_bits",   "strategy",
-                                          "bits",         "version",    "checkpoint_format"};
+    static const char *const members[] = {"quant_method",      "quant_algo",    "format", "type",
+                                          "num_bits",          "strategy",      "bits",   "version",
+                                          "checkpoint_format", "packing_format"};
     struct strbuf text = {0};
     if (!json_as_text(json_get(scheme, "quant_method"))) strbuf_add_text(&text, "no quant_method");
     for (size_t i = 0; i < COUNT(members); i++) {
@@ -296,34 +296,55 @@ static bool is_compressed_tensors(const cJSON *all)
     return method && strcmp(method, "compressed-tensors") == 0;
 }
 
-/* null, an empty list or object; GPTQ's "-:MODULES", which are not encoded. */
+/* null, an empty list or object. */
 static bool says_nothing(const cJSON *member)
 {
     const bool empty = (cJSON_IsObject(member) || cJSON_IsArray(member)) && !member->child;
-    const bool excludes = member->string && strncmp(member->string, "-:", 2) == 0;
-    return cJSON_IsNull(member) || empty || excludes;
+    return cJSON_IsNull(member) || empty;
 }
 
-/* Refuses weights that were transformed before they were encoded, and GPTQ's
- * that are encoded in several ways. */
+/* Refuses weights that were transformed before they were encoded. */
 static enum status check_transforms(const cJSON *all, struct error *err)
 {
-    static const struct {
-        const char *member, *what;
-    } refused[] = {{"transform_config", "weights are transformed"},
-                   {"dynamic", "layers are encoded in different ways"}};
-    for (size_t k = 0; k < COUNT(refused); k++) {
-        const cJSON *member = json_get(all, refused[k].member);
-        for (const cJSON *i = member ? member->child : NULL; i; i = i->next)
-            if (!says_nothing(i))
-                return fail(err, ERR_UNSUPPORTED, "its %s (%s.%s), which is not supported",
-                            refused[k].what, refused[k].member, i->string ? i->string : "0");
-    }
+    const cJSON *member = json_get(all, "transform_config");
+    for (const cJSON *i = member ? member->child : NULL; i; i = i->next)
+        if (!says_nothing(i))
+            return fail(err, ERR_UNSUPPORTED,
+                        "its weights are transformed (transform_config.%s), which is not supported",
+                        i->string ? i->string : "0");
     return OK;
+}
+
+/* Whether layers of an override are not encoded: GPTQ's "-:LAYERS", AutoRound's
+ * 16 bits. */
+static bool is_left(const cJSON *layer)
+{
+    uint64_t bits;
+    const bool wide = json_as_u64(json_get(layer, "bits"), &bits) && bits >= 16;
+    return wide || (layer->string && strncmp(layer->string, "-:", 2) == 0);
+}
+
+/* Takes the scheme of each layer, once if several have the same. */
+static enum status take_layers(struct reading *x, const cJSON *all, const cJSON *layers,
+                               struct error *err)
+{
+    struct strbuf seen = {0}, text = {0};
+    enum status st = OK;
+    for (const cJSON *l = layers ? layers->child : NULL; l && !st; l = l->next) {
+        strbuf_clear(&text);
+        json_print(&text, l, -1);
+        if (is_left(l) || (seen.data && strstr(seen.data, text.data))) continue;
+        strbuf_printf(&seen, "%s\n", text.data);
+        st = take_merged(x, all, l, NULL, err);
+    }
+    strbuf_release(&seen);
+    strbuf_release(&text);
+    return st;
 }
 
 static enum status take_schemes(struct reading *x, const cJSON *all, struct error *err)
 {
+    static const char *const overrides[] = {"dynamic", "extra_config"}; /* GPTQ's, AutoRound's */
     const cJSON *groups = json_get(all, "config_groups"),
                 *layers = json_get(all, "quantized_layers");
     if (is_compressed_tensors(all) && groups && groups->child) {
@@ -331,19 +352,11 @@ static enum status take_schemes(struct reading *x, const cJSON *all, struct erro
             TRY(take_merged(x, all, g, json_get(g, "weights"), err));
         return OK;
     }
-    if (!layers || !layers->child) return take_merged(x, all, NULL, NULL, err);
-    struct strbuf seen = {0}, text = {0};
-    enum status st = OK;
-    for (const cJSON *l = layers->child; l && !st; l = l->next) {
-        strbuf_clear(&text);
-        json_print(&text, l, -1);
-        if (seen.data && strstr(seen.data, text.data)) continue;
-        strbuf_printf(&seen, "%s\n", text.data);
-        st = take_merged(x, all, l, NULL, err);
-    }
-    strbuf_release(&seen);
-    strbuf_release(&text);
-    return st;
+    if (layers && layers->child) return take_layers(x, all, layers, err);
+    TRY(take_merged(x, all, NULL, NULL, err));
+    for (size_t i = 0; i < COUNT(overrides); i++)
+        TRY(take_layers(x, all, json_get(all, overrides[i]), err));
+    return OK;
 }
 
 /* ---- configs ---- */

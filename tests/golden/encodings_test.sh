@@ -188,8 +188,10 @@ reworded gptq-int4-llama '"checkpoint_format": "gptq"' '"checkpoint_format": "ma
 says 'checkpoint_format "marlin"; dequantise'
 reworded awq-int4-llama '"version": "gemm"' '"version": "gemv"'
 says 'quant_method "awq", bits 4, version "gemv"; dequantise'
-reworded gptq-int4-llama '"bits": 4' '"dynamic": {"+:.*down.*": {"bits": 8}}, "bits": 4'
-says 'its layers are encoded in different ways (dynamic.+:.*down.*), which is not supported'
+reworded gptq-int4-llama '"bits": 4' '"dynamic": {"+:.*down.*": {"bits": 3}}, "bits": 4'
+says 'quantised in a way that Ferry does not know: quant_method "gptq", bits 3, '
+reworded autoround-llama '"packing_format": "auto_round"' '"packing_format": "auto_round:other"'
+says 'quant_method "auto-round", bits 4, packing_format "auto_round:other"; dequantise'
 reworded gptq-int4-llama '"group_size": 16' '"group_size": 8'
 says "_proj.scales has shape [4, 32], expected [8, 32]: one scale for each 8 x 1 elements of "
 
@@ -210,6 +212,52 @@ cp -r "$encodings/gptq-int4-llama" left
 sed -i 's/"bits": 4/"dynamic": {"-:.*gate.*": {}}, "bits": 4/' left/config.json
 run verify left "$encodings/gptq-int4-llama/expected"
 exits 0
+
+it "GPTQ's layers may have bits and groups of their own"
+mkdir -p dynamic/expected
+python3 - "$encodings" <<'P'
+import json, struct, sys
+def read(path):
+    data = open(path, "rb").read()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + length])
+    return {n: (t, data[8 + length:][slice(*t["data_offsets"])]) for n, t in header.items() if n != "__metadata__"}
+for folder in "", "expected/": # down_proj of the one, the rest of the other
+    four, eight = (read(f"{sys.argv[1]}/gptq-int{n}-llama/{folder}model.safetensors") for n in (4, 8))
+    both = {n: (eight if "down_proj" in n else four)[n] for n in four}
+    header, body = {}, b""
+    for name, (t, data) in both.items():
+        header[name] = {**t, "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    open(f"dynamic/{folder}model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + body)
+config = json.load(open(f"{sys.argv[1]}/gptq-int4-llama/config.json"))
+del config["quantization_config"]
+json.dump(config, open("dynamic/expected/config.json", "w"))
+config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 16, "checkpoint_format": "gptq",
+                                 "dynamic": {"+:.*down.*": {"bits": 8, "group_size": 32}, "-:.*lm_head": {}}}
+json.dump(config, open("dynamic/config.json", "w"))
+P
+run verify dynamic dynamic/expected
+exits 0
+says "encoded weights are read as BF16: 6 gptq-int4, 1 gptq-int8"
+
+it "a scale of activations that is folded into weights is refused"
+rm -rf spoilt out
+cp -r "$encodings/fp8-channel-modelopt-llama" spoilt
+python3 - spoilt/model.safetensors <<'P'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+length = struct.unpack("<Q", data[:8])[0]
+header, body = json.loads(data[8:8 + length]), data[8 + length:]
+header["model.layers.0.self_attn.q_proj.pre_quant_scale"] = {
+    "dtype": "F32", "shape": [1], "data_offsets": [len(body), len(body) + 4]}
+text = json.dumps(header).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + body + struct.pack("<f", 2))
+P
+run convert spoilt out --to hf
+exits 3
+says "q_proj.pre_quant_scale scales the columns of decoded weights"
 
 it "F32 is decoded without rounding to BF16"
 run convert "$encodings/fp8-scalar-llama" wide --to hf --torch-dtype float32
@@ -243,7 +291,7 @@ for case in "$encodings"/[!b]*; do
     for from in dist "$case"; do
         run convert "$from" out --to hf --export-weight-dtype as-source --overwrite
         case $from/$name in
-        dist/gptq-* | dist/awq-* | dist/bnb-*)
+        dist/gptq-* | dist/awq-* | dist/bnb-* | dist/autoround-*)
             exits 3
             says "which Ferry reads and does not write; without --export-weight-dtype weights are written decoded"
             ;;
@@ -386,6 +434,15 @@ says "distances in steps between codes of B's encoding"
 prints "worst rel. error  max steps"
 run verify out "$encodings-made/model"
 says "distances in steps between codes of A's encoding"
+
+it "distances of tables are counted in steps"
+run verify "$encodings/bnb-fp4-llama" "$encodings/bnb-nf4-llama" --json
+exits 1
+python3 - "$stdout" <<'P' || is_wrong "two roundings of one weight are 1.5 steps apart"
+import json, sys
+steps = [t["max_steps"] for t in json.load(open(sys.argv[1]))["tensors"] if "max_steps" in t]
+sys.exit(not (len(steps) == 4 and all(0.5 < s < 1.5 for s in steps)))
+P
 
 it "a model that came in one encoding is written in another"
 run convert "$encodings/fp8-block-ct-qwen3" out --to hf --export-weight-dtype mxfp8 --overwrite
