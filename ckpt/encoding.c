@@ -153,7 +153,7 @@ static uint64_t room_bytes(const struct encoded *e, const struct encoded_span *s
     *room = (struct room){(float *)(void *)buffer, (float *)(void *)(buffer + scales),
                           buffer + scales + zeros, buffer + scales + zeros + raw,
                           buffer + scales + zeros + raw + gathered};
-    return scales + zeros + raw + gathered + count * dtype_bytes(e->codes->dtype);
+    return scales + zeros + raw + gathered + dtype_run_bytes(e->codes->dtype, count);
 }
 
 /* ---- scales ---- */
@@ -259,7 +259,7 @@ enum status encoded_read_zeros(struct panel_reader *r, const struct encoded *e,
 {
     const struct quant_words *z = &e->zero_words;
     const struct zero_words words = zero_words_of(e, s);
-    const uint64_t line_bytes = words.count * dtype_bytes(e->zeros->dtype);
+    const uint64_t line_bytes = dtype_run_bytes(e->zeros->dtype, words.count);
     TRY(panel_read(r, e->zeros, words.first, words.lines * words.count, raw, err));
     for (uint64_t i = 0; i < s->lines; i++) {
         const uint64_t line = s->first_line + i;
@@ -336,7 +336,7 @@ static enum status decode_rows(const struct encoded *e, const struct encoded_spa
         };
         if (zero) TRY(check_zero_scales(e, &run, codes, row, err));
         quant_decode(&run, codes, dtype, out);
-        out += n * dtype_bytes(dtype);
+        out += dtype_run_bytes(dtype, n);
         at += n;
     }
     return OK;
@@ -360,7 +360,7 @@ static enum status read_span(struct panel_reader *r, const struct encoded *e,
     TRY(read_scales(r, e, s, room, err));
     TRY(panel_read(r, e->codes, first, count, room->codes, err));
     if (e->mistake == MISTAKE_HALVES_SWAPPED)
-        swap_halves(room->codes, count * dtype_bytes(e->codes->dtype));
+        swap_halves(room->codes, dtype_run_bytes(e->codes->dtype, count));
     return decode_rows(e, s, room, dtype, out, err);
 }
 
@@ -368,7 +368,7 @@ enum status encoded_read(struct panel_reader *r, const struct encoded *e, uint64
                          uint64_t count, enum dtype dtype, void *out, struct error *err)
 {
     char *to = out;
-    for (uint64_t end = low + count, n; low < end; low += n, to += n * dtype_bytes(dtype)) {
+    for (uint64_t end = low + count, n; low < end; low += n, to += dtype_run_bytes(dtype, n)) {
         struct room room;
         struct encoded_span s = encoded_span_of(e, low, n = min_u64(end - low, RUN_BYTES));
         const uint64_t most = min_u64(r->buffer_bytes, RUN_BYTES);

@@ -68,7 +68,7 @@ static const struct tensor *wrapped(struct example *x, const char *name)
 static void make_scales(struct example *x, enum dtype dtype, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++) {
-        unsigned char *at = x->bytes + x->scales_at + i * dtype_bytes(dtype);
+        unsigned char *at = x->bytes + x->scales_at + dtype_run_bytes(dtype, i);
         const float f = ldexpf(1 + (float)below(1000) / 1000, (int)below(20) - 10);
         uint32_t bits;
         memcpy(&bits, &f, sizeof bits);
@@ -164,7 +164,7 @@ static void example_init(struct example *x)
                               (x->e.grid[1] + z.cols - 1) / z.cols},
                    one[] = {1};
     x->e.code = code;
-    x->e.row_bytes = codes[1] * dtype_bytes(unit);
+    x->e.row_bytes = dtype_run_bytes(unit, codes[1]);
     x->codes_at = add_stored(x, "codes", unit, 2, codes);
     x->scales_at = add_stored(x, "scales", scale, 2, grid);
     x->zeros_at = add_stored(x, "zeros", DT_I32, 2, words);

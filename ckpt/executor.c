@@ -376,8 +376,7 @@ static enum status make_durable(void *context, struct error *err)
     return ask_caller(x, x->options->is_ours, err);
 }
 
-/* Whether written pages would drive others out of the page cache. Reused pages
- * are cheaper than fresh ones. */
+/* Whether written pages would drive others out of the page cache. */
 static bool drops_pages(const struct plan *p, const struct executor_options *o)
 {
     const uint64_t bytes = p->target_bytes / (o->num_ranks ? o->num_ranks : 1);

@@ -209,7 +209,7 @@ static enum status close_file(void *sink, size_t file, struct error *err)
 }
 
 /* Starts the writeback of a file's dirty bytes, to leave little for the final
- * fsync. Pages of earlier calls are clean by now. */
+ * fsync. Earlier pages are clean by now. */
 static void start_writeback(struct sink_file *s, uint32_t file, uint64_t bytes)
 {
     struct filled_file *f = &s->files[file];

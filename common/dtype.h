@@ -85,7 +85,7 @@ static inline size_t dtype_bytes(enum dtype dtype)
     return dtype_infos[dtype].bits / 8;
 }
 
-/* Bytes of whole blocks of `count` elements in all, which must not overflow. */
+/* Bytes of `count` elements, whole blocks. Must not overflow. */
 static inline uint64_t dtype_run_bytes(enum dtype dtype, uint64_t count)
 {
     const unsigned block = dtype_block(dtype);

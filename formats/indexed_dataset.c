@@ -93,7 +93,7 @@ static enum status check_sequence(const struct indexed_dataset *d, uint64_t sequ
         return fail(err, ERR_CORRUPT,
                     "%s: byte %" PRIu64 ": sequence %" PRIu64 " has %d tokens, expected at least 0",
                     d->index.path, HEADER_BYTES + sequence * sizeof length, sequence, length);
-    uint64_t bytes = dtype_run_bytes(d->dtype, length);
+    uint64_t bytes = dtype_run_bytes(d->dtype, (uint64_t)length);
     if (offset < 0 || (uint64_t)offset > d->data.size_bytes ||
         bytes > d->data.size_bytes - (uint64_t)offset)
         return fail(err, ERR_CORRUPT,

@@ -143,7 +143,7 @@ static void add_offsets(struct strbuf *index, const struct indexed_dataset_write
         int32_t length;
         memcpy(&length, w->lengths.data + i * sizeof length, sizeof length);
         strbuf_add(index, &offset, sizeof offset);
-        offset += (int64_t)(dtype_run_bytes(w->dtype, length));
+        offset += (int64_t)dtype_run_bytes(w->dtype, (uint64_t)length);
     }
 }
 

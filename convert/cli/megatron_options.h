@@ -16,8 +16,8 @@ struct megatron_option {
     /* Why `ferry train` refuses it, or any value but `only`. */
     const char *why, *only;
 
-    /* An option that describes the model of `ferry train` (group is not NULL): its group in help,
-     * its name in args, its default or an expression over args for it, and its place among them. */
+    /* Of an option that describes the model: its group in help (else NULL), its
+     * name in args, an expression for its default. */
     const char *group, *help, *choices, *arg, *derived;
     bool may_be_0;
     struct scalar usual; /* of a kind that follows from `value` */
@@ -34,12 +34,12 @@ const struct arg_group *megatron_options_make(struct arg_group *group, const str
                                               bool (*make)(struct arg *to,
                                                            const struct megatron_option *o,
                                                            const char *title));
-/* The option whose names, as in struct arg, begin so. */
+/* The option whose names begin so. */
 const struct megatron_option *megatron_option_find(const char *names);
 /* The name in args of an option with these names: "--no-X" unsets X, "--disable-X"
  * unsets add_X, which sets *unsets. In arena a. */
 const char *megatron_arg_name(const char *names, bool *unsets, struct arena *a);
-/* Whether two values are the same text or the same number: 1e-5 is 1e-05. */
+/* Whether two values are equal as text or number: 1e-5 is 1e-05. */
 bool megatron_value_equal(const char *a, const char *b);
 
 #endif

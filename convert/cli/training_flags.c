@@ -92,7 +92,7 @@ static void print_given(const struct arg_list *l, const char *what)
 
 /* ---- the model ---- */
 
-/* A value of Megatron's args as text; the field's own if args lack it. */
+/* A value of Megatron's args as text, else the field's. */
 static const char *text_of(const cJSON *arg, const struct model_field *f,
                            const struct model_config *c, struct arena *a)
 {

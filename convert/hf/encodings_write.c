@@ -301,7 +301,7 @@ static bool tiles(const struct quant_row *row, const struct out_tensor *o)
     return whole;
 }
 
-/* The name of what readers keep as one: q, k, v; the experts of a layer. */
+/* The name of what readers fuse: q, k, v; a layer's experts. */
 static const char *fused_name(struct arena *a, const char *logical)
 {
     const char *experts = strstr(logical, ".experts.");

@@ -1,8 +1,7 @@
 /* config_lines.h - a config as lines for people, by convert/models/config_lines.json.
  *
- * A row has `title`, `text`, a list of texts with {EXPR} (convert/map/expr.h), each
- * of which may have a condition `when`; may have a condition itself, and `of`:
- * "plan" for lines of the plan of a conversion, too. */
+ * A row has `title` and `text`, a list of texts with {EXPR} (convert/map/expr.h).
+ * Row and texts may have a condition `when`; `of` "plan": for plans, too. */
 #ifndef FERRY_CONVERT_MAP_CONFIG_LINES_H
 #define FERRY_CONVERT_MAP_CONFIG_LINES_H
 

@@ -334,7 +334,7 @@ static enum status expand_rows(struct expander *x)
     return OK;
 }
 
-/* The prefix with which a name with {p} exists; NULL: none. */
+/* The prefix {p} of a name that exists; NULL: none. */
 static const char *prefix_of(struct expander *x, const char *name)
 {
     for (unsigned p = 0; p < x->map->num_prefixes && strstr(name, "{p}"); p++) {
@@ -345,7 +345,7 @@ static const char *prefix_of(struct expander *x, const char *name)
     return NULL;
 }
 
-/* Chooses the prefix of the first tensor that exists, in any spelling. */
+/* The prefix of the first tensor that exists, in any spelling. */
 static const char *choose_prefix(struct expander *x)
 {
     const struct model_map *map = x->map;

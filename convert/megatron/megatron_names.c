@@ -43,7 +43,7 @@ static const char *rest_of(const struct param *p)
     return rest;
 }
 
-/* The beginning of such names. model: the predicting layer's inner layer. */
+/* How such names begin. model: the inner layer. */
 static const char *layer_of(struct arena *a, const struct param *p, uint64_t number,
                             const char *model)
 {

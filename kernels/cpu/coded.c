@@ -77,7 +77,7 @@ void coded_read(const struct operand *w, uint64_t row, uint64_t col, uint64_t co
                 enum dtype dtype, void *to)
 {
     char *out = to;
-    for (uint64_t end = col + count, n; col < end; col += n, out += n * dtype_bytes(dtype)) {
+    for (uint64_t end = col + count, n; col < end; col += n, out += dtype_run_bytes(dtype, n)) {
         n = end - col < AT_ONCE ? end - col : AT_ONCE;
         read_some(w, row, col, n, dtype, out);
     }

@@ -51,7 +51,7 @@ static void elements_are_read_from_any_column(void **state)
         const uint64_t row = test_below(&seed, w.rows), col = test_below(&seed, w.cols);
         const uint64_t count = 1 + test_below(&seed, w.cols - col);
         const enum dtype to = targets[test_below(&seed, COUNT(targets))];
-        void *got = malloc(count * dtype_bytes(to));
+        void *got = malloc(dtype_run_bytes(to, count));
         assert_non_null(got);
         coded_read(&w.operand, row, col, count, to, got);
         for (uint64_t k = 0; k < count; k++) {

@@ -191,7 +191,7 @@ ALWAYS_INLINE void decode(const struct quant_run *run, const uint8_t *codes, enu
             scale_tile(run, at, n, loaded, scaled);
         for (size_t i = 0; run->factor != 0 && i < n; i++)
             scaled[i] *= run->factor;
-        char *out = to + at * dtype_bytes(dtype);
+        char *out = to + dtype_run_bytes(dtype, at);
         if (dtype != DT_BF16) {
             (void)cast_elements(out, dtype, scaled, DT_F32, n);
             continue;

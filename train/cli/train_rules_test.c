@@ -5,7 +5,7 @@
 #include "convert/map/embedded.h"
 #include "train/cli/testing_train_line.h"
 
-/* Whether the text has the parts of a message around its {EXPR}, in order. */
+/* Whether the text has a message's parts around {EXPR}, in order. */
 static bool has_message(const char *text, const char *message)
 {
     for (const char *at = message; *at;) {
@@ -31,7 +31,7 @@ static bool line_has(const char *text, const char *message)
     return has;
 }
 
-/* Adds a line but for an option and its values; NULL: all of it. */
+/* Adds a line without an option (NULL: none) and its values. */
 static void add_without(struct strbuf *out, const char *line, const char *option)
 {
     const char *at = option ? strstr(line, option) : NULL;
@@ -42,7 +42,7 @@ static void add_without(struct strbuf *out, const char *line, const char *option
     strbuf_add_char(out, ' ');
 }
 
-/* Adds a text with this option in place of "{option}". */
+/* Adds a text with the option for "{option}". */
 static void add_for(struct strbuf *out, const char *text, const char *option)
 {
     static const char place[] = "{option}";
