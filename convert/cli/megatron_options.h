@@ -16,7 +16,7 @@ struct megatron_option {
     /* Why `ferry train` refuses it, or any value but `only`. */
     const char *why, *only;
 
-    /* Of an option that describes the model: its group in help (else NULL), its
+    /* If it describes the model: its group in help (else NULL), its
      * name in args, an expression for its default. */
     const char *group, *help, *choices, *arg, *derived;
     bool may_be_0;
