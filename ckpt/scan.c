@@ -77,7 +77,8 @@ static uint64_t whole_rows(const struct scan_item *item, uint64_t room)
     const uint64_t count = row && row <= room ? room / row * row : room;
     unsigned block = 1;
     for (unsigned side = 0; side < SCAN_TENSORS; side++)
-        if (item->tensors[side]) block = (unsigned)max_u64(block, dtype_block(item->tensors[side]->dtype));
+        if (item->tensors[side])
+            block = (unsigned)max_u64(block, dtype_block(item->tensors[side]->dtype));
     return count > block ? count / block * block : block;
 }
 
