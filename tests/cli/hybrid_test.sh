@@ -112,6 +112,45 @@ exits 0
 run verify linear back
 exits 0
 
+it "MiMo's predicted layer becomes Megatron's, with the halves of its projection swapped"
+synth_model mimo --model mimo --layers 4
+python3 - mimo <<'END'
+import json, random, re, struct, sys
+folder, random = sys.argv[1], random.Random(3)
+config = json.load(open(folder + "/config.json"))
+json.dump({**config, "num_nextn_predict_layers": 1}, open(folder + "/config.json", "w"))
+data = open(folder + "/model.safetensors", "rb").read()
+size = struct.unpack("<Q", data[:8])[0]
+header, body = json.loads(data[8 : 8 + size]), bytearray(data[8 + size :])
+width = config["hidden_size"]
+shapes = {"input_proj": [width, 2 * width], "token_layernorm": [width], "hidden_layernorm": [width], "final_layernorm": [width]}
+new = {name.replace("layers.0", "mtp_layers.0"): entry["shape"] for name, entry in header.items() if ".layers.0." in name}
+new.update({f"model.mtp_layers.0.{name}.weight": shape for name, shape in shapes.items()})
+for name, shape in new.items():
+    count = shape[0] * (shape[1] if shape[1:] else 1)
+    header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [len(body), len(body) + 2 * count]}
+    body += struct.pack(f"<{count}H", *(0x3C00 + random.randrange(0x400) for _ in range(count)))
+text = json.dumps(header).encode()
+open(folder + "/model.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + body)
+END
+width=$(sed -n 's/.*"hidden_size": \([0-9]*\).*/\1/p' mimo/config.json)
+run convert mimo there --tp 2 --pp 2 --overwrite
+exits 0
+for half in 0 "$width"; do
+    run print there "mtp.layers.0.eh_proj.weight[:,$half:$((half + width))]" --all
+    exits 0
+    grep '[0-9]' "$stdout" | grep -v eh_proj >ours
+    run print mimo "model.mtp_layers.0.input_proj.weight[:,$((width - half)):$((2 * width - half))]" --all
+    exits 0
+    grep '[0-9]' "$stdout" | grep -v input_proj | cmp -s - ours || is_wrong "half $half is another"
+    [ "$(wc -l <ours)" -ge "$width" ] || is_wrong "half $half has $(wc -l <ours) lines"
+done
+run convert there back --to hf --overwrite
+exits 0
+run verify mimo back
+exits 0
+prints identical
+
 it "writes the legacy files of HybridModel as Megatron does: names, order and bytes"
 real=$arch/nemotron-h-torch-tp2pp2/checkpoint
 run convert "$real" legacy --to torch --moe-grouped-gemm --make-vocab-size-divisible-by 8 --verify full \
