@@ -379,8 +379,7 @@ static enum status make_durable(void *context, struct error *err)
 /* Whether written pages would drive others out of the page cache. */
 static bool drops_pages(const struct plan *p, const struct executor_options *o)
 {
-    const uint64_t bytes = p->target_bytes / (o->num_ranks ? o->num_ranks : 1);
-    return o->direct_io || bytes > host_memory_available() / CACHED_SHARE;
+    return o->direct_io || p->target_bytes > host_memory_available() / CACHED_SHARE;
 }
 
 static void set_up_executor(struct executor *x, const struct plan *p, const char *folder,

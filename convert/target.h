@@ -70,6 +70,7 @@ struct target_facts {
     size_t num_target_tensors, num_weight_files;
     uint64_t renewed_groups, renewed_weights; /* with new scales; set by write_small_files */
     uint64_t cast_tensors;                    /* weights */
+    uint64_t encoded_tensors;                 /* anew */
     uint64_t cast_masters;                    /* weights cast from their masters */
     bool masters_alone;                       /* the format has masters for weights */
     uint64_t made_masters;                    /* for weights with states but no master */

@@ -161,9 +161,9 @@ void report_unknown(struct strbuf *out, const struct checkpoint *c, int width)
     arena_release(&a);
 }
 
-/* Casts, the optimizer, shifted states, states not read, weight decay, and parts
- * of the training state. */
-enum { MAX_LOSSES = 5 + NUM_TRAINING_PARTS };
+/* Casts, encodings, the optimizer, shifted states, states not read, weight
+ * decay, and parts of the training state. */
+enum { MAX_LOSSES = 6 + NUM_TRAINING_PARTS };
 
 /* Writes a sentence for each loss of the conversion; returns their number. */
 static size_t lossy_steps(const struct target *t, struct arena *a, const char *steps[MAX_LOSSES])
@@ -172,6 +172,9 @@ static size_t lossy_steps(const struct target *t, struct arena *a, const char *s
     if (t->facts.cast_tensors)
         steps[n++] = arena_printf(a, "%" PRIu64 " tensors are cast to %s", t->facts.cast_tensors,
                                   dtype_infos[t->options.dtype].name);
+    if (t->facts.encoded_tensors)
+        steps[n++] = arena_printf(a, "%" PRIu64 " tensors are rounded to %s",
+                                  t->facts.encoded_tensors, t->options.encoding);
     if (optimizer_is_left_out(t)) steps[n++] = "the optimizer is left out";
     if (t->num_states && t->source->training.optimizer.shifted)
         steps[n++] = arena_printf(a, "%s, are shifted, and written so",

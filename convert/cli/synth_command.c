@@ -42,7 +42,7 @@ struct synth_flags {
     X("--layers --num-layers",            num_layers,              4,                                                       "layers; default 4")                                                               \
     X("--hidden --hidden-size",           hidden_size,             64,                                                      "hidden size; default 64")                                                         \
     X("--heads --num-attention-heads",    num_attention_heads,     8,                                                       "attention heads; default 8")                                                      \
-    X("--kv-heads --num-query-groups",    num_query_groups,        c.num_attention_heads % 2 ? c.num_attention_heads : 2,   "key/value heads (query groups); default 2, or as many as --heads if that is odd") \
+    X("--kv-heads --num-query-groups",    num_query_groups,        c.num_attention_heads % 2 ? c.num_attention_heads : 2,   "key/value heads (query groups); default 2, or as many as --heads if the family needs it or that is odd") \
     X("--head-dim --kv-channels",         kv_channels,             c.hidden_size / c.num_attention_heads,                   "head dimension; default: hidden / heads")
 #define FFN_SIZE(X)                                                                                                                                                                                            \
     X("--ffn-hidden-size",                ffn_hidden_size,         2 * c.hidden_size,                                       "FFN size; default: twice hidden")
@@ -177,18 +177,20 @@ static enum status check_fields(const struct synth_flags *f, const struct model_
         const char *names = f->fields.items[i], *value = f->fields.items[i + 1];
         const struct model_field *field = megatron_option_find(names)->field;
         const char *has = scalar_text(field_get(&field->field, c), &style, a);
+        const bool knows = model_map_hf_field(map, field->field.name);
         if (!megatron_value_equal(value ? value : "true", has))
-            return fail(err, ERR_USAGE, "%.*s%s%s does not apply to models of family %s",
-                        (int)strcspn(names, " "), names, value ? " " : "", value ? value : "",
-                        model_map_family(map));
+            return fail(err, ERR_USAGE, "%.*s%s%s: %s %s%s%s", (int)strcspn(names, " "), names,
+                        value ? " " : "", value ? value : "",
+                        knows ? "models of family" : "synth does not set it in models of family",
+                        model_map_family(map), knows ? " made by synth have " : "",
+                        knows ? has : "");
     }
     return OK;
 }
 
-static enum status make_config(const struct synth_flags *f, const struct model_map *map,
-                               struct arena *a, struct model_config *c, struct error *err)
+static enum status try_config(const struct synth_flags *f, const struct model_map *map,
+                              struct arena *a, struct model_config *c, struct error *err)
 {
-    TRY(check_given_sizes(f, map, err));
     cJSON *hf = cJSON_CreateObject();
     add_sizes(f, map, hf);
     add_fields(f, map, hf);
@@ -196,6 +198,17 @@ static enum status make_config(const struct synth_flags *f, const struct model_m
     enum status st = model_config_from_hf(map, hf, a, c, err);
     cJSON_Delete(hf);
     return st ? st : check_fields(f, map, c, a, err);
+}
+
+static enum status make_config(const struct synth_flags *f, const struct model_map *map,
+                               struct arena *a, struct model_config *c, struct error *err)
+{
+    struct synth_flags full = *f;
+    TRY(check_given_sizes(f, map, err));
+    enum status st = try_config(f, map, a, c, err);
+    if (!st || f->sizes.num_query_groups) return st;
+    full.sizes.num_query_groups = wanted_sizes(f).num_attention_heads;
+    return try_config(&full, map, a, c, err); /* latent attention needs as many */
 }
 
 /* ---- tensors ---- */

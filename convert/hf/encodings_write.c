@@ -447,6 +447,7 @@ static enum status write_anew(struct encoding_writer *w, struct error *err)
         const bool whole =
             linear && !map_get(&untiled, fused_name(&t->plan.arena, o->logical), NULL);
         left += linear && !whole;
+        t->facts.encoded_tensors += whole;
         if (whole)
             st = encode_anew(w, i, err);
         else

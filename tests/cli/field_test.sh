@@ -28,7 +28,7 @@ exits 0
 grep -q '"novel_scale": 2.5' m/config.json || is_wrong "config.json lacks it"
 run synth --model llama --novel-scale 2.5 other
 exits 2
-says "--novel-scale 2.5 does not apply to models of family llama"
+says "--novel-scale 2.5: synth does not set it in models of family llama"
 is_not_there other
 
 it "inspect shows it as text, JSON and HTML"
